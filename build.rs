@@ -9,8 +9,8 @@ fn main() {
     build_shim();
 }
 
-/// Compiles the shim for `launch/plan/shims.rs` to include. Linked statically if a static C library is installed,
-/// because the program then starts faster.
+/// Compiles the shim for `launch/plan/shims.rs` to include. Links it statically if a static C library is installed,
+/// because a static program starts faster.
 fn build_shim() {
     for source in ["shims/main.rs", "src/supervisor/shim/protocol.rs"] {
         println!("cargo:rerun-if-changed={source}");
@@ -38,7 +38,7 @@ fn build_shim() {
         assert!(compiled.status.success(), "the shim cannot be compiled: {said}");
     }
     let bytes = std::fs::read(&shim).expect("the shim was compiled");
-    // FNV-1a. The hash only names a version; it protects nothing.
+    // An FNV-1a hash, which identifies a version of the shim. It is not a security check.
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });

@@ -14,8 +14,8 @@ use guard::decide::{self, judge};
 use guard::policy::{Policy, PolicyDirs, load};
 
 fn main() {
-    // The allocator returns large blocks to the kernel until it has seen a larger one; without this the growth rows
-    // would show its page faults at one size and not at the other.
+    // The allocator returns large blocks to the kernel until it has freed an even larger one. Without this first
+    // allocation, page faults would slow down only one of the two input sizes that the growth rows compare.
     drop(black_box(vec![0u8; 24 << 20]));
     let folders = PolicyDirs::default();
     let policy = load("strict", &folders).expect("the built-in policy loads");
@@ -156,7 +156,7 @@ fn median(samples: usize, mut work: impl FnMut()) -> Duration {
     times[samples / 2]
 }
 
-/// Returns the median time of one judgement. It times batches, because one judgement is shorter than the clock
+/// Returns the median time of one judgement. Measures many judgements together, because one is shorter than the clock
 /// resolution.
 fn judged(policy: &Policy, request: &Request) -> Duration {
     const BATCH: u32 = 50;
@@ -172,7 +172,7 @@ fn judged(policy: &Policy, request: &Request) -> Duration {
 fn growth(what: &str, make: impl Fn(usize) -> Request, policy: &Policy) {
     let context = context();
     let (small, large) = (make(512 << 10), make(1 << 20));
-    // Interleaved, so that a change of the machine's speed meets both.
+    // The two inputs alternate, so that a change of the machine's speed affects both.
     let mut times = (Vec::new(), Vec::new());
     for _ in 0..21 {
         times.0.push(median(1, || drop(black_box(judge(policy, &small, &context)))));

@@ -154,7 +154,8 @@ impl Drop for Scratch {
     }
 }
 
-/// A client process that executes orders and reports how long each one took.
+/// A client process. It reads the names of measurements from standard input, and prints the seconds that each one
+/// took.
 struct Client {
     child: Child,
     input: ChildStdin,
@@ -276,7 +277,8 @@ fn answer_events(stream: TcpStream) {
     }
 }
 
-/// The main function of a client process. It executes the orders that it reads from standard input.
+/// The main function of a [`Client`] process. For each measurement name on standard input, makes the network requests
+/// and prints the seconds they took.
 fn inside(ports: &[String]) {
     let port = |index: usize| ports[index].parse::<u16>().expect("a port");
     let from = |name: &str| -> Option<SocketAddr> {
@@ -320,7 +322,8 @@ fn inside(ports: &[String]) {
                 began.elapsed().as_secs_f64()
             }
             "refused" => {
-                // A port nobody listens at: refused by the kernel without guard, by guard with it.
+                // Nobody listens on port 1. Without guard the kernel refuses the connection; in a run guard refuses
+                // it.
                 let _ = TcpStream::connect(("127.0.0.1", 1));
                 began.elapsed().as_secs_f64()
             }
@@ -354,7 +357,7 @@ fn get(stream: &mut TcpStream, is_proxied: bool, port: u16) {
 /// Reads the head of an HTTP response.
 fn head(stream: &mut TcpStream) -> String {
     let (mut text, mut byte) = (Vec::new(), [0; 1]);
-    // One at a time is slow, and the same for both.
+    // Reading single bytes is slow, but the bare client and the sandboxed client both do it.
     while !text.ends_with(b"\r\n\r\n") {
         stream.read_exact(&mut byte).expect("an answer");
         text.push(byte[0]);
@@ -375,7 +378,8 @@ fn tunnel(proxy: Option<SocketAddr>, direct: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Returns the time until the first event arrived, and the time from sending to receiving of the later events.
+/// Returns the time until the first event arrived, and the median time from sending to receiving one of the later
+/// events.
 fn events(api: SocketAddr) -> (f64, f64) {
     let began = Instant::now();
     let mut stream = TcpStream::connect(api).expect("a connection");

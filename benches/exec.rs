@@ -6,7 +6,8 @@
 //! ordinary user. A row that exceeds its target is marked as missed; no benchmark fails, because a loaded machine is
 //! not a bug.
 //!
-//! `-- --quick` takes fewer rounds, `-- reader latency` only the rows whose names contain one of these words.
+//! `-- --quick` takes fewer rounds. `-- reader latency` measures only the rows whose names contain one of these
+//! words.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,11 +21,11 @@ use std::time::{Duration, Instant, SystemTime};
 use guard::agent::{OutputFormat, OutputParser, named};
 use guard::agent_exec::{ExecRequest, Executor, Running};
 
-/// The ordinary user that the benchmark runs as if root started it.
+/// If root starts the benchmark, the measurements run as the user with this id.
 const USER: u32 = 1000;
-/// The variable that tells the measuring process where the scratch directory is.
+/// The environment variable that tells the measuring process where the scratch directory is.
 const SCRATCH: &str = "GUARD_BENCH_SCRATCH";
-/// The number of bytes that the output parser reads.
+/// The number of bytes of agent output in the measurements `reader` and `pipeline`.
 const BULK: usize = 100 << 20;
 /// The number of simultaneous requests.
 const MANY: usize = 50;
@@ -47,7 +48,8 @@ fn main() {
     let mut child =
         again.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the measuring process");
     let mut told = child.stdin.take().expect("its input");
-    // The measuring process asks for what only root can see: guard hides its memory from its user.
+    // The measuring process runs as an ordinary user and cannot read the memory use of guard, which is not dumpable.
+    // It prints a line to ask this process, which may be root, for the figure.
     for line in BufReader::new(child.stdout.take().expect("its output")).lines().map_while(Result::ok) {
         match line.strip_prefix("memory of ") {
             Some(pid) => writeln!(told, "{}", memory_below(pid.parse().unwrap_or(0))).expect("an answer"),
@@ -57,7 +59,8 @@ fn main() {
     let _ = child.wait();
 }
 
-/// A directory for all files of the benchmark. The ordinary user can read it; dropping the value removes it.
+/// A directory for all files of the benchmark, which the user [`USER`] can read. Dropping the value removes the
+/// directory.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -147,7 +150,7 @@ impl Bench {
     fn asked(&self, prompt: &str) -> ExecRequest {
         let agent = self.scratch.join("home/gemini");
         if !agent.exists() {
-            // The adapter's own arguments come behind; the prompt is the last.
+            // The adapter appends its own arguments, and the prompt is the last of them.
             let script = format!(
                 "#!/bin/sh\nfor last; do :; done\nexec {} inside \"${{last#--prompt=}}\"\n",
                 self.program("exec").display()
@@ -363,7 +366,7 @@ impl Bench {
         );
     }
 
-    /// Measures one turn of the real CLI.
+    /// Measures one turn of the real Gemini CLI.
     fn real(&self) {
         let name = "gemini: one turn of the real CLI";
         let program =
@@ -458,7 +461,7 @@ fn memory_below(root: u32) -> f64 {
     let mut open = vec![root];
     while let Some(pid) = open.pop() {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        // This program itself, which has the executor in it, among them.
+        // The root process is this program itself. It counts, because the executor runs inside it.
         if read("comm").trim() == "guard" || pid == root {
             let text = read("smaps_rollup");
             let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or_default();
@@ -506,7 +509,7 @@ fn stream(bytes: usize) -> Vec<u8> {
 /// The number of lines that the agent prints in one latency measurement.
 const LINES: usize = 20;
 
-/// The main function of the agent. Its argument says what to do.
+/// The main function of this program when guard starts it as the agent. The first argument says what the agent does.
 fn inside(words: &[String]) {
     let mut out = std::io::stdout();
     let mut say = |text: &str| {
@@ -516,7 +519,7 @@ fn inside(words: &[String]) {
     match words.first().map(String::as_str) {
         Some("second") => std::thread::sleep(Duration::from_secs(1)),
         Some("lines") => {
-            // Long enough for everything on the way to have gone to sleep.
+            // The pause is long enough for every process and thread that handles the output to go to sleep.
             std::thread::sleep(Duration::from_millis(1300));
             for _ in 0..LINES {
                 say(&format!(

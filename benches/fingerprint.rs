@@ -1,7 +1,9 @@
-//! Compares two checks of a repository with plain git: `cargo bench --bench fingerprint`. The snapshot of a repository
-//! is compared with `git for-each-ref`, and the search for planted files with `git status`.
+//! Compares two checks of a repository with plain git: `cargo bench --bench fingerprint`. In one run, each check takes
+//! turns with its git command.
 //!
-//! All of them take turns in one run. A row is marked as missed if both checks together exceed the project's target.
+//! The first table shows how long two snapshots of a repository and their comparison take, beside `git for-each-ref`.
+//! A row is marked as missed if the three together exceed the project's target. The second table shows how long the
+//! search for planted files takes, beside `git status`. It has no target.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 use std::path::{Path, PathBuf};
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant};
 use guard::workspace::findings::{Inspection, inspect};
 use guard::workspace::snapshot::{ExpectedChanges, Fingerprint};
 
-/// The target for two snapshots and their comparison.
+/// The longest time that two snapshots of a repository and their comparison should take together.
 const BAR: Duration = Duration::from_millis(50);
 const ROUNDS: usize = 21;
 
@@ -45,7 +47,8 @@ fn main() {
     }
 }
 
-/// Measures the search in a tree of this many files, after a commit that changed a tenth of them.
+/// Measures how long guard takes to search a run's work for dangerous files, in a tree of `files` files after a
+/// commit that changed a tenth of them.
 fn dangers(folder: &Path, files: usize) {
     std::fs::create_dir_all(folder).expect("a folder");
     let run = |words: &[&str]| assert!(git(folder, words).status().expect("git runs").success());
@@ -67,7 +70,8 @@ fn dangers(folder: &Path, files: usize) {
         let mut bare = git(folder, &["status"]);
         timed(&mut times[0], || assert!(bare.status().expect("git runs").success()));
         let found = timed(&mut times[1], || inspect(&inspection).expect("a look"));
-        // The repository here is the main worktree's own `.git`.
+        // A finding with an empty path is about the repository itself: the inspected repository is the `.git` of a
+        // main worktree, and not a linked worktree as in a run.
         assert!(found.iter().all(|one| one.path.bytes().is_empty()), "{found:?}");
     }
     let [bare, look] = times.map(middle);
@@ -120,7 +124,8 @@ fn make(folder: &Path, options: &[&str], refs: usize, packed: bool, logs: bool) 
     if packed {
         run(&["pack-refs", "--all"]);
     }
-    // Files that changed within the last tick of a coarse clock are read again, which is not what a run waits for.
+    // The snapshot reads files again if they changed within the last tick of a coarse file system clock. A user's
+    // repository is older than that, so the benchmark waits.
     std::thread::sleep(Duration::from_millis(2_100));
     folder.join(".git")
 }

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The ordinary user that the benchmark runs as if root started it.
+/// If root starts the benchmark, the measurements run as the user with this id.
 const USER: u32 = 1000;
-/// The variable that tells the measuring process where the scratch directory is.
+/// The environment variable that tells the measuring process where the scratch directory is.
 const SCRATCH: &str = "GUARD_BENCH_SCRATCH";
 const FILES: usize = 2000;
 
@@ -46,7 +46,8 @@ fn main() {
     again.status().unwrap();
 }
 
-/// A directory for all files of the benchmark. The ordinary user can read it; dropping the value removes it.
+/// A directory for all files of the benchmark, which the user [`USER`] can read. Dropping the value removes the
+/// directory.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -153,7 +154,8 @@ impl Bench {
         command
     }
 
-    /// Runs a measurement inside the run. Returns the nanoseconds that it printed.
+    /// Starts this program in the sandbox, or bare for comparison, to time a git command. Returns the nanoseconds it
+    /// printed.
     fn inside(&self, way: Way, words: &[&str]) -> f64 {
         let program = self.scratch.join("bin/git-bench");
         let words: Vec<&str> =
@@ -202,7 +204,7 @@ impl Bench {
         );
     }
 
-    /// Measures a git call while 64 run at once. A call that fails ends the benchmark.
+    /// Measures git calls while 64 of them run at once. If a call fails, the benchmark ends.
     fn parallel(&self) {
         let [bare, guard, without] = self.medians(9, |way| self.inside(way, &["parallel", "64", "10"]));
         println!(
@@ -215,7 +217,7 @@ impl Bench {
 
     fn whole(&self) {
         let script = "echo $$ > d0/f0.txt && git commit -qam work";
-        // What git itself needs for the same: most of it is writing and removing the files.
+        // The baseline: git itself does the same work. It spends most of the time on writing and removing the files.
         let bare = format!(
             "git worktree add -q -b whole ../whole && cd ../whole && {script} && cd ../bare \
              && git worktree remove --force ../whole && git branch -q -D whole"
@@ -237,15 +239,15 @@ impl Bench {
     }
 }
 
-/// Measures a command from inside the run. Prints the nanoseconds for one repetition.
+/// The main function of this program when it measures inside a run. Prints the nanoseconds that one git call takes.
 fn inside(words: &[String]) {
     let number = |at: usize| words[at].parse::<usize>().unwrap();
     let call = |args: &[String]| {
         let done = Command::new("git").args(args).stdin(Stdio::null()).stdout(Stdio::null()).status();
         assert!(done.is_ok_and(|status| status.success()), "git {args:?}");
     };
-    // In the second in which files were written git looks into every one of them again: that is the file system's clock,
-    // not guard, and the bare worktree is older.
+    // git reads the content of files again if they were written in the same second as its index. The bare worktree is
+    // older than that; the worktree of the run is new, so the measurement waits.
     std::thread::sleep(Duration::from_millis(1100));
     call(&["status", "--porcelain"].map(str::to_string));
     let mut spent = Duration::ZERO;

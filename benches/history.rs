@@ -1,6 +1,7 @@
-//! How long the history of a conversation takes to build prompts, as medians: `cargo bench --bench history`.
+//! Measures how long the history of a conversation takes to build prompts, as medians: `cargo bench --bench history`.
 //!
-//! The bars are the project's own; a row that misses its bar says so, and nothing fails: a loaded machine is no bug.
+//! A row that exceeds the project's target is marked as missed. No benchmark fails, because a loaded machine is not a
+//! bug.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 use std::hint::black_box;
@@ -40,7 +41,7 @@ fn main() {
     row("continuation of the stored conversation", 200, median(11, restore));
 }
 
-/// Questions and answers with paths, names and demands, as compaction looks for them.
+/// Returns a conversation whose messages contain paths, names and requirements, which compaction extracts.
 fn conversation() -> GeminiHistoryManager {
     let mut history = GeminiHistoryManager::new(HistoryConfig::default());
     for index in 0..MESSAGES {

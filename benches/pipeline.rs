@@ -89,8 +89,8 @@ impl Bench {
         command
     }
 
-    /// Measures the time from the end of one agent to the start of the next. In it, the runner reads and checks the
-    /// answer, commits, and writes the journal.
+    /// Measures the time from the end of one agent to the start of the next. In this time the runner reads and checks
+    /// the answer, commits, and writes the journal.
     fn between_steps(&self, files: usize) {
         let ended = self.task("alone").status().expect("guard starts");
         assert!(ended.success(), "the task did not succeed");

@@ -6,7 +6,7 @@
 //! an ordinary user. A row that exceeds its target is marked as missed; no benchmark fails, because a loaded machine is
 //! not a bug.
 //!
-//! `-- --quick` takes fewer rounds, `-- launch spawn` only the rows whose names contain one of these words.
+//! `-- --quick` takes fewer rounds. `-- launch spawn` measures only the rows whose names contain one of these words.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 use std::io::{Read, Write};
@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use guard::sandbox::{Grant, Rights};
 
-/// The ordinary user that the benchmark runs as if root started it.
+/// If root starts the benchmark, the measurements run as the user with this id.
 const USER: u32 = 1000;
-/// The variable that tells the measuring processes where the scratch directory is.
+/// The environment variable that tells the measuring processes where the scratch directory is.
 const SCRATCH: &str = "GUARD_BENCH_SCRATCH";
 const FILES: usize = 5000;
 /// The number of modules in the crate that the benchmark builds.
@@ -40,25 +40,28 @@ fn main() {
     let bench = Bench::new(scratch.0.clone(), &arguments);
     bench.build();
     bench.memory();
-    // What was made and built is on the disk before anything is measured whose end waits for the disk too.
+    // Everything written so far must be on disk first. Otherwise measurements that wait for the disk would wait for
+    // these writes too.
     nix::unistd::sync();
     let mut again = Command::new(scratch.0.join("bin/run"));
     again.args(&arguments).env(SCRATCH, &scratch.0).current_dir(&scratch.0);
     again.env("HOME", scratch.0.join("home")).env("XDG_STATE_HOME", scratch.0.join("home/.local/state"));
     if nix::unistd::geteuid().is_root() {
         again.uid(USER).gid(USER);
-        // What only root can enter would be looked through in vain.
+        // The ordinary user cannot enter directories that only root can read, so PATH must not contain them.
         again.env("PATH", "/usr/local/bin:/usr/bin:/bin");
     }
     again.status().expect("the measuring process starts");
 }
 
-/// A directory for all files of the benchmark. The ordinary user can read it; dropping the value removes it.
+/// A directory for all files of the benchmark, which the user [`USER`] can read. Dropping the value removes the
+/// directory.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn make() -> Self {
-        // Not among temporary files, which every sandbox replaces by its own; but there, if nothing else can be reached.
+        // Every sandbox replaces the directories for temporary files by its own, so the benchmark uses them only if
+        // the ordinary user cannot reach the build directory.
         let reachable = |path: &Path| {
             let is_open =
                 |path: &Path| path.metadata().is_ok_and(|found| found.permissions().mode() & 0o001 != 0);
@@ -204,7 +207,7 @@ impl Bench {
         command
     }
 
-    /// Runs a measurement inside the run. Returns the nanoseconds that it printed.
+    /// Starts this program in the given sandbox with a measurement to make. Returns the nanoseconds that it printed.
     fn inside(&self, way: &Way, place: Where<'_>, words: &[&str]) -> Option<f64> {
         let program = self.scratch.join("bin/run");
         let program = program.to_string_lossy();
@@ -345,8 +348,8 @@ impl Bench {
         println!("{:<42} {}", "crowd: growth by the crowd", verdicts(&growth[1..3], [1.5, 1.5], "alone"));
     }
 
-    /// Measures the memory of guard's processes while the agent sleeps. Only root can do this, because guard is not
-    /// dumpable.
+    /// Measures the memory of guard's processes while the agent sleeps. Only root can do this: guard is not dumpable,
+    /// so the kernel does not let its user read these numbers.
     fn memory(&self) {
         let name = "memory: guard's processes, idle run";
         if !self.wants(name) {
@@ -378,7 +381,8 @@ impl Bench {
         println!("{line}   MiB resident/proportional ≤ 10 {ok}");
     }
 
-    /// Measures what each layer costs: all layers on, and then each one switched off in turn.
+    /// Measures what each layer of the sandbox costs: with all layers, with one of them switched off at a time, and
+    /// with all of these switched off.
     fn layers(&self, place: Where<'_>) {
         if !self.wants("layers") {
             return;
@@ -417,8 +421,8 @@ impl Bench {
         }
     }
 
-    /// Measures `cargo build` of a small crate. It runs as the user who started the benchmark, because toolchains are
-    /// often in that user's home.
+    /// Measures `cargo build` of a small crate, as the user who started the benchmark, because toolchains are often
+    /// in that user's home.
     fn build(&self) {
         let name = "build: cargo build of a small crate";
         if !self.wants(name) {
@@ -441,11 +445,11 @@ impl Bench {
         let script = "rm -rf target; exec cargo build --offline -q";
         let ways = [Way::Bare, Way::guard(&[]), Way::guard(&["--namespaces", "off"])];
         let place = Where { policy: "strict", folder: &folder };
-        // The launch is a row of its own; here it is part of the whole, as it is for whoever waits.
+        // This row includes the launch, because a user waits for it too. The launch also has a row of its own.
         let medians = self.medians(&ways, self.rounds(15), |way| {
             let mut command = self.command(way, place, &["/bin/sh", "-c", script]);
             command.env("XDG_STATE_HOME", self.scratch.join("state-build")).stdout(Stdio::null());
-            // What `cargo bench` was told is not for this build.
+            // Variables that configure `cargo bench` must not configure this build.
             for name in ["CARGO_TARGET_DIR", "CARGO_BUILD_TARGET_DIR", "RUSTFLAGS", "RUSTC_WRAPPER"] {
                 command.env_remove(name);
             }
@@ -472,7 +476,8 @@ fn show(nanoseconds: f64) -> String {
     }
 }
 
-/// Prints one row: all medians, and the two of guard compared with their targets.
+/// Prints one row: the median of every variant, and whether guard's two variants (with and without namespaces) are
+/// within their targets.
 fn print_row(name: &str, medians: &[Option<f64>], against: Option<f64>, bars: [f64; 2], whom: &str) {
     let mut line = format!("{name:<42}");
     for time in medians {
@@ -518,7 +523,8 @@ fn memory_of(root: u32, name: &str) -> (f64, f64) {
     sum
 }
 
-/// Shuffles the variants. Each round has another order, which is the same in every run.
+/// Shuffles the variants. The order depends only on the number of the round, so it is the same each time the
+/// benchmark runs.
 fn shuffle(order: &mut [usize], round: usize) {
     let mut state = (round as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     for last in (1..order.len()).rev() {
@@ -529,7 +535,7 @@ fn shuffle(order: &mut [usize], round: usize) {
     }
 }
 
-/// The main function of the measurements inside a run. Each prints one number of nanoseconds.
+/// The main function of this program when it measures inside a run. Each measurement prints its time in nanoseconds.
 fn inside(words: &[String]) {
     if let Some((first, rest)) = words.split_first()
         && first == "landlocked"

@@ -37,7 +37,7 @@ const MESSAGE: &str = "rustc --edition=2024 -C opt-level=1 --crate-name guard sr
 
 fn main() {
     println!("{:<52} {:>14} {:>14}", "what", "median", "bar");
-    // Before anything else has given the disk work.
+    // `finish` must run first, before other measurements keep the disk busy.
     finish();
     hot_path();
     sustained();
@@ -255,7 +255,7 @@ fn resident() -> usize {
     statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
 }
 
-/// Measures redaction alone, on ordinary text and on text that is worst for it. The time per byte of the worst text
+/// Measures redaction alone, on ordinary text and on the text that takes longest. The time per byte of the latter
 /// must not grow with its length.
 fn redaction() {
     let redactor = Redactor::new(&settings(PathBuf::new()).redact_values);

@@ -22,7 +22,7 @@ use serde_json::json;
 
 /// Drafts an answer, and revises it until the critic has no objection.
 pub(crate) struct ReflectAndRevise {
-    /// The most revisions.
+    /// The maximum number of revisions.
     pub(crate) max_revisions: usize,
 }
 
@@ -66,7 +66,7 @@ impl Agent for ReflectAndRevise {
     }
 }
 
-/// A model that says what this example needs.
+/// A model with fixed answers for this example.
 struct ScriptedModel;
 
 impl LlmBackend for ScriptedModel {
@@ -82,7 +82,7 @@ impl LlmBackend for ScriptedModel {
     }
 }
 
-/// Events to take from the end.
+/// A stream of these events. It yields the last one first.
 struct Events(Vec<BackendEvent>);
 
 impl Stream for Events {

@@ -1,5 +1,5 @@
-//! The shim: the agent finds it on PATH as `git`, `sh`, `bash` and so on. It executes the real program, or prints why
-//! the supervisor denied it.
+//! The shim: the agent finds it on PATH as `git`, `sh`, `bash` and so on. The shim executes the real program, or
+//! prints why the supervisor denied it.
 //!
 //! It is blocking code with no dependencies but `std` and no configuration. `build.rs` compiles it separately, and
 //! guard embeds it in its binary. The supervisor judges the exec of the real program like every other. If it denies
@@ -39,7 +39,8 @@ fn shim(argv: &[OsString]) -> u8 {
         eprintln!("guard: {}: command not found", name.to_string_lossy());
         return NOT_FOUND;
     };
-    // The supervisor judges this exec. Most commands are allowed, so asking first would be a second question for each.
+    // The supervisor judges this exec. The shim does not ask before it, because most commands are allowed and each
+    // would then be judged twice.
     let error = exec_program(&program, argv);
     if error.kind() != std::io::ErrorKind::PermissionDenied {
         eprintln!("guard: {}: {error}", program.display());

@@ -1,6 +1,6 @@
-//! Writes bytes, such as hashes and object ids, as hexadecimal text.
+//! Encodes bytes, such as hashes and object ids, as hexadecimal text.
 
-/// Writes each byte as two lower-case hexadecimal digits.
+/// Encodes each byte as two lower-case hexadecimal digits.
 pub(crate) fn encode(bytes: impl AsRef<[u8]>) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |value: u8| char::from(DIGITS[usize::from(value)]);

@@ -19,16 +19,17 @@
 //! agent        ─ policy outcome transcript   a CLI's flags, output and exit codes, as data → how it is started, what it answered. No I/O.
 //! policy_audit ─ decide policy command  lists of commands × policies → tables, reports, snapshots.
 //! agent_exec   ─ agent outcome transcript sys   request → attempts, each a guard process → events and one result. Starts nothing else.
-//! conversation ─ control history agent_exec agent workspace outcome transcript   turns with an agent, in one worktree: our history is on disk before the agent starts. Starts nothing but requests to `agent_exec`.
-//! research     ─ control agent_exec agent outcome transcript   a query → sub-queries, each a read-only request to `agent_exec` → an answer whose sources were retrieved. The journal is on disk before anybody hears of a result.
+//! conversation ─ control history agent_exec agent workspace outcome transcript sys   turns with an agent, in one worktree: our history is on disk before the agent starts. Starts nothing but requests to `agent_exec`.
+//! research     ─ control agent_exec agent outcome transcript   a query → sub-queries, each a read-only request to `agent_exec` → an answer whose sources were retrieved. The journal is on disk before any result is reported.
 //! forge        ─ egress workspace policy sys   a finished branch → pushed, and a pull request, with the user's credentials. Never inside a run.
 //! control      ─                        commands to work in progress, and their acknowledgements, in append-only files.
-//! pipeline     ─ control agent_exec agent forge workspace outcome transcript policy sys   a workflow (data) → steps, each a request to `agent_exec` and a commit → a branch. The journal is on disk before anything else happens.
+//! pipeline     ─ research control agent_exec agent forge workspace outcome transcript policy sys   a workflow (data) → steps, each a request to `agent_exec` and a commit → a branch. The journal is on disk before anything else happens.
 //! client_access ─ sys                   which clients a server on this machine serves, and which directories they may name.
 //! batch        ─ research control client_access agent_exec agent outcome transcript policy sys   tasks as JSON → a durable queue → workers → results to poll for.
-//! serve        ─ conversation control batch client_access agent_exec agent   batches and conversations over HTTP, on loopback or a unix socket. Works on no task itself.
-//! mcp          ─ conversation control batch client_access agent_exec agent outcome transcript decide policy command sys   agents and judgements as tools for other programs, over pipes and loopback.
-//! cli          ─ research conversation control serve mcp client_access batch pipeline agent_exec agent launch egress workspace outcome transcript sandbox policy_audit decide policy command sys   arguments → requests, results → text. The only module that prints.
+//! work_commands ─ batch pipeline research conversation control client_access   an id → the batch, task, research or conversation → a command sent to it.
+//! serve        ─ work_commands conversation control batch client_access agent_exec agent   batches and conversations over HTTP, on loopback or a unix socket. Executes no task itself.
+//! mcp          ─ work_commands conversation control batch client_access agent_exec agent outcome transcript decide policy command sys   agents and judgements as tools for other programs, over pipes and loopback.
+//! cli          ─ work_commands research conversation control serve mcp client_access batch pipeline agent_exec agent launch egress workspace outcome transcript sandbox policy_audit decide policy command sys   arguments → requests, results → text. The only module that prints.
 //! ```
 //!
 //! Every module may use `terminal_text`, which makes untrusted text safe to print, `template`, which fills texts with values, `hex` and

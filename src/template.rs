@@ -123,7 +123,7 @@ pub(crate) fn fill_message(text: &str, values: &BTreeMap<String, String>) -> Str
             return out + &rest[begin..];
         };
         match values.get(&rest[begin + 1..end]) {
-            // Only the first line: an agent's text may have many.
+            // Insert only the first line, because an agent's text may have many lines.
             Some(value) => out.extend(value.lines().next().unwrap_or_default().chars().take(300)),
             None => out.push_str(&rest[begin..=end]),
         }

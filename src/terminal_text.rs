@@ -112,7 +112,7 @@ mod tests {
     const OTHERS: [(u32, u32); 6] =
         [(0, 0x1f), (0x7f, 0x9f), (0x2028, 0x2029), (0xfff9, 0xfffb), (0xfdd0, 0xfdef), (0xfffe, 0xffff)];
 
-    /// Exactly the characters in the lists, and the last two of each Unicode plane, are unsafe.
+    /// The characters in the lists, and the last two of each Unicode plane, must be unsafe, and no others.
     #[test]
     fn the_set_is_the_one_of_the_lists() {
         let lists = || DEFAULT_IGNORABLE.iter().chain(&BIDI_CONTROL).chain(&OTHERS);

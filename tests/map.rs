@@ -147,7 +147,8 @@ fn the_tests_are_all_in_the_integration_binary() {
     }
 }
 
-/// Only the test kit may start git and skip tests: it isolates git from the caller's variables, and reports every skip.
+/// Only the modules in tests/support may start git and skip tests: they isolate git from the caller's variables, and
+/// report every skip.
 #[test]
 fn the_test_kit_starts_git_and_skips_tests() {
     let mut files = Vec::new();

@@ -12,8 +12,8 @@ static ADAPTERS: LazyLock<Vec<Adapter>> =
 
 const FORMATS: [OutputFormat; 3] = [OutputFormat::StreamJson, OutputFormat::Json, OutputFormat::Text];
 
-// The first byte: which CLI, in which format, ended how; the second: how long the pieces are, and how much of the rest
-// was printed elsewhere.
+// The first byte selects the CLI, the output format and the exit status. The second byte sets the length of the
+// pieces, and how much of the remaining bytes the CLI printed on its other stream.
 fuzz_target!(|bytes: &[u8]| {
     let [how, pieces, rest @ ..] = bytes else { return };
     let adapter = &ADAPTERS[usize::from(how & 3) % ADAPTERS.len()];

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use guard::egress::key_removal::{KeyForms, KeyMasker};
 use libfuzzer_sys::fuzz_target;
 
-// The first byte: how long the pieces are; the second: how long the key is, which comes first.
+// The first byte sets the length of the pieces, and the second one the length of the key. Then come the key and the
+// response.
 fuzz_target!(|bytes: &[u8]| {
     let [pieces, length, rest @ ..] = bytes else { return };
     let length = 12 + usize::from(length % 32);
@@ -27,6 +28,6 @@ fuzz_target!(|bytes: &[u8]| {
     cut.extend_from_slice(&masker.finish());
     assert_eq!(cut, whole);
     assert_eq!(cut.len(), body.len());
-    // A key of asterisks is cut by asterisks.
+    // If the key itself contains asterisks, the asterisks of the redaction can form the key again.
     assert!(key.contains(&b'*') || !cut.windows(length).any(|window| window == key));
 });

@@ -22,7 +22,8 @@ static PLACES: LazyLock<Places> = LazyLock::new(|| {
     }
 });
 
-// The first byte: its lowest bit says whether it is an event stream, the others how long the pieces are.
+// The lowest bit of the first byte says whether the response is an event stream, and the other bits set the length of
+// the pieces.
 fuzz_target!(|bytes: &[u8]| {
     let Some((&how, body)) = bytes.split_first() else { return };
     let mut whole = Scanner::new(&PLACES, how & 1 == 1);

@@ -5,12 +5,13 @@
 use guard::supervisor::fuzzing::{arguments, started_with};
 use libfuzzer_sys::fuzz_target;
 
-/// The number of bytes of the memory that hold strings and invalid addresses.
+/// The size of the memory region with the strings, in bytes.
 const TEXT: usize = 8192;
 const LIMIT: usize = 4096;
 
-// The first byte says how many words are pointers and where arrays begin; each pair of bytes after it is an entry of the arrays:
-// null, an address in the text, an address nobody has, or one at the end of the text. The rest is the text.
+// The first byte sets the number of pointers, and the second one where the environment array begins. Each following
+// pair of bytes is a pointer: null, an address in the text, an invalid address, or the last byte of the text. The
+// remaining bytes are the text.
 fuzz_target!(|bytes: &[u8]| {
     let [count, split, rest @ ..] = bytes else { return };
     let count = usize::from(*count).min(rest.len() / 2);

@@ -21,7 +21,7 @@ fn has_key(value: &Value, keys: &[String]) -> bool {
     }
 }
 
-// The first byte: which gateway.
+// The first byte selects the gateway.
 fuzz_target!(|bytes: &[u8]| {
     let [which, body @ ..] = bytes else { return };
     let gateway = &KNOWN[usize::from(*which) % KNOWN.len()];
@@ -30,7 +30,7 @@ fuzz_target!(|bytes: &[u8]| {
     if forbidden.is_some() {
         return;
     }
-    // A number may be too large for this reader and not for the other.
+    // serde_json may reject a number as too large that guard's own parser accepts.
     let Ok(value) = serde_json::from_slice::<Value>(body) else { return };
     for rule in gateway.forbid.iter().filter(|rule| !rule.only_addresses) {
         assert!(!has_key(&value, &rule.keys), "{value}");

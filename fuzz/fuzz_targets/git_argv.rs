@@ -13,7 +13,7 @@ static POLICY: LazyLock<Policy> =
     LazyLock::new(|| load("strict", &PolicyDirs::default()).expect("the built-in policy loads"));
 
 fuzz_target!(|data: &[u8]| {
-    // Words are separated by newlines; those before the first empty one are variables.
+    // Newlines separate the words. The words before the first empty one are environment variables.
     let mut words = data.split(|&byte| byte == b'\n');
     let mut environment = Vec::new();
     for word in words.by_ref().take_while(|word| !word.is_empty()) {

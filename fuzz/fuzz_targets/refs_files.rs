@@ -14,7 +14,7 @@ static GIT_DIR: LazyLock<PathBuf> = LazyLock::new(|| {
     path
 });
 
-// The first byte: which file, and which object format.
+// The first byte selects the file and the object format.
 fuzz_target!(|bytes: &[u8]| {
     let [how, text @ ..] = bytes else { return };
     let format = if how & 2 == 0 { "sha1" } else { "sha256" };

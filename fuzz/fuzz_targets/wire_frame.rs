@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Ok(answer) = Answer::read(&mut &bytes[..]) {
         let mut again = Vec::new();
-        // Bytes that are no text become longer ones, which may not fit any more.
+        // The decoder replaces bytes that are not UTF-8 by longer ones, so the answer may no longer fit into a frame.
         if answer.write(&mut again).is_ok() {
             assert_eq!(Answer::read(&mut again.as_slice()).expect("just written"), answer);
         }

@@ -63,7 +63,8 @@ pub struct Adapter {
     pub presets: Vec<String>,
     /// The model to use when the request names none.
     pub model: Option<String>,
-    /// The model that summarises long conversations: a cheap and fast one. Without it, the CLI's default.
+    /// The model that summarises long conversations, which should be cheap and fast. `None` means the CLI's
+    /// default model.
     pub summary_model: Option<String>,
     /// Model aliases: the name used in a request → the name that the CLI expects.
     #[serde(default)]
@@ -117,7 +118,7 @@ pub struct Login {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Oldest {
-    /// The version number.
+    /// The number of the oldest version that works.
     pub version: String,
     /// What earlier versions lack, as text for an error message.
     pub reason: String,
@@ -127,7 +128,7 @@ pub struct Oldest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
-    /// Phrases in the CLI's output that precede the time to wait.
+    /// Phrases in the output of the agent's CLI after which it says how long to wait before a retry.
     #[serde(default)]
     pub wait_after: Vec<String>,
     /// Phrases in the CLI's output that say that the daily quota is used up.
@@ -137,7 +138,7 @@ pub struct Quota {
     pub day_begins_in: Option<String>,
 }
 
-/// How guard starts a CLI.
+/// How guard starts an agent's CLI: its arguments, sessions, environment and home files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Start {
@@ -165,7 +166,7 @@ pub struct Start {
     /// Additional arguments that resume a session; `{session}` is the CLI's own id of the session.
     #[serde(default)]
     pub resume_session: Vec<String>,
-    /// Paths in the home directory that belong to a session and are kept between its turns.
+    /// Paths in the home directory that guard saves between the turns of a session.
     #[serde(default)]
     pub keep: Vec<String>,
     /// Environment variables to set for the CLI.
@@ -183,7 +184,8 @@ pub struct CommandLine {
     /// First arguments (subcommands) with which the CLI does not contact a model. For these, guard adds no arguments
     /// and requires no key.
     pub other_commands: Vec<String>,
-    /// Arguments that make a run unattended even when it has a terminal.
+    /// Arguments, such as `-p`, with which the CLI never waits for a person. guard then treats the run as unattended,
+    /// even when it has a terminal.
     pub unattended: Vec<String>,
     /// Arguments that guard inserts before the user's arguments.
     pub add: Vec<AddedArguments>,
@@ -200,7 +202,7 @@ pub struct CommandLine {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddedArguments {
-    /// The arguments to insert.
+    /// The arguments to insert into the command line.
     pub arguments: Vec<String>,
     /// The arguments are not inserted if the user has given one of these options.
     #[serde(default)]
@@ -211,7 +213,8 @@ pub struct AddedArguments {
 }
 
 /// Which files of a CLI's home directory `guard run` keeps for the next run in the same repository. A CLI stores its
-/// conversations by working directory, and every run has a different working directory.
+/// conversations under the path of the working directory, which is different in every run, so guard restores the files
+/// under the path of the new run's directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct History {
@@ -275,9 +278,9 @@ pub struct EventRule {
     pub when: Option<When>,
     /// The type of the event that guard reports for the line.
     pub becomes: EventType,
-    /// The path of the text that becomes the event's message.
+    /// The JSON path of the text that becomes the event's message.
     pub text: Option<String>,
-    /// The path of the session id in the line.
+    /// The JSON path of the session id in the line.
     pub session: Option<String>,
     /// The text is appended to the agent's answer if this condition holds.
     pub answer_when: Option<When>,
@@ -365,7 +368,7 @@ impl Adapter {
         config.map(|config| self.configured(&config))
     }
 
-    /// Hosts that the CLI contacts directly instead of through a gateway.
+    /// Returns the hosts that the CLI contacts directly instead of through a gateway.
     pub fn hosts(&self) -> Vec<String> {
         self.login.iter().filter(|_| self.uses_login).flat_map(|login| login.hosts.clone()).collect()
     }

@@ -19,7 +19,7 @@ pub struct AgentEvent {
     /// The event type: `agent.…` for the agent's output, `exec.…` for actions of `guard exec`, any other for events of the
     /// run's transcript. Later versions may add types.
     pub event_type: String,
-    /// A short description.
+    /// A short description of the event.
     #[serde(default)]
     pub message: String,
     /// When the event happened (RFC 3339, UTC).

@@ -1,7 +1,7 @@
 //! Turns a request to an agent ([`InvocationSpec`]) into a command line for the agent's CLI ([`Invocation`]):
 //! arguments, standard input, environment, files in the home directory, and network presets.
 //!
-//! Pure data: nothing here starts a process or reads a file. The prompt is substituted last, so that
+//! This module only computes data: it starts no process and reads no file. It substitutes the prompt last, so that
 //! placeholders inside a prompt are never expanded.
 
 use super::adapter::{Adapter, OutputFormat};
@@ -9,14 +9,15 @@ use super::adapter::{Adapter, OutputFormat};
 /// A prompt longer than this, in bytes, is passed on standard input instead of the command line.
 const LONG_PROMPT: usize = 100 << 10;
 
-/// The longest prompt, in bytes, that is passed on standard input. The CLI repeats the prompt in its output, and
-/// loses output that exceeds the pipe buffer when it exits.
+/// The longest prompt, in bytes, that is passed on standard input. A CLI may repeat the prompt in its output, and when
+/// the CLI exits, it loses output that does not fit into the pipe to guard. So the prompt must be smaller than that
+/// pipe.
 const LONGEST_PROMPT: usize = 512 << 10;
 
 /// What to ask an agent, and with which options: the input of [`Adapter::invocation`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InvocationSpec {
-    /// The text that the agent is given.
+    /// The text of the prompt, which guard passes to the agent.
     pub prompt: String,
     /// The model to use. `None` means the adapter's default.
     pub model: Option<String>,
@@ -43,7 +44,7 @@ pub struct Invocation {
     pub presets: Vec<String>,
     /// Hosts that the CLI contacts directly instead of through a gateway.
     pub hosts: Vec<String>,
-    /// Paths in the home directory that are kept for the next turn of the session.
+    /// Paths in the home directory that guard saves for the next turn of the session.
     pub keep: Vec<String>,
 }
 

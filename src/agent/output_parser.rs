@@ -1,8 +1,8 @@
 //! Parses a CLI's output line by line into events, and finally into a [`Conclusion`].
 //!
-//! Lines that are not JSON, unknown kinds of lines and missing fields are not errors: the parser passes such lines on
-//! unchanged and counts them. Only the adapter's rules decide what counts as success. Memory is bounded whatever the
-//! CLI prints, and every byte is inspected a constant number of times.
+//! Lines that are not JSON and lines of an unknown kind are not errors: the parser reports them as events and counts
+//! them. A missing field is not an error either. Only the adapter's rules decide what counts as success. Memory is
+//! bounded whatever the CLI prints, and every byte is inspected a constant number of times.
 
 use std::time::SystemTime;
 
@@ -142,7 +142,7 @@ impl OutputParser {
         self.event(event_type, text, data)
     }
 
-    /// Parses the next bytes of output. They may end anywhere in a line.
+    /// Parses the next bytes of output, which may end in the middle of a line.
     pub fn feed(&mut self, mut bytes: &[u8], mut on_event: impl FnMut(AgentEvent)) {
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             let (head, rest) = (&bytes[..end], &bytes[end + 1..]);
@@ -316,11 +316,12 @@ impl OutputParser {
         }
     }
 
-    /// Sets the verdict for formats without a final line that reports it, from the exit code and the output.
+    /// Decides whether the run succeeded if the output has no final line that says so: from the exit code, the answer
+    /// and standard error. Sets `verdict`.
     fn settle_verdict(&mut self, ending: Ending, stderr: &str) {
         match self.format {
             OutputFormat::StreamJson => {}
-            // A failure is reported on standard error, not where the answer is printed.
+            // With this format, a CLI prints the JSON object of a failure on standard error, not on standard output.
             OutputFormat::Json => {
                 if let (None, Some(rule)) = (self.verdict, self.adapter.object.clone())
                     && let Some(value) = last_object(stderr, &rule)

@@ -86,7 +86,7 @@ pub fn missing_key(presets: &[String], config: &Config, is_set: impl Fn(&str) ->
 }
 
 impl Profile {
-    /// Environment variables to set for the CLI.
+    /// Returns the environment variables to set for the CLI.
     pub fn environment(&self) -> impl Iterator<Item = (&str, &str)> {
         let of_terminal = &self.adapter.command_line.of_the_terminal;
         let is_users = |name: &str| !self.is_unattended && of_terminal.iter().any(|known| known == name);
@@ -94,7 +94,8 @@ impl Profile {
         all.map(|(name, value)| (name.as_str(), value.as_str())).filter(move |(name, _)| !is_users(name))
     }
 
-    /// Files to create in the private home directory of a run that works in this directory: path and content.
+    /// Returns the files to create in the private home directory of a run that works in `directory`: path and
+    /// content.
     pub fn home_files(&self, directory: &Path) -> Vec<(String, String)> {
         let directory = directory.to_string_lossy();
         let quoted = serde_json::Value::from(directory.as_ref()).to_string();
@@ -107,8 +108,8 @@ impl Profile {
         settings.chain(history.map(|file| (file.path.clone(), fill(&file.text)))).collect()
     }
 
-    /// Paths that guard saves for the next run, as pairs: the name under which guard stores the path, and the path
-    /// below the home directory of a run that works in `directory`.
+    /// Returns the paths that guard saves for the next run, as pairs: the name under which guard stores the path, and
+    /// the path below the home directory of a run that works in `directory`.
     pub fn kept(&self, directory: &Path) -> Vec<(String, String)> {
         let name: String = directory
             .to_string_lossy()

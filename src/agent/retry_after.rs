@@ -23,7 +23,7 @@ impl Quota {
         if self.daily.iter().any(|part| lower.contains(&part.to_lowercase())) {
             return Some(Wait::NextDay(self.day_begins_in.clone()));
         }
-        // The last statement is the most recent.
+        // If the text states several waiting times, use the last one, which is the most recent.
         let said = self.wait_after.iter().filter_map(|before| {
             let before = before.to_lowercase();
             let (at, _) =

@@ -10,7 +10,7 @@ pub const RULES: &str = "The caller must provide the engineering context; guard 
     and suggest returning to the decision stage. The agent cannot ask questions while it works: with insufficient information it takes the \
     smallest, safest option, never widens the scope without stating the risk, and marks each Assumption.";
 
-/// The language in which the template is rendered.
+/// The language of the template for requests to an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Language {
     /// The English template.
@@ -20,7 +20,8 @@ pub enum Language {
     Chinese,
 }
 
-/// The caller's values for the template. For an empty field, the template shows a placeholder.
+/// The texts that a caller fills into the template for requests to an agent. For an empty field, the template shows a
+/// placeholder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestText {
     /// The contract, engineering principles and project context.

@@ -180,8 +180,8 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A log on standard error would be taken for output of the run.
     command.env_remove("GUARD_LOG").env_remove("GUARD_LOG_FILE").envs(executor.log.iter().cloned());
-    // A separate process group: this process forwards Ctrl-C itself. The child also ends when this process
-    // dies.
+    // Start the child in its own process group, so that Ctrl-C at the terminal does not reach it directly: this process
+    // cancels it instead. The child also ends when this process dies.
     command.process_group(0);
     terminate_with_parent(&mut command);
     let started = command.spawn();

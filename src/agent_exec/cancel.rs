@@ -29,7 +29,7 @@ struct State {
 #[derive(Debug, Clone, Copy)]
 struct Process {
     id: i32,
-    /// Whether the process has set up its run, so that it handles signals in an orderly way.
+    /// Whether the process has set up its run. From then on, a signal makes it end the run and clean up.
     has_begun: bool,
 }
 
@@ -40,8 +40,9 @@ impl Process {
 }
 
 impl Cancel {
-    /// Cancels the request: asks its run to end, and kills the run with all its processes if it does not end in time.
-    /// May be called more than once; the second call skips the grace period.
+    /// Cancels the request: sends SIGTERM to its `guard run` process, which asks the agent to end and kills it with all
+    /// its processes after a grace period. A second call sends SIGTERM again, and `guard run` then kills the agent at
+    /// once. While `guard run` sets up the run, no signal is sent, for at most `SETUP_GRACE`.
     pub fn set(&self) {
         let mut state = self.lock();
         let is_first = !std::mem::replace(&mut state.is_set, true);
@@ -78,7 +79,7 @@ impl Cancel {
         }
     }
 
-    /// Records that the process has set up its run, so that it now handles signals in an orderly way.
+    /// Records that the process has set up its run, so that a signal now makes it end the run and clean up.
     pub(super) fn set_begun(&self) {
         let mut state = self.lock();
         let is_set = state.is_set;

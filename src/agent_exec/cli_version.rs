@@ -43,7 +43,7 @@ fn numbers(version: &str) -> Vec<u64> {
 pub struct OutdatedAgent {
     /// The name of the agent.
     pub agent: String,
-    /// The installed version.
+    /// The installed version of the agent's CLI.
     pub found: String,
     /// The oldest version that works.
     pub oldest: String,

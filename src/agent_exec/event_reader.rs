@@ -19,8 +19,9 @@ use crate::transcript::{Event, EventType, Stream, decode_base64};
 
 /// The number of bytes of the agent's standard error that are kept. [`append_bounded`] holds up to twice as many.
 const KEPT: usize = 64 << 10;
-/// The maximum number of messages in a result, and their maximum total size in bytes.
+/// The maximum number of messages in a result.
 const MOST_MESSAGES: usize = 10_000;
+/// The maximum total size of the messages in a result, in bytes.
 const LARGEST_MESSAGES: usize = 64 << 20;
 
 /// The note in the result if the user's working tree has uncommitted changes, which the agent's branch does not
@@ -135,8 +136,8 @@ impl<'l> EventReader<'l> {
         }
     }
 
-    /// Handles the event that the run has started: from now on it can be cancelled in an orderly way, and its worktree
-    /// is known.
+    /// Handles the event that the run has started. From now on, guard knows the run's worktree, and can cancel the
+    /// run without leaving files behind.
     fn on_run_started(&mut self, data: &Value) {
         self.cancel.set_begun();
         if data.get("leaves_changes_behind").and_then(Value::as_bool) == Some(true) {

@@ -145,7 +145,7 @@ impl Executor {
         result
     }
 
-    /// The stored sessions of an agent.
+    /// Returns the store that holds the sessions of this agent.
     fn store(&self, agent: &str) -> Store {
         Store { directory: self.sessions.join(agent) }
     }
@@ -185,7 +185,7 @@ impl Executor {
             (None, true) => (Some(store.create(&request.cd)?), false),
             (None, false) => (None, false),
         };
-        // The id by which the agent knows the session.
+        // The agent's own id of the session, which can differ from guard's id.
         let agents_id = match &session {
             Some(session) if resumes && adapter.chooses_session_ids() => {
                 let lost = || {

@@ -55,8 +55,9 @@ pub struct ExecRequest {
     /// The session to continue: `SESSION_ID` of an earlier result.
     #[serde(default, alias = "SESSION_ID")]
     pub session_id: Option<String>,
-    /// Whether the agent starts without what it remembers of the session, so that the prompt must say everything it needs to
-    /// know. The session's worktree stays. A session that does not exist yet is created, for every agent.
+    /// Whether the agent starts without its memory of the session, so that the prompt must contain everything that the
+    /// agent needs to know. It continues in the session's worktree. If the session does not exist, guard creates it,
+    /// even for an agent whose CLI has no sessions.
     #[serde(default)]
     pub fresh_agent: bool,
     /// The model to use. Default: the agent's default model.
@@ -78,10 +79,12 @@ pub struct ExecRequest {
     /// Whether guard also retries after a time limit was reached.
     #[serde(default = "yes")]
     pub retry_timeouts: bool,
-    /// In a git repository: work in `cd` itself instead of a separate worktree. The agent cannot commit then.
+    /// In a git repository: whether the agent works in `cd` itself instead of a separate worktree. It cannot commit
+    /// then.
     #[serde(default)]
     pub in_place: bool,
-    /// In a git repository: work in the linked worktree that contains `cd`, on its branch.
+    /// In a git repository: whether the agent works in the linked worktree that contains `cd`, on the branch that is
+    /// checked out there.
     #[serde(default)]
     pub here: bool,
     /// Further files or directories that the agent may read, as absolute paths.
@@ -93,10 +96,10 @@ pub struct ExecRequest {
     /// Environment variables to set for the agent.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// The limit on model tokens, input and output together. guard ends the run when it is reached.
+    /// The limit on model tokens, input and output together. guard ends the run when the limit is reached.
     #[serde(default)]
     pub max_tokens: Option<u64>,
-    /// The limit on requests to a model. guard ends the run when it is reached.
+    /// The limit on requests to a model. guard ends the run when the limit is reached.
     #[serde(default)]
     pub max_requests: Option<u64>,
     /// Whether the result contains all events of the agent, in `all_messages`.
@@ -262,7 +265,7 @@ impl ExecRequest {
         Ok(())
     }
 
-    /// The adapter of the agent to run; `None` for a plain command.
+    /// Returns the adapter of the agent to run; `None` for a plain command.
     pub(super) fn adapter(&self) -> Result<Option<Adapter>, Failure> {
         let bad = |message: String| Err(Failure::new(ErrorKind::InvalidInput, message));
         let adapter = match (self.agent.as_deref(), self.command.first()) {

@@ -45,7 +45,7 @@ pub struct Attempt {
     pub model: Option<ModelUsage>,
 }
 
-/// How many events there were.
+/// The number of events, by what happened to them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EventCounts {
     /// The number of events that guard reported to the caller.
@@ -77,7 +77,7 @@ pub struct ExecResult {
     pub run: RunResult,
     /// All attempts, oldest first.
     pub attempts: Vec<Attempt>,
-    /// How many events all attempts together had.
+    /// The number of events of all attempts together, by what happened to them.
     #[serde(default)]
     pub events: EventCounts,
     /// The JSON objects that the agent printed, if the request set `return_all_messages`.
@@ -86,8 +86,8 @@ pub struct ExecResult {
     /// Usage figures, if the request set `return_metrics`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Value>,
-    /// Further remarks for the caller, for example that the agent's version is untested, that the agent did not see
-    /// uncommitted changes, or that its output had unknown event types.
+    /// Notes for the caller, for example that the agent's version is untested, that the agent did not see uncommitted
+    /// changes, or that its output had unknown event types.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -187,7 +187,7 @@ pub fn apply_conclusion(run: &mut RunResult, conclusion: &Conclusion, stderr: &s
     run.error_kind = Some(*kind);
 }
 
-/// Returns how the program of a run ended, as the output parser needs to know it.
+/// Returns how the program of a run ended, in the form that the output parser takes.
 pub fn ending(run: &RunResult) -> Ending {
     match (run.exit_code, run.signal) {
         _ if was_ended_by_guard(run) => Ending::EndedByGuard,

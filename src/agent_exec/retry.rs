@@ -100,7 +100,7 @@ mod tests {
         AttemptOutcome { result, conclusion, messages: Vec::new(), stderr: String::new(), notes: Vec::new() }
     }
 
-    /// Decides with this maximum number of retries.
+    /// Calls the tested function with a request that allows this number of retries.
     fn next(outcome: &AttemptOutcome, retries: u32, max_retries: u32) -> Next {
         super::next(outcome, retries, &ExecRequest { max_retries, ..ExecRequest::new("", "/") })
     }

@@ -1,9 +1,10 @@
 //! Stored sessions. The record of a session names the working directory and the worktree that the session belongs to.
 //! Next to the record, guard saves files of the agent's home directory between turns.
 //!
-//! A session belongs to one agent and one directory. Resuming an unknown session, or a session of another directory, is
-//! an error, so that sessions are never confused. Only one request at a time can use a session. Agents cannot write
-//! these records, and nothing that an agent can write may decide where the next turn works.
+//! A session belongs to one agent and one directory. Resuming an unknown session, or a session of another
+//! directory, is an error, so that sessions are never confused. Only one request at a time can use a session.
+//! Agents cannot write these records, and no file that an agent can write may decide in which directory the
+//! next turn runs.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
@@ -32,12 +33,13 @@ struct Record {
     worktree: Option<Worktree>,
     #[serde(default)]
     runs: Vec<String>,
-    /// The id by which the agent knows the session, if the agent chooses session ids itself.
+    /// The agent's own id of the session; `None` if the agent uses the id that guard chose, or has not reported
+    /// one yet.
     #[serde(default)]
     agents_id: Option<String>,
 }
 
-/// The worktree of a session.
+/// The worktree in which the runs of a session work, and its branch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Worktree {
     pub(super) branch: String,
@@ -67,7 +69,7 @@ impl Store {
         self.create_with_id(uuid::Uuid::now_v7().to_string(), cd)
     }
 
-    /// Opens the session with this id, or creates it. The caller has chosen the id.
+    /// Opens the session with the id that the caller has chosen, or creates it if it does not exist.
     pub(super) fn open_or_create(&self, id: &str, cd: &Path) -> Result<Session, Failure> {
         if is_id(id) && !self.directory.join(id).join(RECORD).exists() {
             return self.create_with_id(id.to_string(), cd);
@@ -117,8 +119,8 @@ impl Store {
 
 const RECORD: &str = "session.json";
 
-/// Whether a text is an id of a session. The id becomes part of a path and of command lines, so only the exact form that
-/// guard writes is accepted.
+/// Returns true if a text is an id of a session. The id becomes part of a path and of command lines, so guard accepts
+/// only the exact form that it writes itself.
 fn is_id(text: &str) -> bool {
     uuid::Uuid::parse_str(text).map(|uuid| uuid.to_string()).as_deref() == Ok(text)
 }
@@ -153,13 +155,13 @@ impl Session {
         self.record.worktree.as_ref()
     }
 
-    /// Returns the id by which the agent knows the session, if the agent has chosen one.
+    /// Returns the agent's own id of the session; `None` if the agent has not chosen one.
     pub(super) fn agents_id(&self) -> Option<&str> {
         self.record.agents_id.as_deref()
     }
 
-    /// Stores the id by which the agent knows the session. The agent printed this id, and it becomes an argument of the
-    /// next command line, so only a plain UUID is accepted.
+    /// Stores the agent's own id of the session. The agent printed this id, and guard passes it as an argument
+    /// when it resumes the session, so only a plain UUID is accepted.
     pub(super) fn set_agents_id(&mut self, id: &str) {
         if is_id(id) {
             self.record.agents_id = Some(id.to_string());

@@ -1,11 +1,12 @@
-//! Commands to a batch, as `guard control`, HTTP clients and MCP clients send them.
+//! Carries out commands to a batch, which `guard control`, HTTP clients and MCP clients send.
 
 use serde_json::{Value, json};
 
 use super::queue::{BatchChange, Queue, QueueError};
 use crate::control::{AckStatus, AgentAck, AgentCommand};
 
-/// Carries out a command to a batch, once for each command id. `None` if there is no such batch.
+/// Carries out a command to a batch, unless a command with the same id was carried out before. Returns the
+/// acknowledgement; `None` if there is no such batch.
 pub fn command_batch(
     queue: &mut dyn Queue,
     batch: &str,

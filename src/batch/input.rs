@@ -1,5 +1,5 @@
-//! Reads a submission: a JSON array of tasks, or one task per line. Either every task is accepted, or all problems are
-//! reported and nothing is queued.
+//! Parses a submission: a JSON array of tasks, or one task per line. If any task has a problem, nothing is queued and
+//! the error lists all problems.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -15,47 +15,49 @@ use crate::client_access::Roots;
 pub const LARGEST_INPUT: usize = 256 << 20;
 /// The maximum number of tasks in a batch.
 pub const MOST_TASKS: usize = 100_000;
-/// The maximum length of a task id, a type name or a key, in bytes.
+/// The maximum length of a task id, a type name or an idempotency key, in bytes.
 const LONGEST_NAME: usize = 256;
 /// The maximum number of problems that one error reports.
 const MOST_PROBLEMS: usize = 100;
-/// The longest time that an option may name.
+/// The maximum value of the duration options `timeout` and `expires_after`.
 const LONGEST_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How often a task is retried after a temporary failure, if its `max_retries` does not say otherwise.
+/// How often guard retries a task after a temporary failure, unless the task sets `max_retries`.
 const DEFAULT_RETRIES: u32 = 2;
 
-/// Why a submission is refused. Nothing of it is queued.
+/// Why guard refuses a submission. guard then queues none of the submission's tasks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
-    /// The text is empty.
+    /// The submission is empty.
     #[error("the submission is empty; it must be a JSON array of tasks")]
     Empty,
-    /// The text is neither JSON nor one JSON object per line.
+    /// The submission is neither a JSON text nor one JSON object per line.
     #[error("the submission is not valid JSON: {0}")]
     NotJson(String),
     /// The text is JSON, but not an array.
     #[error("the submission must be a JSON array of tasks, and is {0}")]
     NotAnArray(&'static str),
-    /// There are too many tasks.
+    /// The submission has too many tasks.
     #[error("the submission has {0} tasks; the maximum is {MOST_TASKS}")]
     TooMany(usize),
-    /// Tasks have problems. Each text names its task.
+    /// Some tasks have problems. Each message names its task.
     #[error("{}", problems.join("\n"))]
     Tasks {
-        /// The problems, in the order of the tasks; at most 100, then one that counts the rest.
+        /// The problems, in the order of the tasks. After 100 problems, a last entry says how many more there are.
         problems: Vec<String>,
     },
 }
 
-/// Parses a submission of the user, and checks the parameters of every task whose type is known. `directory` is the directory
-/// of tasks that name none, and the base of relative ones. A task of an unknown type is accepted, and fails alone.
+/// Parses a submission that the user made on the command line, and checks the parameters of every task whose type is
+/// known. `directory` is the working directory of tasks that name none; relative directories are resolved against it.
+/// A task of an unknown type is accepted here, and fails later without affecting the others.
 pub fn parse_tasks(text: &str, directory: &Path, types: &TaskTypes) -> Result<Vec<NewTask>, InputError> {
     parse(text, directory, types, None)
 }
 
-/// Parses a submission of a client of a server. Its tasks work below the roots of the server, and name policies but no
-/// policy files: an agent may have written such a file.
+/// Parses a submission from a client of a server. The tasks must work below the server's roots (the directories that
+/// clients may use). They may name built-in and configured policies, but no policy files, because an agent could have
+/// written such a file.
 pub fn parse_client_tasks(
     text: &str,
     directory: &Path,
@@ -114,7 +116,7 @@ fn parse_json(text: &str) -> Result<Vec<Value>, InputError> {
     }
     match serde_json::from_str(text) {
         Ok(Value::Array(values)) => Ok(values),
-        // One object, and nothing behind it, may also be a single line of JSONL: but then it has the fields of a task.
+        // A single object may be JSON Lines with one line. In that case it must have the fields of a task.
         Ok(Value::Object(object)) if object.contains_key("task_id") => Ok(vec![Value::Object(object)]),
         Ok(other) => Err(InputError::NotAnArray(type_name(&other))),
         Err(error) if text.trim_start().starts_with('{') => parse_lines(text, &error),
@@ -127,7 +129,7 @@ fn parse_lines(text: &str, as_one: &serde_json::Error) -> Result<Vec<Value>, Inp
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         match serde_json::from_str::<Value>(line) {
             Ok(value) => values.push(value),
-            // The first line is not a whole value: this is one JSON text, not one per line.
+            // The first line is not a complete JSON value, so the text is one invalid JSON text and not JSON Lines.
             Err(_) if values.is_empty() => return Err(InputError::NotJson(as_one.to_string())),
             Err(error) => {
                 let column = error.column();
@@ -149,10 +151,10 @@ fn type_name(value: &Value) -> &'static str {
     }
 }
 
-/// Reads one task and collects its problems.
+/// Parses one task and collects its problems.
 struct TaskReader<'p> {
     index: usize,
-    /// The roots of the server, if a client of a server submits.
+    /// The roots of the server, if a client of a server submitted the task.
     roots: Option<&'p Roots>,
     problems: &'p mut Vec<String>,
 }
@@ -209,7 +211,7 @@ impl TaskReader<'_> {
         (self.problems.len() == before).then_some(task)
     }
 
-    /// Takes a text of one line out of the fields.
+    /// Removes a string field and returns its value, which must be one line of at most `LONGEST_NAME` bytes.
     fn name(&mut self, fields: &mut Map<String, Value>, field: &str, is_required: bool) -> Option<String> {
         match fields.remove(field) {
             Some(Value::String(text)) if text.is_empty() => self.problem(&format!("`{field}` is empty")),
@@ -300,7 +302,7 @@ impl TaskReader<'_> {
     }
 }
 
-/// Rejects dependencies on unknown tasks, and cycles.
+/// Reports dependencies on unknown tasks, and cyclic dependencies.
 fn check_dependencies(tasks: &[NewTask], problems: &mut Vec<String>) {
     let places: HashMap<&str, usize> =
         tasks.iter().enumerate().map(|(at, task)| (task.task_id.as_str(), at)).collect();
@@ -341,7 +343,8 @@ fn check_dependencies(tasks: &[NewTask], problems: &mut Vec<String>) {
     }
 }
 
-/// Returns the root of the repository around a directory, or the directory itself.
+/// Returns the root directory of the git repository that contains `directory`, or `directory` itself outside a
+/// repository.
 fn repository_of(directory: &Path) -> String {
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_path_buf());
     let root = directory.ancestors().find(|path| path.join(".git").exists()).unwrap_or(&directory);

@@ -1,4 +1,4 @@
-//! Starts a worker in the background when a batch is submitted and no worker is running for this user.
+//! Starts a background worker when a user submits a batch and no worker of the user is running.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -27,7 +27,8 @@ impl WorkerLock {
     }
 }
 
-/// Starts a worker that ends when the queue is empty, unless one is running. It outlives the caller.
+/// Starts a background worker that exits when the queue is empty, unless a worker is running. The worker outlives the
+/// calling process.
 pub fn start_local_worker(guard: &Path, directory: &Path, store: Option<&str>) -> io::Result<()> {
     // The lock is free again when the new worker asks for it; if two start at once, the second one ends at once.
     if WorkerLock::take(directory)?.is_none() {
@@ -35,7 +36,8 @@ pub fn start_local_worker(guard: &Path, directory: &Path, store: Option<&str>) -
     }
     let mut command = Command::new(guard);
     command.args(["worker", "--until-idle", "--local"]);
-    // Not as an argument: other users can see arguments, and the address may contain a password.
+    // The address may contain a password, and other users can see command-line arguments, so guard passes it in the
+    // environment.
     match store {
         Some(address) => command.env("GUARD_STORE", address),
         None => command.env_remove("GUARD_STORE"),

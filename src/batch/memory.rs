@@ -1,4 +1,4 @@
-//! Searches what agents wrote down in `AGENT_MEMORY.md`, and past runs in the same directory, for keywords.
+//! Searches the notes of agents in `AGENT_MEMORY.md`, and the past runs in the same directory, for keywords.
 
 use std::fmt::Write;
 use std::io::Read;
@@ -8,17 +8,18 @@ use super::model::{TaskFailure, TaskKind};
 use crate::sys::fs::{Links, open_regular_file};
 use crate::transcript::Store;
 
-/// The file in which agents keep what they learnt about a project.
+/// The file in which agents write down what they learnt about a project.
 const MEMORY_FILE: &str = "AGENT_MEMORY.md";
 /// The maximum size of the memory file, in bytes.
 const LARGEST_FILE: u64 = 16 << 20;
 /// The maximum size of a summary, in bytes.
 const LARGEST_SUMMARY: usize = 256 << 10;
-/// The number of the newest runs that guard searches, and the number that it lists.
+/// The number of newest runs that guard searches.
 const MOST_SEARCHED: usize = 500;
 const MOST_NAMED: usize = 20;
 
-/// Summarises the entries and runs that mention at least one keyword. Without keywords, everything counts.
+/// Summarises the entries of the memory file and the past runs that mention at least one keyword; without keywords,
+/// all of them.
 pub(super) fn summarise(directory: &Path, runs: &Path, keywords: &[String]) -> Result<String, TaskFailure> {
     let keywords: Vec<String> = keywords.iter().map(|word| word.to_lowercase()).collect();
     let mentions = |text: &str| {
@@ -47,13 +48,13 @@ fn append_entry(summary: &mut String, entry: &str) {
     }
 }
 
-/// Returns the text of the memory file; empty if there is none.
+/// Returns the text of the memory file; an empty text if there is no such file.
 fn read_memory(directory: &Path) -> Result<String, TaskFailure> {
     let path = directory.join(MEMORY_FILE);
     if path.symlink_metadata().is_err() {
         return Ok(String::new());
     }
-    // An agent may have put a link or a pipe there.
+    // An agent may have replaced the memory file by a symbolic link or a pipe.
     let bad = |error: std::io::Error| {
         TaskFailure::permanent(TaskKind::MissingInput, format!("cannot read {}: {error}", path.display()))
     };
@@ -64,7 +65,7 @@ fn read_memory(directory: &Path) -> Result<String, TaskFailure> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Splits a Markdown text at its headings. A text without headings has one entry for each paragraph.
+/// Splits a Markdown text into entries at its headings. In a text without headings, each paragraph is an entry.
 fn entries(text: &str) -> Vec<&str> {
     let is_heading = |line: &str| line.starts_with('#');
     if !text.lines().any(is_heading) {
@@ -90,7 +91,8 @@ fn entries(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// One line for each run in this directory or its repository that mentions a keyword.
+/// Returns one line for each of the newest past runs, at most `MOST_NAMED`, whose command or answer mentions a keyword.
+/// Only runs whose repository or directory is `directory`, contains it or is below it count.
 fn past_runs(directory: &Path, runs: &Path, mentions: &dyn Fn(&str) -> bool) -> String {
     let store = Store::new(runs.to_path_buf());
     let Ok(newest) = store.newest_first() else { return String::new() };

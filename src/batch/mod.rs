@@ -5,9 +5,9 @@
 //!   poll   ◄─ response (summary, page) ◄─── queue
 //! ```
 //!
-//! The queue is durable: SQLite on one machine, PostgreSQL for several. A worker holds a task by a lease with a fencing
-//! token; the queue refuses the result of a worker whose lease has passed to another. What a task type does is data
-//! (`task_types/`). This module starts no program other than guard itself.
+//! The queue is durable: SQLite on one machine, PostgreSQL for several. A worker claims a task with a lease and a
+//! fencing token, and the queue refuses the result of a worker whose task another worker has claimed meanwhile. Task
+//! types are data files (`task-types/`). This module starts no program other than guard itself.
 #![forbid(unsafe_code)]
 
 mod control;

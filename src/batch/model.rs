@@ -1,4 +1,4 @@
-//! The data that the parts of a batch exchange: tasks as submitted, as claimed, and as finished.
+//! The data types of tasks: as submitted, as claimed by a worker, and as finished.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,25 +9,25 @@ use serde_json::{Map, Value};
 use crate::string_enum::string_enum;
 
 string_enum! {
-    /// The state of a task in the queue. Callers see only pending, completed and failed.
+    /// The state of a task in the queue. Responses to callers contain only pending, completed and failed.
     pub enum TaskState {
-        /// The task waits for tasks that it depends on.
+        /// The task waits for other tasks on which it depends.
         Blocked = "blocked",
         /// A worker may claim the task now.
         Queued = "queued",
-        /// The task failed and is retried later.
+        /// The last attempt failed temporarily, and the time of the next attempt has not come.
         Waiting = "waiting",
-        /// A worker holds the task.
+        /// A worker has claimed the task.
         Running = "running",
-        /// The task succeeded.
+        /// The task succeeded, and has an output.
         Completed = "completed",
-        /// The task failed for good.
+        /// The task failed, and guard does not retry it.
         Failed = "failed",
     }
 }
 
 impl TaskState {
-    /// True if the task has ended and its result does not change any more.
+    /// True if the task has ended: its result does not change unless the caller retries it.
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed)
     }
@@ -44,7 +44,7 @@ string_enum! {
         MissingInput = "missing_input",
         /// The run of the command or the agent failed; `error_detail` has the run's own error kind.
         RunFailed = "run_failed",
-        /// The agent's answer does not match the output schema of the task type.
+        /// The agent's answer or the output of the command does not match the output schema of the task type.
         InvalidAnswer = "invalid_answer",
         /// The task took longer than its `timeout`.
         TimedOut = "timed_out",
@@ -52,20 +52,20 @@ string_enum! {
         Cancelled = "cancelled",
         /// The task did not start before its `expires_after`.
         Expired = "expired",
-        /// A task that this one depends on failed.
+        /// Another task, on which this task depends, failed.
         DependencyFailed = "dependency_failed",
-        /// The workers that held the task died, again and again.
+        /// The workers that claimed the task died, more often than the queue permits.
         WorkerLost = "worker_lost",
-        /// guard itself failed.
+        /// guard itself has a fault.
         Internal = "internal",
     }
 }
 
-/// The options of a task that every task type has. None is required.
+/// The options that a task of any type may have. None is required.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BatchOptions {
-    /// The directory that the task works in.
+    /// The directory in which the task works.
     pub directory: PathBuf,
     /// The policy of the task's run; `None` means the default of the task type.
     pub policy: Option<String>,
@@ -82,30 +82,32 @@ pub struct BatchOptions {
 pub struct NewTask {
     /// The id that the caller chose, unique in the batch.
     pub task_id: String,
-    /// The name of the task type.
+    /// The name of the task type, as the task gives it.
     pub task_type: String,
-    /// The arguments of the task.
+    /// The parameters of the task, in the form that its type specifies.
     pub parameters: Map<String, Value>,
-    /// Higher numbers run first.
+    /// The priority of the task: workers start tasks with higher numbers first.
     pub priority: i32,
     /// The ids of tasks of the same batch that must complete first.
     pub depends_on: Vec<String>,
-    /// A key by which a repeated task is recognised, in whichever batch: it gets the result of the first one.
+    /// A key that identifies the task across batches. A task with the key of an earlier task gets that task's result,
+    /// unless the earlier task failed.
     pub idempotency_key: Option<String>,
-    /// The repository that the task works in, or its directory outside a repository. Limits how many run at once.
+    /// The root of the repository in which the task works, or its directory if that is outside a repository. Workers
+    /// limit how many tasks run in one repository at once.
     pub repository: String,
     /// How long after submission the task may still start.
     pub expires_after: Option<Duration>,
-    /// Where and how the task runs.
+    /// The options of the task: its directory, policy, agent and limits.
     pub options: BatchOptions,
 }
 
 /// Why an attempt at a task failed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskFailure {
-    /// The kind of failure.
+    /// What kind of failure it is, for programs.
     pub kind: TaskKind,
-    /// What happened, for people.
+    /// The message for people: what happened.
     pub message: String,
     /// Further details for programs; `Value::Null` if there are none.
     pub detail: Value,
@@ -114,7 +116,7 @@ pub struct TaskFailure {
 }
 
 impl TaskFailure {
-    /// Returns a failure that another attempt would repeat.
+    /// Returns a failure after which another attempt would fail in the same way.
     pub fn permanent(kind: TaskKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), detail: Value::Null, is_temporary: false }
     }

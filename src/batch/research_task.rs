@@ -1,4 +1,5 @@
-//! Works on a task of the type `research`: deep research in the worker, whose requests are read-only runs of an agent.
+//! Works on a task of the type `research`: the worker divides the query into sub-queries, and answers each by a
+//! read-only run of an agent.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// How long the worker waits for the runs of a research that failed or was cancelled. Shorter than the lease.
 const RUNS_GRACE: Duration = Duration::from_secs(10);
 
-/// Answers the query of a task. The runs keep their sessions in `sessions`, which is removed at the end.
+/// Answers the query of a task. The runs store their sessions in the directory `sessions`, which this function
+/// removes at the end.
 pub(super) fn research(
     executor: &Executor,
     sessions: &Path,
@@ -34,7 +36,7 @@ pub(super) fn research(
     let client = LlmClient::new(Arc::new(backend.clone()), llm_config(&claim.parameters));
     let agent = DeepResearchAgent::new(research_config(&claim.parameters));
     let result = follow(&agent, client, claim, cancel);
-    // Dropping the stream has cancelled the runs that are left. They must not outlive the task.
+    // Dropping the stream has cancelled the remaining runs. They must not outlive the task, so wait for them.
     if !backend.wait_for_runs(RUNS_GRACE) {
         tracing::warn!(task = claim.task_id, "a run of the research has not ended yet");
     }
@@ -48,7 +50,7 @@ pub(super) fn research(
     })))
 }
 
-/// Reads the updates until the final result, a cancellation, or the time limit of the task.
+/// Runs the agent until its final result, a cancellation, or the time limit of the task.
 fn follow(
     agent: &DeepResearchAgent,
     client: LlmClient,

@@ -1,4 +1,4 @@
-//! What a caller sees of a batch: the answer to a submission and to every poll.
+//! The JSON response to a submission and to every poll of a batch.
 //!
 //! The doc comments of the public types become the descriptions in the published JSON schema.
 
@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::model::TaskState;
 use super::queue::{BatchRow, Queue, QueueError, TaskRow};
 
-/// The suggested time between polls while nothing is known about the duration of the tasks, in seconds.
+/// The suggested time between polls, in seconds, while no task has ended and guard does not know how long tasks take.
 const DEFAULT_INTERVAL: u64 = 5;
 /// The longest suggested time between polls, in seconds.
 const LONGEST_INTERVAL: u64 = 60;
@@ -42,35 +42,35 @@ pub enum TaskStatus {
 /// The result of one task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct TaskResult {
-    /// The id that the caller chose.
+    /// The id of the task, which the caller chose in the submission.
     pub task_id: String,
     /// The status of the task.
     pub status: TaskStatus,
-    /// The output of a completed task, in the shape of its type; an empty object otherwise.
+    /// The output of the task, in the format of its task type; an empty object if the task is not completed.
     #[schema(value_type = Object)]
     pub output: Map<String, Value>,
-    /// Why the task failed; null otherwise.
+    /// Why the task failed; null if it did not fail.
     pub error: Option<String>,
     /// The kind of failure: `unknown_type`, `invalid_parameters`, `missing_input`, `run_failed`, `invalid_answer`,
     /// `timed_out`, `cancelled`, `expired`, `dependency_failed`, `worker_lost`, `internal`. Later versions may add kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<String>,
-    /// Details of the failure, such as the error kind and the id of the run.
+    /// Details of the failure, such as the id of the failed run and its kind of error.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub error_detail: Value,
-    /// How often workers have tried the task.
+    /// The number of times that a worker has started the task.
     #[serde(default)]
     pub attempts: u32,
 }
 
-/// How many tasks of a batch have which status.
+/// The number of tasks of a batch with each status.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct Counts {
     /// The number of all tasks.
     pub total: u64,
     /// The number of tasks that have not ended.
     pub pending: u64,
-    /// The number of pending tasks that a worker holds now.
+    /// The number of pending tasks that workers are working on now.
     pub running: u64,
     /// The number of tasks that succeeded.
     pub completed: u64,
@@ -81,34 +81,35 @@ pub struct Counts {
 /// The answer to a submission and to a poll.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct BatchResponse {
-    /// The id with which the caller polls.
+    /// The id of the batch, with which the caller polls.
     pub response_id: String,
     /// The status of the whole batch.
     pub status: BatchStatus,
-    /// One entry for each task, in the order of the submission; of a page, the tasks of the page.
+    /// The results of all tasks, or of those on the requested page, in the order of the submission.
     pub results: Vec<TaskResult>,
     /// The suggested time until the next poll, in seconds; 0 if all tasks have ended.
     pub next_poll_interval_seconds: u64,
-    /// How many tasks have which status.
+    /// The number of tasks with each status.
     pub counts: Counts,
-    /// The cursor of the next page: the value for `after`. Absent on the last page.
+    /// The value of `after` with which the caller gets the next page; absent if this page has fewer results than the
+    /// caller asked for, because no more follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_after: Option<i64>,
 }
 
-/// Which tasks of a batch a response contains.
+/// Selects the tasks of a batch that a response contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Page {
-    /// Only tasks after this position.
+    /// The position after which the page begins; -1 for the first page.
     pub after: i64,
-    /// At most this many tasks.
+    /// The maximum number of tasks in the response.
     pub limit: usize,
 }
 
 impl Page {
-    /// All tasks of the batch.
+    /// Selects all tasks of the batch.
     pub const ALL: Self = Self { after: -1, limit: usize::MAX >> 1 };
-    /// No task: only the status and the counts.
+    /// Selects no tasks: the response has only the status and the counts.
     pub const SUMMARY: Self = Self { after: -1, limit: 0 };
 }
 
@@ -146,7 +147,7 @@ impl From<&BatchRow> for Counts {
 }
 
 impl BatchStatus {
-    /// Returns the status of a batch whose tasks have these states.
+    /// Returns the status of a batch, given the states of its tasks.
     pub fn of(row: &BatchRow) -> Self {
         match (row.open(), row.count(TaskState::Failed)) {
             (0, failed) if failed == row.total() && failed > 0 => Self::Failed,
@@ -156,7 +157,8 @@ impl BatchStatus {
     }
 }
 
-/// Suggests when to poll again: about when the next task ends, or a tenth of the rest of the batch.
+/// Suggests when to poll again: when the next task is expected to end, or after a tenth of the time that the batch
+/// still needs, whichever is later.
 fn poll_interval(row: &BatchRow) -> u64 {
     let open = row.open();
     if open == 0 {
@@ -171,8 +173,9 @@ fn poll_interval(row: &BatchRow) -> u64 {
 
 /// Builds the response for a batch; `None` if there is no such batch.
 pub fn respond(queue: &mut dyn Queue, id: &str, page: Page) -> Result<Option<BatchResponse>, QueueError> {
-    // The counts first: a task that ends between the two reads is pending in the counts and completed in the results,
-    // and the caller polls again. The other way round, a finished batch could lack a result.
+    // Read the counts before the results. A task that ends between the two reads is then pending in the counts and
+    // completed in the results, and the caller polls again. In the opposite order, the response for a finished batch
+    // could lack a result.
     let Some(row) = queue.batch(id)? else { return Ok(None) };
     let rows = if page.limit == 0 { Vec::new() } else { queue.tasks(id, page.after, page.limit)? };
     let last = rows.last().map(|row| row.position);
@@ -212,11 +215,12 @@ mod tests {
     fn the_interval_follows_what_is_known() {
         assert_eq!(poll_interval(&row([0, 4, 0, 0, 0, 0], None)), 5);
         assert_eq!(poll_interval(&row([0, 0, 0, 0, 4, 0], Some(9000))), 0);
-        // Tasks of 20 ms: soon.
+        // Tasks take 20 ms, so the caller should poll again soon.
         assert_eq!(poll_interval(&row([0, 10, 0, 2, 4, 0], Some(20))), 1);
-        // 100 tasks of a minute, four at a time: about when the next one ends, but never more than a minute.
+        // 100 tasks take a minute each, four at a time: poll about when the next one ends, but after a minute at the
+        // latest.
         assert_eq!(poll_interval(&row([0, 96, 0, 4, 0, 0], Some(60_000))), 60);
-        // One task of 8 s.
+        // One running task takes 8 s.
         assert_eq!(poll_interval(&row([0, 0, 0, 1, 0, 0], Some(8000))), 8);
     }
 }

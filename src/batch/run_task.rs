@@ -1,4 +1,5 @@
-//! Does the work of one claimed task, as its type says: built into guard, a command in the sandbox, or an agent.
+//! Does the work of one claimed task, as its type specifies: a built-in function, a command in the sandbox, or an
+//! agent.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -18,22 +19,23 @@ use crate::outcome::ErrorKind;
 use crate::template::Template;
 use crate::transcript::EventType;
 
-/// The maximum size of a command's standard error in its output, in bytes. Of more, the end is kept.
+/// How much of a long standard error of a command the task's output keeps, in bytes. Whenever the text has become more
+/// than twice as large, the task removes everything but this much from its end.
 const LARGEST_STDERR: usize = 1 << 20;
 
-/// What a worker needs to work on tasks.
+/// What a worker needs to work on tasks: an executor, the task types and the directory of runs.
 #[derive(Debug)]
 pub struct TaskContext {
-    /// Runs commands and agents.
+    /// Runs the commands and agents of tasks.
     pub executor: Executor,
-    /// The known task types.
+    /// The available task types, built-in and the user's.
     pub types: TaskTypes,
-    /// The directory of the records of runs.
+    /// The directory with the records of runs.
     pub runs: PathBuf,
 }
 
 impl TaskContext {
-    /// Works on a task until it has an output or has failed. `cancel` ends a command or an agent.
+    /// Works on a task until it has an output or has failed. Setting `cancel` ends its command or agent.
     pub(super) fn run(&self, claim: &Claim, cancel: &Cancel) -> Result<Map<String, Value>, TaskFailure> {
         let task_type = self.types.get(&claim.task_type)?;
         task_type.check_parameters(&claim.parameters)?;
@@ -80,7 +82,8 @@ impl TaskContext {
                 Ok(object(json!({ "memory_summary": summary })))
             }
             Builtin::Research => {
-                // The sessions of sub-queries are of no use later, so they are not kept with those of other runs.
+                // Nothing uses the sessions of sub-queries after the task, so they are stored apart from those of
+                // other runs.
                 let sessions = self.runs.with_file_name(format!("batch/research-{}", uuid::Uuid::now_v7()));
                 research_task::research(&self.executor, &sessions, claim, cancel)
             }
@@ -101,7 +104,7 @@ impl TaskContext {
         let mut stderr = String::new();
         let result = self.executor.execute(&request, cancel, &mut |event| append_stderr(&mut stderr, &event));
         let exit_code = match result.run.exit_code {
-            // guard ended the command, or never started it.
+            // guard killed the command, or never started it.
             None => return Err(run_failure(&result)),
             Some(_) if is_ended_by_guard(&result) => return Err(run_failure(&result)),
             Some(code) => code,
@@ -113,7 +116,7 @@ impl TaskContext {
                     "stderr": stderr,
                     "exit_code": exit_code,
                 }));
-                // The command left work: tell the caller where it is.
+                // The command left changes on a branch: report the branch to the caller.
                 if let Some(worktree) = result.run.worktree.as_ref().filter(|worktree| worktree.kept) {
                     output.insert("branch".to_string(), json!(worktree.branch));
                 }
@@ -157,8 +160,8 @@ impl TaskContext {
     }
 }
 
-/// Checks that the directory of a task is still the one that was submitted. An agent that may write above it could have put
-/// a symbolic link in its place, which would lead the task somewhere else.
+/// Checks that the task's directory still is the one that was submitted. An agent with write access to a parent
+/// directory could have replaced it by a symbolic link, so that the task would work elsewhere.
 fn check_directory(directory: &Path) -> Result<(), TaskFailure> {
     let problem = match directory.canonicalize() {
         Ok(real) if real == directory && real.is_dir() => return Ok(()),
@@ -188,13 +191,13 @@ fn request(task_type: &TaskType, claim: &Claim) -> ExecRequest {
         request.max_duration = timeout.as_secs().max(1);
         request.timeout = request.timeout.min(request.max_duration);
     }
-    // The queue retries, so that a retry survives this worker.
+    // The queue schedules retries, so that they happen even if this worker dies.
     request.max_retries = 0;
     request
 }
 
-/// Returns the values for the templates of a type: its parameters, and what the coverage report says about the named
-/// file.
+/// Returns the values for the templates of a task type: the task's parameters, and the uncovered lines of the source
+/// file that the type's `coverage_of` parameter names.
 fn template_values(task_type: &TaskType, claim: &Claim) -> Result<BTreeMap<String, String>, TaskFailure> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
     let mut values: BTreeMap<String, String> =
@@ -217,7 +220,7 @@ fn template_values(task_type: &TaskType, claim: &Claim) -> Result<BTreeMap<Strin
     Ok(values)
 }
 
-/// Returns the ranges as a text such as `3-4, 7`.
+/// Formats line ranges as a text such as `3-4, 7`.
 fn describe_ranges(ranges: &[RangeInclusive<u32>]) -> String {
     let text = |range: &RangeInclusive<u32>| match (range.start(), range.end()) {
         (start, end) if start == end => start.to_string(),
@@ -248,7 +251,7 @@ fn append_stderr(stderr: &mut String, event: &AgentEvent) {
     }
 }
 
-/// True if guard ended the run, or something about it failed other than the command itself.
+/// True if guard ended the run, or if the run failed for a reason other than the command itself.
 fn is_ended_by_guard(result: &ExecResult) -> bool {
     matches!(
         result.run.error_kind,
@@ -269,7 +272,7 @@ fn is_ended_by_guard(result: &ExecResult) -> bool {
     )
 }
 
-/// Returns the failure of a run, with its error kind and id as details.
+/// Converts a failed run to a failure of the task, with the run's error kind and id as details.
 fn run_failure(result: &ExecResult) -> TaskFailure {
     let message = result.run.error.clone().unwrap_or_else(|| "the run failed without a message".to_string());
     let detail = json!({
@@ -281,7 +284,7 @@ fn run_failure(result: &ExecResult) -> TaskFailure {
     TaskFailure { kind: task_kind(kind), message, detail, is_temporary: is_temporary(kind) }
 }
 
-/// The kind of a task's failure, from that of its run.
+/// Returns the kind of the task's failure for the error kind of its run.
 pub(super) fn task_kind(kind: Option<ErrorKind>) -> TaskKind {
     match kind {
         Some(ErrorKind::Timeout | ErrorKind::IdleTimeout) => TaskKind::TimedOut,
@@ -290,7 +293,7 @@ pub(super) fn task_kind(kind: Option<ErrorKind>) -> TaskKind {
     }
 }
 
-/// True if another attempt may succeed after a run that failed in this way.
+/// True if another attempt may succeed after a run that failed with this error kind.
 pub(super) fn is_temporary(kind: Option<ErrorKind>) -> bool {
     matches!(kind, Some(ErrorKind::RateLimited | ErrorKind::UpstreamError | ErrorKind::Busy))
 }

@@ -1,7 +1,8 @@
-//! Task types as data: each is a TOML file with the schema of its parameters, what to do, and the schema of its output.
+//! Task types, which are TOML files: each contains the schema of the parameters, what a worker does, and the schema
+//! of the output.
 //!
-//! The built-in types are in `task-types/`; a user adds types, or replaces built-in ones, with files in the
-//! configuration directory. A type cannot choose its policy, so a type file gives a task no further rights.
+//! The built-in types are in `task-types/`. Users add types, or replace built-in ones, with files in the
+//! configuration directory. A type file cannot choose the policy of its tasks, so it cannot give them more rights.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,13 +16,13 @@ use crate::agent_exec::Sandbox;
 use crate::sys::fs::{Links, open_regular_file};
 use crate::template::Template;
 
-/// The directory of a user's task types, in the configuration directory.
+/// The name of the directory with a user's task types, inside the configuration directory.
 const DIRECTORY: &str = "task-types";
 /// The maximum size of a type file, in bytes.
 const LARGEST_FILE: u64 = 1 << 20;
-/// The maximum number of files that are read from the directory of task types.
+/// The maximum number of files that guard reads from the directory of task types.
 const MOST_FILES: usize = 1_000;
-/// The maximum number of problems with the parameters of one task that are reported.
+/// The maximum number of problems with one task's parameters that an error lists.
 const MOST_PROBLEMS: usize = 20;
 
 const BUILT_IN: &[(&str, &str)] = &[
@@ -39,44 +40,44 @@ const BUILT_IN: &[(&str, &str)] = &[
 #[derive(Debug, thiserror::Error)]
 #[error("{file}: {problem}")]
 pub struct TaskTypeError {
-    /// The file, or the name of a built-in type.
+    /// The path of the type file, or the name of a built-in type.
     pub file: String,
-    /// What is wrong with it.
+    /// What is wrong with the type file.
     pub problem: String,
 }
 
-/// What guard itself does for a task.
+/// The task types whose work is implemented in guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Builtin {
-    /// Returns the parameters.
+    /// Returns the parameters as the output.
     Echo,
-    /// Reads coverage reports.
+    /// Reads coverage reports and returns the coverage.
     Coverage,
-    /// Searches the agents' memory file and past runs.
+    /// Searches for keywords in the agents' memory file and in the records of past runs.
     Memory,
-    /// Answers a query by deep research, with read-only runs of an agent.
+    /// Answers a query by several sub-queries, each a read-only run of an agent.
     Research,
 }
 
-/// Which result of a command becomes the output of its task.
+/// What the output of a task is, if its type runs a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum CommandOutput {
-    /// `stdout`, `stderr` and `exit_code`, whatever the exit code is.
+    /// An object with `stdout`, `stderr` and `exit_code`. The task succeeds whatever the exit code is.
     #[default]
     Process,
-    /// The JSON object that the command prints. An exit code other than 0 is a failure.
+    /// The JSON object that the command prints. The task fails if the exit code is not 0.
     Json,
 }
 
-/// What a worker does for a task of a type.
+/// What a worker does for a task of this type.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Work {
     Builtin(Builtin),
     /// Runs a command in the sandbox. Each argument is a template.
     Command(Vec<String>, CommandOutput),
-    /// Asks an agent. The prompt is a template, and the answer must match the output schema.
+    /// Starts an agent with a prompt. The prompt is a template, and the agent's answer must match the output schema.
     Prompt(String),
 }
 
@@ -100,20 +101,21 @@ struct WorkSection {
     prompt: Option<String>,
     #[serde(default)]
     sandbox: Sandbox,
-    /// The parameter that names a source file; its uncovered lines become the template value `uncovered_lines`.
+    /// The name of the parameter that contains the path of a source file. The uncovered lines of that file become the
+    /// template value `uncovered_lines`.
     coverage_of: Option<String>,
 }
 
-/// A type of tasks.
+/// A task type: its schemas and what a worker does for its tasks.
 #[derive(Debug)]
 pub struct TaskType {
-    /// The name that tasks give as their `type`.
+    /// The name of the type, which a task gives in its field `type`.
     pub name: String,
     /// What tasks of this type do, in one sentence.
     pub description: String,
-    /// The JSON schema of the parameters.
+    /// The JSON schema of the tasks' parameters.
     pub parameters: Value,
-    /// The JSON schema of the output.
+    /// The JSON schema of the tasks' output.
     pub output: Value,
     pub(super) work: Work,
     pub(super) sandbox: Sandbox,
@@ -123,7 +125,7 @@ pub struct TaskType {
 }
 
 impl TaskType {
-    /// Parses a type file.
+    /// Parses the text of a type file. `name` is the name of the type.
     pub fn parse(name: &str, text: &str) -> Result<Self, TaskTypeError> {
         let bad = |problem: String| TaskTypeError { file: name.to_string(), problem };
         let file: TypeFile = toml::from_str(text).map_err(|error| bad(error.to_string()))?;
@@ -172,7 +174,7 @@ impl TaskType {
         })
     }
 
-    /// Checks the parameters of a task. The failure lists all problems.
+    /// Checks the parameters of a task against the schema. The failure lists the problems.
     pub fn check_parameters(&self, parameters: &Map<String, Value>) -> Result<(), TaskFailure> {
         let problems = problems(&self.parameters_validator, &Value::Object(parameters.clone()));
         if problems.is_empty() {
@@ -182,7 +184,7 @@ impl TaskType {
         Err(TaskFailure::permanent(TaskKind::InvalidParameters, message))
     }
 
-    /// Returns the problems with an output; empty if it matches the schema.
+    /// Returns the problems of an output; the list is empty if the output matches the schema.
     pub(super) fn output_problems(&self, output: &Map<String, Value>) -> Vec<String> {
         problems(&self.output_validator, &Value::Object(output.clone()))
     }
@@ -192,7 +194,7 @@ fn problems(validator: &Validator, value: &Value) -> Vec<String> {
     let describe = |error: jsonschema::ValidationError<'_>| {
         let place = error.instance_path().to_string();
         let mut text = error.to_string();
-        // A message quotes the value, which may be long.
+        // The validator's message quotes the value, which may be long.
         if text.len() > 300 {
             let end = (0..=300).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
             text.truncate(end);
@@ -203,14 +205,14 @@ fn problems(validator: &Validator, value: &Value) -> Vec<String> {
     validator.iter_errors(value).take(MOST_PROBLEMS).map(describe).collect()
 }
 
-/// All task types that a user has.
+/// All task types that are available to a user.
 #[derive(Debug, Default)]
 pub struct TaskTypes {
     types: BTreeMap<String, TaskType>,
 }
 
 impl TaskTypes {
-    /// Returns the built-in types, and those in the user's configuration directory.
+    /// Loads the built-in types, and the user's types from the configuration directory.
     pub fn load(config_dir: Option<&Path>) -> Result<Self, TaskTypeError> {
         let mut types = BTreeMap::new();
         for (name, text) in BUILT_IN {
@@ -226,7 +228,7 @@ impl TaskTypes {
         Ok(Self { types })
     }
 
-    /// Returns the type with this name.
+    /// Returns the type with this name; a failure of the task if there is no such type.
     pub fn get(&self, name: &str) -> Result<&TaskType, TaskFailure> {
         self.types.get(name).ok_or_else(|| {
             let known: Vec<&str> = self.types.keys().map(String::as_str).collect();
@@ -235,7 +237,7 @@ impl TaskTypes {
         })
     }
 
-    /// Returns all types, by name.
+    /// Returns all types, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = &TaskType> {
         self.types.values()
     }

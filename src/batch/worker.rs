@@ -1,7 +1,7 @@
-//! A worker: claims tasks, works on several at once, and reports how they ended.
+//! A worker: claims tasks from the queue, works on several at once, and reports how they ended.
 //!
-//! One thread owns the queue; each task has a thread of its own. The worker sends heartbeats for its tasks, and ends the
-//! work on a task whose lease is lost: the task was cancelled, or passed to another worker.
+//! One thread uses the queue; each task runs in its own thread. The worker sends heartbeats for its tasks. It stops
+//! working on a task whose lease is no longer valid, because the task was cancelled or another worker claimed it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,22 +14,23 @@ use super::queue::{Claim, ClaimLimits, Ending, Lease, Queue, QueueError};
 use super::run_task::TaskContext;
 use crate::agent_exec::Cancel;
 
-/// How long a task belongs to a worker that sends no heartbeat.
+/// How long a claim of a task stays valid after the worker's last heartbeat. After that, another worker may claim the
+/// task.
 const LEASE: Duration = Duration::from_secs(15);
 /// The time between two heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(4);
 /// The longest time between two checks of the queue.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// The wait before the first retry of a task. It doubles with every attempt.
+/// The wait before the first retry of a task. It doubles with every further retry.
 const FIRST_RETRY: Duration = Duration::from_secs(2);
 const LONGEST_RETRY: Duration = Duration::from_secs(300);
-/// The waits after the queue failed, for example because the database restarts.
+/// The first wait after the queue failed, for example because the database restarts.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long a stopping worker waits for its tasks to end after it has cancelled them.
 const STOP_GRACE: Duration = Duration::from_secs(20);
 
-/// How a worker works.
+/// The limits of a worker.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerOptions {
     /// The number of tasks to work on at once.
@@ -38,7 +39,8 @@ pub struct WorkerOptions {
     pub global: usize,
     /// The maximum number of running tasks of all workers in one repository.
     pub per_repository: usize,
-    /// End after the queue has been empty for this long; `None` means: work until stopped.
+    /// How long the worker must have had no task before it exits. It exits only if the queue has no open tasks, apart
+    /// from those of paused batches. `None` means that it works until it is stopped.
     pub idle_exit: Option<Duration>,
 }
 
@@ -47,12 +49,13 @@ pub struct WorkerOptions {
 pub struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
-    /// Asks the worker to stop: it claims nothing more, ends its tasks and gives them back.
+    /// Asks the worker to stop: it claims no further tasks, ends its tasks, and makes them available to other
+    /// workers.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// True if the worker was asked to stop.
+    /// True if another thread has asked the worker to stop.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -61,30 +64,31 @@ impl StopFlag {
 /// Why a worker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerEnd {
-    /// The queue was empty for the time of `idle_exit`.
+    /// The worker had no task for the duration of `idle_exit`, and the queue had no open tasks, apart from those of
+    /// paused batches.
     Idle,
-    /// The worker was asked to stop.
+    /// Another thread asked the worker to stop.
     Stopped,
 }
 
-/// How an attempt ended, from the thread that worked on it.
+/// A claimed task and the result of the attempt, which the task's thread sends to the worker.
 type Finished = (Claim, Result<serde_json::Map<String, serde_json::Value>, TaskFailure>);
 
-/// A worker and the tasks that it holds.
+/// A worker and the tasks that it has claimed.
 pub struct Worker {
     name: String,
     queue: Box<dyn Queue>,
     context: Arc<TaskContext>,
     options: WorkerOptions,
     running: HashMap<Lease, Cancel>,
-    /// Endings that the queue has not recorded yet.
+    /// Endings that the worker has not been able to record in the queue yet.
     unrecorded: Vec<(Lease, Ending)>,
     sender: Sender<Finished>,
     receiver: Receiver<Finished>,
 }
 
 impl Worker {
-    /// Creates a worker. Its name appears in the queue, for people.
+    /// Creates a worker. The worker records its name in the queue, so that people can tell workers apart.
     pub fn new(queue: Box<dyn Queue>, context: TaskContext, options: WorkerOptions) -> Self {
         let (sender, receiver) = channel();
         let host =
@@ -101,7 +105,8 @@ impl Worker {
         }
     }
 
-    /// Works until the queue is empty or `stop` is set. A queue that fails is tried again: tasks in progress go on.
+    /// Works until `stop` is set, or until the worker has had no task for `idle_exit` and the queue has no open tasks,
+    /// apart from those of paused batches. If the queue fails, the worker tries again, and its running tasks continue.
     pub fn work(&mut self, stop: &StopFlag) -> WorkerEnd {
         let mut last_heartbeat = Instant::now();
         let mut idle_since = Instant::now();
@@ -149,7 +154,7 @@ impl Worker {
                 self.queue.wait(LOOK_EVERY)?;
             }
         } else {
-            // With room for more tasks, look at the queue often; else only an ending makes room.
+            // With room for more tasks, check the queue often. Without room, only a task that ends makes room.
             let has_room = self.running.len() < self.options.concurrency;
             self.wait_for_endings(if has_room { LOOK_EVERY / 10 } else { LOOK_EVERY });
         }
@@ -188,7 +193,7 @@ impl Worker {
         }
     }
 
-    /// Waits until a task ends, and collects all that have ended.
+    /// Waits until a task ends, at most for the given time, and collects all tasks that have ended.
     fn wait_for_endings(&mut self, most: Duration) {
         match self.receiver.recv_timeout(most) {
             Ok(first) => {
@@ -217,7 +222,7 @@ impl Worker {
         self.unrecorded.push((claim.lease, ending));
     }
 
-    /// Records the endings in one transaction. If that fails, they stay and are recorded later.
+    /// Records the endings in one transaction. If that fails, the worker keeps them and records them later.
     fn record_endings(&mut self) -> Result<(), QueueError> {
         while let Ok(next) = self.receiver.try_recv() {
             self.collect(next);
@@ -233,7 +238,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Extends the leases of the running tasks, and ends the work on those that are lost.
+    /// Extends the leases of the running tasks, and stops the work on tasks whose leases are no longer valid.
     fn send_heartbeats(&mut self) -> Result<(), QueueError> {
         let leases: Vec<Lease> =
             self.running.keys().chain(self.unrecorded.iter().map(|(lease, _)| lease)).cloned().collect();
@@ -248,8 +253,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends the tasks in progress and gives them back to the queue, so that another worker need not wait for the leases
-    /// to expire.
+    /// Stops the running tasks and returns them to the queue, so that another worker need not wait until their leases
+    /// expire.
     fn give_back(&mut self) {
         let leases: Vec<Lease> = self.running.keys().cloned().collect();
         for cancel in self.running.values() {
@@ -274,7 +279,7 @@ impl Worker {
     }
 }
 
-/// Returns how long to wait before the next attempt: twice as long after every attempt.
+/// Returns how long to wait before the next attempt. The wait doubles with every attempt.
 fn retry_wait(attempt: u32) -> Duration {
     FIRST_RETRY.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(LONGEST_RETRY)
 }

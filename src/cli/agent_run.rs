@@ -1,4 +1,4 @@
-//! `guard run` of a known agent: recognizes the agent, prepares the request for it, and turns its output into the
+//! `guard run` with a known agent: recognizes the agent, prepares the request for it, and converts its output to the
 //! result.
 
 use std::ffi::OsString;
@@ -14,7 +14,8 @@ use crate::launch::{CopiedLogin, LoginError, OutputReader, RunRequest, SavedHist
 use crate::outcome::RunResult;
 use crate::policy::Config;
 
-/// Returns the agent that a command line starts: the one the user named, or the one whose program it runs.
+/// Returns the agent that a command line starts: the one that the user named, or the one whose program the command
+/// runs.
 pub(super) fn detect(
     wanted: Option<&str>,
     command: &[OsString],
@@ -39,8 +40,8 @@ pub(super) fn detect(
     Ok(adapter.map(|adapter: Adapter| adapter.configured(config).profile(arguments, has_terminal)))
 }
 
-/// Returns the agent login that a run gets a copy of, if the user's configuration allows it: the login of the agent
-/// that the run starts, or of the agent that `--agent-login` names.
+/// Returns the agent login that guard copies into a run, if the user's configuration allows it: the login of the
+/// agent that the run starts, or of the agent that `--agent-login` names.
 pub(super) fn login(
     wanted: Option<&str>,
     profile: Option<&Profile>,
@@ -59,8 +60,8 @@ pub(super) fn login(
     copied.map(Some).map_err(|error| problem(error.into()))
 }
 
-/// Returns the path of a command's program, if it is in the working tree of the run. An earlier agent or an author of
-/// the repository may have put a program with the name of an agent there.
+/// Returns the path of a command's program if it is in the working tree of the run. An earlier agent, or an author of
+/// the repository, may have put a program with the name of an agent there.
 fn program_in_working_tree(command: &[OsString], directory: &Path) -> Option<PathBuf> {
     let program = find_program(command)?;
     let directory = std::fs::canonicalize(directory).ok()?;
@@ -71,7 +72,7 @@ fn program_in_working_tree(command: &[OsString], directory: &Path) -> Option<Pat
     places.into_iter().flatten().any(|place| place.starts_with(tree)).then_some(program)
 }
 
-/// The error for an agent login that should be copied into the run but cannot be.
+/// Why guard cannot copy an agent's login into a run.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot copy the login of {agent}: {problem}")]
 pub(super) struct NoLogin {
@@ -99,8 +100,8 @@ impl NoLogin {
     }
 }
 
-/// Returns why guard cannot use the installed version of the agent; `None` if it can. Prints notes about the version
-/// for the user.
+/// Returns the reason if guard cannot use the installed version of the agent; `None` if it can. Prints notes about
+/// the version for the user.
 pub(super) fn version_problem(profile: &Profile, request: &RunRequest) -> Option<String> {
     let program: Vec<String> =
         request.command.iter().take(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -145,8 +146,8 @@ pub(super) fn prepare(profile: &Profile, request: &mut RunRequest) {
     }
 }
 
-/// Returns the directory in which guard keeps an agent's conversations about a repository, or about a directory outside
-/// any repository.
+/// Returns the directory in which guard stores an agent's conversations about a repository, or about a directory
+/// outside of any repository.
 fn history_place(agent: &str, request: &RunRequest) -> PathBuf {
     let directory = request.checkout.as_ref().map_or(&request.folder, |checkout| &checkout.common_dir);
     let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.clone());
@@ -161,10 +162,11 @@ fn history_place(agent: &str, request: &RunRequest) -> PathBuf {
     request.runs.with_file_name("history").join(agent).join(format!("{name}-{id}"))
 }
 
-/// Interprets an agent's output and translates it into the terms of the run's result.
+/// Parses the output of a known agent that `guard run` runs, and adds the answer or the error to the run's result.
 pub(super) struct AgentOutput {
     agent: String,
-    /// Whether the agent talks to a terminal. guard then uses only its exit code, not its output.
+    /// Whether the agent uses the terminal. Its output is then for a person, so exit code 0 counts as success, whatever
+    /// the output says.
     is_interactive: bool,
     reading: Option<OutputParser>,
     printed_text: bool,

@@ -1,4 +1,4 @@
-//! `guard allow`: adds the rule that would have allowed a refused action to the user's or the project's policy. Also
+//! `guard allow`: allows an action that guard refused, by a new rule in the user's or the project's policy. Also
 //! `guard run --allow`, which adds such rules for one run only.
 
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -15,7 +15,7 @@ use crate::policy::{self, Policy, PolicyDirs, Source};
 use crate::terminal_text;
 use crate::transcript::{Event, EventType, Run, Step};
 
-/// Adds rules to a policy that allow the commands given by `--allow`.
+/// Returns the policy with additional rules, which allow the commands that the user gave with `--allow`.
 pub(super) fn allow_for_one_run(policy: Policy, commands: &[String]) -> Result<Policy, Failure> {
     let mut policy = policy;
     for command in commands {
@@ -90,7 +90,7 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Adds rules to the user's policy for the questions that the user answered with "save it as a rule".
+/// Adds rules to the user's policy for the commands that the user allowed with the answer "save it as a rule".
 pub(super) fn save_answered(result: &RunResult) {
     let Ok(run) = log::find(Some(&result.run_id)) else { return };
     let Ok(answers) = events(&run, |event| event.event_type == EventType::Answer) else { return };
@@ -114,7 +114,8 @@ pub(super) fn save_answered(result: &RunResult) {
     }
 }
 
-/// Returns the refusal that `guard allow` is about: the event with this number, or the only refusal of the run.
+/// Returns the refusal that `guard allow` should allow: the event with this number or, without a number, the only
+/// refusal that an option can lift. Returns `None` if there is none; lists the refusals and fails if there are several.
 fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option<Event>, Failure> {
     let refusals = refusals(run)?;
     if let Some(number) = number {
@@ -289,7 +290,7 @@ impl Target {
         })
     }
 
-    /// Replaces the policy file as a whole: writes a temporary file and renames it.
+    /// Replaces the policy file atomically: writes a temporary file and renames it.
     fn write(&self, text: &str) -> Result<(), Failure> {
         let written = || -> io::Result<()> {
             let directory = self.path.parent().unwrap_or(Path::new("/"));
@@ -317,11 +318,12 @@ fn show_change(target: &Target, before: &str, edited: &str, out: &mut dyn Write)
     Ok(())
 }
 
-/// Returns the lines that were removed (`-`) or added (`+`), in the order of the new text. For small files: takes time
-/// and memory in proportion to the product of their lengths.
+/// Returns the lines that were removed (`-`) or added (`+`), in the order of the new text. Time and memory grow with
+/// the product of the texts' lengths, so this is only for small files.
 fn changed_lines<'t>(before: &'t str, after: &'t str) -> Vec<(char, &'t str)> {
     let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
-    // The length of the longest common subsequence of what follows each pair of positions.
+    // `common[i][j]` is the length of the longest common subsequence of the old lines from `i` on and the new lines
+    // from `j` on.
     let mut common = vec![vec![0usize; new.len() + 1]; old.len() + 1];
     for at in (0..old.len()).rev() {
         for to in (0..new.len()).rev() {

@@ -1,4 +1,4 @@
-//! `guard apply`: brings the work of a run into the user's branch, and removes the run's worktree.
+//! `guard apply`: applies the changes of a run to the user's branch, and removes the run's worktree.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ use crate::workspace::{
     ApplyMethod, ApplyPlan, ApplyRequest, KeepPolicy, Planned, Repository, Workspace, WorkspaceError,
 };
 
-/// The maximum number of findings that are printed.
+/// The maximum number of findings that guard prints.
 const MOST_FINDINGS: usize = 20;
 
 pub(super) fn run(args: &Apply, out: &mut dyn Write) -> Result<Exit, Failure> {
     run_with(args, &[], out)
 }
 
-/// Applies the work of a run, and of later runs that continued it on the same branch, whose directories are `later`. The
-/// user sees the findings of all of them.
+/// Applies the changes of a run, and those of later runs that continued on the same branch. `later` contains the
+/// directories of these runs. guard shows the user the findings of all runs.
 pub(super) fn run_with(args: &Apply, later: &[PathBuf], out: &mut dyn Write) -> Result<Exit, Failure> {
     let (folder, record) = find_or_newest(args.run.as_deref())?;
     let repository = Repository { trusted: args.trust_repository, ..here()? };
@@ -89,7 +89,7 @@ pub(super) fn run_with(args: &Apply, later: &[PathBuf], out: &mut dyn Write) -> 
     Ok(exit)
 }
 
-/// The findings of a run, which the user should know before applying its work.
+/// Returns the findings of a run, which the user should know before applying its changes.
 fn findings_of(folder: &Path) -> Vec<Finding> {
     let run = Run::read(folder);
     let result = run.last.and_then(|last| serde_json::from_value::<RunResult>(last.data).ok());
@@ -102,8 +102,8 @@ fn findings_of(folder: &Path) -> Vec<Finding> {
     }
 }
 
-/// Returns true if the user should review the findings before guard applies the work. Changes that others made in the
-/// repository during the run are only reported.
+/// Returns true if the user should review the findings before guard applies the changes. Findings about changes that
+/// others made in the repository during the run need no review.
 fn needs_a_look(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.kind != "repository.changed")
 }
@@ -121,7 +121,7 @@ fn write_findings(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks on the terminal whether to apply work with findings.
+/// Asks on the terminal whether to apply changes that have findings.
 fn is_confirmed() -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
         note(
@@ -154,7 +154,7 @@ fn write_plan(workspace: &Workspace, plan: &ApplyPlan, dry_run: bool, out: &mut 
         ApplyMethod::Uncommitted => "uncommitted changes",
     };
     let (verb, files) = (if dry_run { "would apply" } else { "applied" }, count(plan.files.len(), "file"));
-    // The run's commits, and one more for what it had not committed.
+    // The run's commits, and one more for its uncommitted changes.
     let commits = plan.work.commits + usize::from(plan.work_message.is_some());
     let what = match plan.method {
         ApplyMethod::Merge => format!("{}, {files}", count(commits, "commit")),
@@ -192,7 +192,7 @@ fn plan_json(workspace: &Workspace, plan: &ApplyPlan, findings: &[Finding], dry_
             ApplyMethod::Squash => "squash",
             ApplyMethod::Uncommitted => "uncommitted",
         },
-        // The ids of commits that a dry run makes are not those of the real ones.
+        // A dry run creates commits with other ids than the real ones, so leave the id out.
         "old": plan.old, "new": plan.new.as_ref().filter(|_| !dry_run),
         "commits": plan.work.commits, "uncommitted": texts(&plan.work.uncommitted), "files": texts(&plan.files),
         "findings": findings, "removed": false, "saved": [],
@@ -203,7 +203,7 @@ fn texts(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
 }
 
-/// Removes the run's worktree and branch. The work has already been applied, so a failure loses nothing.
+/// Removes the run's worktree and branch. The changes are already applied, so a failure loses nothing.
 fn clean(
     workspace: &mut Workspace,
     report: &mut Value,
@@ -237,7 +237,7 @@ fn clean(
     }
 }
 
-/// Reports that there is nothing to apply. If the user's branch already contains the work, still removes the run's
+/// Reports that there is nothing to apply. If the user's branch already contains the changes, still removes the run's
 /// worktree.
 fn nothing(
     args: &Apply,
@@ -263,7 +263,7 @@ fn nothing(
     Ok(exit)
 }
 
-/// Why the work of a run cannot be applied to the user's branch as it is.
+/// Why guard cannot apply the changes of a run to the user's branch.
 enum Refusal {
     Conflicts(Vec<PathBuf>),
     Overlaps(Vec<PathBuf>),

@@ -1,5 +1,5 @@
-//! The command line of `guard` as clap types. Other modules of `cli` turn them into requests; no module outside `cli`
-//! sees them.
+//! The command line of `guard` as clap types. Other modules of `cli` convert them to requests; no module outside
+//! `cli` uses them.
 
 use std::path::PathBuf;
 
@@ -81,16 +81,16 @@ pub(crate) enum Command {
     /// Research a question: split it, ask agents in parallel, and answer with checked sources
     #[command(after_help = RESEARCH_EXAMPLES)]
     Research(Research),
-    /// Queue tasks for other programs, and poll for their results
+    /// Queue the tasks of a JSON file, and poll for their results
     #[command(after_help = BATCH_EXAMPLES)]
     Batch(Batch),
-    /// Work on the tasks of batches, on this machine or as one of several
+    /// Work on the tasks of batches, alone or as one of several workers that share a queue
     #[command(after_help = WORKER_EXAMPLES)]
     Worker(WorkerArgs),
     /// Serve batches over HTTP to programs on this machine, and work on their tasks
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(ServeArgs),
-    /// Cancel, pause, resume or adjust a task, batch, conversation or research in progress
+    /// Cancel, pause, resume or adjust a task, batch, conversation or research run in progress
     #[command(after_help = CONTROL_EXAMPLES)]
     Control(Control),
     /// List, show, check and draw the workflows that tasks follow

@@ -32,7 +32,8 @@ fn follow(run: &Run, screen: &mut Option<Screen>, out: &mut dyn Write) -> Result
     // From here on, Ctrl-C detaches. Otherwise it could end guard within an escape sequence.
     let end_signals = signals::end_signals();
     end_signals.thread_block().map_err(io::Error::from)?;
-    // True once the supervisor is gone. One more read follows, because it may have written a line in between.
+    // True once the guard process of the run has ended. The loop then reads once more, because the process may have
+    // written a line before it ended.
     let mut is_gone = false;
     loop {
         match reader.step().map_err(|error| unreadable(run, &error))? {

@@ -73,7 +73,7 @@ fn print(format: Format, audit: &Audit, changes: &[Change], out: &mut dyn Write)
     Ok(())
 }
 
-/// Writes the table of verdicts to the snapshot file, or compares it with that file. Returns whether verdicts differ.
+/// Writes the table of verdicts to the snapshot file, or compares it with that file. Returns true if verdicts differ.
 fn snapshot(
     args: &Args,
     path: &std::path::Path,

@@ -1,4 +1,4 @@
-//! `guard batch`: submits tasks for other programs, polls for their results, and shows them to people.
+//! `guard batch`: submits tasks, polls for their results, and shows them to programs and people.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -20,9 +20,9 @@ use crate::batch::{
 use crate::terminal_text;
 use crate::transcript::runs_dir;
 
-/// How many results are read at once, so that memory does not grow with the batch.
+/// The number of results that guard reads at once, so that memory does not grow with the batch.
 const PAGE: usize = 500;
-/// The width of the progress bar.
+/// The width of the progress bar, in columns.
 const BAR_WIDTH: usize = 30;
 
 impl From<QueueError> for Failure {
@@ -157,7 +157,7 @@ fn known(queue: &mut dyn Queue, id: &str) -> Result<BatchRow, Failure> {
     queue.batch(id)?.ok_or_else(|| unknown(id))
 }
 
-/// Reads and checks a submission.
+/// Reads and checks a submission from a file.
 fn read_tasks(file: &Path, directory: Option<&Path>) -> Result<Vec<crate::batch::NewTask>, Failure> {
     let name = if file == Path::new("-") { "standard input".to_string() } else { file.display().to_string() };
     let bad = |problem: String| {
@@ -202,7 +202,7 @@ fn await_batch(queue: &mut dyn Queue, id: &str, deadline: Instant) -> Result<Bat
     }
 }
 
-/// Waits until a task has ended, and returns a response with this task alone.
+/// Waits until a task has ended or the deadline has passed, and returns a response that contains only this task.
 fn await_task(
     queue: &mut dyn Queue,
     id: &str,

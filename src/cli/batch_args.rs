@@ -64,10 +64,12 @@ pub(crate) enum BatchAction {
     Submit {
         /// A file with a JSON array of tasks, or `-` for standard input
         file: PathBuf,
-        /// The directory of tasks that name none [default: the current directory]
+        /// The directory of tasks that do not set `directory`, to which relative directories of tasks are relative
+        /// [default: the current directory]
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
-        /// Return the first response to a submission with this key, instead of queueing the tasks twice
+        /// A key of your choice; if the same tasks were submitted with this key before, queue nothing and print the
+        /// response of that batch
         #[arg(long, value_name = "KEY")]
         idempotency_key: Option<String>,
         /// Do not start a worker in the background
@@ -81,16 +83,16 @@ pub(crate) enum BatchAction {
         /// Wait at most this long for the batch, or the task, to end
         #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
         wait: Option<u64>,
-        /// Only this task
+        /// Print only the result of this task
         #[arg(long, value_name = "ID")]
         task: Option<String>,
-        /// Only the status and the counts, without results
+        /// Print only the status and the counts, without results
         #[arg(long, conflicts_with = "task")]
         summary: bool,
-        /// At most N results; `next_after` of the response is the value for --after
+        /// Print at most N results; for the next ones, give `next_after` of the response as --after
         #[arg(long, value_name = "N", conflicts_with_all = ["task", "summary"])]
         limit: Option<usize>,
-        /// Only results after this position
+        /// Print only results after this position in the batch: `next_after` of the previous response
         #[arg(long, value_name = "POSITION", requires = "limit", default_value_t = -1, allow_negative_numbers = true)]
         after: i64,
     },
@@ -114,7 +116,7 @@ pub(crate) enum BatchAction {
     Cancel {
         /// The `response_id` of the submission
         response_id: String,
-        /// Only this task
+        /// Cancel only this task; the tasks that depend on it fail
         #[arg(long, value_name = "ID")]
         task: Option<String>,
     },
@@ -137,7 +139,7 @@ pub(crate) enum BatchAction {
     },
     /// List the task types and their parameters
     Types {
-        /// Print JSON, with the schemas
+        /// Print JSON, with the JSON schemas of each type's parameters and output
         #[arg(long)]
         json: bool,
     },
@@ -190,7 +192,7 @@ pub(crate) struct ServeArgs {
     /// Accept only tasks of this type; repeatable [default: all types]
     #[arg(long = "type", value_name = "NAME")]
     pub(crate) types: Vec<String>,
-    /// Only serve; `guard worker` does the tasks
+    /// Only serve requests; separate `guard worker` processes work on the tasks
     #[arg(long)]
     pub(crate) no_worker: bool,
     /// The number of tasks to work on at once [default: the number of CPUs]

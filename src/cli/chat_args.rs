@@ -49,7 +49,7 @@ pub(crate) struct Chat {
     /// Continue this conversation: its id, the end of its id, or @ for the newest [default: start a new one]
     #[arg(long, short, value_name = "ID")]
     pub(crate) session: Option<String>,
-    /// The model, for this and the next turns [default: the agent's]
+    /// The model for this turn and all later ones [default: the agent's default model]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) model: Option<String>,
     #[command(flatten)]
@@ -82,13 +82,13 @@ pub(crate) struct NewConversationOptions {
     /// The agent: gemini, claude, codex, agy, or generic for any command that reads a prompt [default: gemini]
     #[arg(long, help_heading = "New conversation", value_name = "NAME")]
     pub(crate) agent: Option<String>,
-    /// How the agent learns what was said before
+    /// How the agent learns the earlier turns of the conversation
     #[arg(long, help_heading = "New conversation", value_enum, value_name = "MODE")]
     pub(crate) mode: Option<ModeChoice>,
     /// What the agent may change [default: workspace-write]
     #[arg(long, help_heading = "New conversation", value_enum)]
     pub(crate) sandbox: Option<SandboxChoice>,
-    /// The title [default: the beginning of the first message]
+    /// The title of the conversation [default: the beginning of the first message]
     #[arg(long, help_heading = "New conversation", value_name = "TEXT")]
     pub(crate) title: Option<String>,
     /// The directory to work in [default: the current directory]
@@ -99,14 +99,14 @@ pub(crate) struct NewConversationOptions {
     pub(crate) command: Vec<String>,
 }
 
-/// How the agent learns what was said before.
+/// How the agent learns the earlier turns of the conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModeChoice {
-    /// By its own session if its CLI has sessions, otherwise by guard's history [default]
+    /// From its own session if its CLI has sessions, otherwise from guard's history in the prompt [default]
     Auto,
-    /// By its own session
+    /// From its own session
     Native,
-    /// By guard's history, as a part of every prompt
+    /// From guard's history, which is part of every prompt
     OwnHistory,
 }
 
@@ -148,7 +148,7 @@ pub(crate) enum History {
         #[arg(long)]
         json: bool,
     },
-    /// Show which messages the next prompt leaves out, and the summary that stands for them
+    /// Show which messages the next prompt leaves out, and the summary that replaces them
     Diff {
         #[command(flatten)]
         which: Which,
@@ -168,7 +168,7 @@ pub(crate) enum History {
     Fork {
         #[command(flatten)]
         which: Which,
-        /// The last turn to copy [default: the last one]
+        /// The number of the last turn to copy [default: copy all turns]
         #[arg(long, value_name = "TURN")]
         at: Option<usize>,
         /// Print JSON
@@ -184,7 +184,7 @@ pub(crate) enum History {
         #[arg(long)]
         json: bool,
     },
-    /// Take the last turn back, with the changes of its files
+    /// Undo the last turn, and restore the files to their state before it
     Undo {
         /// The conversation: its id, the end of its id, or @ for the newest
         #[arg(value_name = "ID")]
@@ -193,7 +193,7 @@ pub(crate) enum History {
         #[arg(long)]
         json: bool,
     },
-    /// Let the agent forget what was said; the worktree and the stored turns stay
+    /// Make the agent forget the earlier turns; the worktree and the stored turns stay
     Clear {
         /// The conversation: its id, the end of its id, or @ for the newest
         #[arg(value_name = "ID")]

@@ -1,4 +1,4 @@
-//! `guard check`: asks a policy about one command, or about a stream of commands on standard input. Runs none of them.
+//! `guard check`: judges one command, or a stream of commands on standard input, by a policy. Runs none of them.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, Read, Write};
@@ -72,7 +72,7 @@ fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
     })
 }
 
-/// Returns the paths that a run in this directory could write: the policy's writable paths, with its placeholders
+/// Returns the paths that a run in this directory could write: the policy's writable paths, with placeholders
 /// replaced by the working tree (the whole repository, if there is one) and the home directory.
 fn writable(args: &Check, directory: &Path, policy: &Policy) -> Vec<Vec<u8>> {
     let tree = match &args.worktree {

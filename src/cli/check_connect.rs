@@ -1,4 +1,5 @@
-//! `guard check --connect HOST:PORT`, and `guard policy presets`. Neither resolves a name nor opens a connection.
+//! `guard check --connect HOST:PORT`, and `guard policy presets`. Neither command resolves a name or opens a
+//! connection.
 
 use std::io::{self, Write};
 
@@ -12,27 +13,28 @@ use super::{Failure, stdout_colour};
 use crate::decide::{NetworkRefusal, host_option};
 use crate::policy::{self, Host, HostAccess, Policy};
 
-/// `guard check --connect --json`.
+/// The output of `guard check --connect --json`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ConnectJson<'a> {
-    /// `allow` or `deny`.
+    /// Whether the policy allows the connection: `allow` or `deny`.
     decision: &'a str,
     /// The host in normalized form: lower case, without a final dot.
     host: String,
-    /// The port.
+    /// The TCP port.
     port: u16,
     /// The host entry that allows the connection, or the id of the rule that denies it.
     rule: String,
     /// Why the connection is allowed or denied.
     reason: String,
-    /// What to do instead; empty if there is no advice.
+    /// What to do instead of connecting; empty if there is no advice.
     instead: String,
-    /// The option of `guard run` that would allow it; absent if it is allowed, or if no option can.
+    /// The option of `guard run` that would allow the connection; absent if the connection is allowed, or if no option
+    /// can allow it.
     #[serde(skip_serializing_if = "Option::is_none")]
     allow_with: Option<String>,
     /// Whether the connection may carry a protocol other than TLS.
     raw: bool,
-    /// The name of the policy.
+    /// The name of the policy by which guard judged the connection.
     policy: &'a str,
 }
 

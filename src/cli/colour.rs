@@ -1,4 +1,4 @@
-//! Whether guard prints colours: `--color`, `NO_COLOR`, `CLICOLOR_FORCE` and `CLICOLOR`.
+//! Decides whether guard prints colours, by `--color`, `NO_COLOR`, `CLICOLOR_FORCE` and `CLICOLOR`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use clap::{Args, ColorChoice, ValueEnum};
 
-/// The option that every command has.
+/// The option `--color`, which every command has.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ColourOptions {
     /// When to print colours
@@ -53,8 +53,8 @@ fn has_colour(is_terminal: bool) -> bool {
     decide(chosen, is_terminal, |name| std::env::var_os(name))
 }
 
-/// Whether to print colours. Applies the option and the variables in the same order as clap, which prints help and
-/// usage errors.
+/// Decides whether to print colours. Applies the option and the variables in the same order as clap, which prints
+/// help and usage errors.
 fn decide(when: When, is_terminal: bool, variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let is = |name: &str, value: &str| variable(name).is_some_and(|set| set == value);
     let is_set = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
@@ -68,8 +68,8 @@ fn decide(when: When, is_terminal: bool, variable: impl Fn(&str) -> Option<OsStr
     }
 }
 
-/// Returns the colour choice for help and usage errors, which are printed before the arguments are parsed. Ignores
-/// words after `--`, which belong to the command of a run.
+/// Returns the colour choice for help and usage errors, which clap prints while it parses the arguments. Ignores
+/// words after `--`, because they are the command of a run.
 pub(super) fn choice_in(arguments: &[OsString]) -> ColorChoice {
     let own = || arguments.iter().take_while(|word| *word != "--");
     let joined = own().find_map(|word| word.to_str()?.strip_prefix("--color=").map(OsStr::new));

@@ -1,7 +1,7 @@
 //! `guard completions`: scripts that complete guard's command line in a shell.
 //!
-//! clap writes the script for commands and options. guard adds the ids of runs and the names of policies: the script
-//! calls the hidden command `guard __complete`, which must answer while the user waits. So it reads only the names of
+//! clap generates the script for commands and options. guard adds the ids of runs and the names of policies: the
+//! script calls the hidden command `guard __complete`. The user waits for its answer, so it reads only the names of
 //! directories, never a transcript.
 
 use std::io::Write;
@@ -14,7 +14,7 @@ use super::{Failure, args};
 use crate::policy::PolicyDirs;
 use crate::transcript::runs_dir;
 
-/// The maximum number of runs that a shell offers. These are the newest ones.
+/// The maximum number of runs that a shell offers. guard prints the newest.
 const MOST_RUNS: usize = 100;
 
 const BASH: &str = include_str!("completions/runs-and-policies.bash");
@@ -94,8 +94,8 @@ fn fish_runs(path: &str) -> String {
     format!("complete -c guard -n '{}' -f -k -a '(guard __complete runs 2>/dev/null)'\n", seen.join("; and "))
 }
 
-/// Changes clap's script for zsh: arguments that are runs or policies use guard's own completion functions instead of
-/// the names of files.
+/// Changes clap's script for zsh, so that arguments for runs and policies are completed by guard's own functions
+/// instead of file names.
 fn zsh(script: &str) -> String {
     let mut text = String::new();
     for line in script.lines() {
@@ -105,7 +105,8 @@ fn zsh(script: &str) -> String {
             (_, true) => line.replace(":POLICY:_default", ":POLICY:_guard_policies"),
             _ => line.to_string(),
         };
-        // Before the end of the script, which calls the completion if zsh loads the file for it.
+        // Insert the functions before the end of the script, which calls the completion function if zsh autoloads the
+        // file.
         if line.starts_with("if [ \"$funcstack[1]\"") {
             text.push_str(ZSH);
         }

@@ -1,4 +1,5 @@
-//! `guard config show`, `guard config trust` and `guard init`: the defaults of runs in a directory.
+//! `guard config show`, `guard config trust` and `guard init`: show, confirm and create the defaults of runs in a
+//! directory.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -145,7 +146,7 @@ pub(super) fn init(args: &Init, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Returns the command that runs the tests of a project, by the files in its root.
+/// Returns the command that runs the tests of a project, detected from the files in its root.
 fn test_command(root: &Path) -> &'static str {
     let commands = [
         ("Makefile", "make test"),

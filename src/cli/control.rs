@@ -1,4 +1,4 @@
-//! `guard control`: sends a command to work in progress, and shows the acknowledgement.
+//! `guard control`: sends a command to work in progress, and prints the acknowledgement.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -21,14 +21,14 @@ guard acts once on each command id, and answers with an acknowledgement: `comple
 
 #[derive(Debug, Args)]
 pub(crate) struct Control {
-    /// The id of the work: a task, a conversation, a research, or the response id of a batch
+    /// The id of a task, a conversation or a research run, or the `response_id` of a batch
     pub(crate) id: String,
     /// What to do: cancel, pause, resume or adjust_config
     pub(crate) command: String,
-    /// Data of the command, as JSON
+    /// The data of the command, as JSON: for adjust_config, an object with the settings to change
     #[arg(long, value_name = "JSON")]
     pub(crate) data: Option<String>,
-    /// An id of your choice; a command with a known id is not carried out again [default: a new id]
+    /// An id of your choice; of several commands with the same id, guard carries out only the first [default: a new id]
     #[arg(long, value_name = "ID")]
     pub(crate) command_id: Option<String>,
     /// How long to wait for the acknowledgement

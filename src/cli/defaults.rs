@@ -1,8 +1,8 @@
-//! The defaults of `guard run`: what is built in, the user's `config.toml`, and the project's `.guard/config.toml`.
+//! The defaults of `guard run`: the built-in ones, the user's `config.toml`, and the project's `.guard/config.toml`.
 //!
-//! guard reads the project's files from the commit that the run starts at, never from a working tree that an agent can
-//! write. They may tighten what the user allows. If they ask for more, the user must confirm it, once for each version
-//! of the files' content.
+//! guard reads the project's files from the commit at which the run starts, never from a working tree that an agent
+//! can write. They may tighten what the user allows. If they ask for more, the user must confirm that, once for each
+//! version of the files.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// A project's configuration and policy, as they are in the commit that a run starts at.
+/// A project's configuration and policy, as they are in the commit at which a run starts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Project {
     pub(super) config: ProjectConfig,
@@ -53,7 +53,8 @@ pub(super) struct Project {
 }
 
 impl Project {
-    /// Reads the project's files. Returns `None` outside a repository, and if the project has no configuration.
+    /// Reads the project's files. Returns `None` outside a repository, and if the project has neither a configuration
+    /// nor a policy.
     pub(super) fn read(directory: &Path, revision: &str) -> Result<Option<Self>, Failure> {
         let bad = |problem: String| {
             Failure::usage(
@@ -61,13 +62,14 @@ impl Project {
                 "correct it and commit it; `guard config show` shows what guard reads",
             )
         };
-        // This fails for a file and for a directory that the user may not enter: the run itself reports those.
+        // If the directory does not exist, is a file, or may not be entered by the user, there is nothing to read. The
+        // run itself reports these errors.
         let can_be_entered = directory.join(".").symlink_metadata().is_ok();
         if !can_be_entered || !crate::launch::may_be_in_repository(directory) {
             return Ok(None);
         }
         let files = files_at(directory, revision, &[PROJECT_CONFIG, PROJECT_POLICY], LARGEST_PROJECT);
-        // A project may tighten the policy, so its files must not be passed over when git cannot read them.
+        // A project may tighten the policy, so guard must not ignore its files when git cannot read them.
         let files = files.map_err(|error| bad(error.to_string()))?;
         let Some(files) = files else { return Ok(None) };
         let mut texts = files.into_iter().map(|file| file.map(String::from_utf8).transpose());
@@ -79,14 +81,14 @@ impl Project {
         }
         let config_text = config_text.unwrap_or_default();
         let mut config = ProjectConfig::parse(&config_text).map_err(|problem| bad(problem.to_string()))?;
-        // A policy needs no configuration that names it.
+        // A project's policy applies even if no configuration names it.
         if config.run.policy.is_none() && policy_text.is_some() {
             config.run.policy = Some(PROJECT_POLICY.to_string());
         }
         Ok(Some(Self { config, config_text, policy_text, directory: directory.to_path_buf() }))
     }
 
-    /// Loads the project's own policy.
+    /// Loads the project's own policy, which may extend only built-in policies and policies of the user.
     fn policy(&self) -> Result<Policy, Failure> {
         let Some(text) = &self.policy_text else {
             return Err(Failure::usage(
@@ -113,8 +115,7 @@ impl Project {
         }
     }
 
-    /// Returns the hash of the project's configuration and policy, by which guard recognises what the user has
-    /// confirmed.
+    /// Returns the hash of the project's configuration and policy. guard stores it when the user confirms them.
     fn hash(&self) -> String {
         let mut hasher = Sha256::new();
         hasher.update(self.config_text.as_bytes());
@@ -124,11 +125,11 @@ impl Project {
     }
 }
 
-/// The defaults for runs in one directory, and where their values come from.
+/// The defaults for runs in one directory, and the origin of each value.
 pub(super) struct Defaults {
     pub(super) policy: Policy,
     pub(super) policy_origin: Origin,
-    /// The name or path by which the policy was found.
+    /// The name or path of the policy.
     pub(super) policy_name: String,
     user: RunDefaults,
     user_place: PathBuf,
@@ -159,7 +160,7 @@ impl Defaults {
         Ok(Self { policy, policy_origin, policy_name, user: config.run.clone(), user_place, project })
     }
 
-    /// Returns what the project asks for beyond what the user allows, one line for each request.
+    /// Returns what the project asks for beyond what the user allows, one line per item.
     pub(super) fn requests(&self) -> Result<Vec<String>, Failure> {
         let Some(project) = &self.project else { return Ok(Vec::new()) };
         let run = &project.config.run;
@@ -198,7 +199,7 @@ impl Defaults {
         Ok(lines)
     }
 
-    /// Makes sure that the user has confirmed what the project asks for. Asks on a terminal.
+    /// Fails unless the user has confirmed what the project asks for. Asks the user if there is a terminal.
     pub(super) fn confirm(&self) -> Result<(), Failure> {
         let Some(project) = &self.project else { return Ok(()) };
         let requests = self.requests()?;
@@ -236,13 +237,13 @@ impl Defaults {
         confirmed.add(&project.hash(), &project.directory)
     }
 
-    /// Records that the user has confirmed what the project asks for, without asking.
+    /// Records that the user has confirmed what the project asks for, without asking on the terminal.
     pub(super) fn trust(&self) -> Result<(), Failure> {
         let Some(project) = &self.project else { return Ok(()) };
         Confirmed::open()?.add(&project.hash(), &project.directory)
     }
 
-    /// Fills in the arguments of a run that the command line does not give, from the defaults.
+    /// Fills in the defaults for arguments of a run that the command line leaves out.
     pub(super) fn complete(&self, arguments: &mut args::Run, is_attended: bool) {
         let project = self.project.as_ref().map(|project| &project.config.run);
         let both: Vec<&RunDefaults> = project.into_iter().chain([&self.user]).collect();
@@ -264,13 +265,13 @@ impl Defaults {
         }
     }
 
-    /// Returns the prefix for the names of runs' branches, if a default names one.
+    /// Returns the prefix for the names of runs' branches, if a configuration sets one.
     pub(super) fn branch_prefix(&self) -> Option<&str> {
         let project = self.project.as_ref().and_then(|project| project.config.run.branch_prefix.as_deref());
         project.or(self.user.branch_prefix.as_deref())
     }
 
-    /// Returns every setting with its value and where it comes from.
+    /// Returns every setting with its value and its origin.
     pub(super) fn settings(&self) -> Vec<(&'static str, String, Origin)> {
         let user = Origin::User(self.user_place.clone());
         let project = self.project.as_ref().map(|project| project.config.run.clone()).unwrap_or_default();
@@ -304,8 +305,8 @@ impl Defaults {
     }
 }
 
-/// Returns the differences between the policy that the user would have (`base`) and another policy. Empty if that
-/// policy only tightens `base`.
+/// Returns the differences between the user's policy `base` and another policy. Empty if that policy extends `base`
+/// and only tightens it.
 fn looser(base: &str, policy: &Policy) -> Result<Vec<String>, Failure> {
     let extends_base = policy.extends.iter().any(|name| name == base);
     let loosens = policy.remarks.iter().any(|remark| remark.severity == Severity::Note);
@@ -317,7 +318,8 @@ fn looser(base: &str, policy: &Policy) -> Result<Vec<String>, Failure> {
     Ok(lines.into_iter().map(|line| format!("policy {}: {line}", policy.name)).collect())
 }
 
-/// The hashes of the project configurations that the user has confirmed, read from a file in the state directory.
+/// The hashes of the project configurations that the user has confirmed, which guard stores in a file in the state
+/// directory.
 struct Confirmed {
     path: PathBuf,
     text: String,

@@ -1,5 +1,6 @@
-//! `guard run --detach`: the run continues in a forked background process with a session of its own. The caller waits
-//! until the run's command has started or the run has failed. Must be called while guard has a single thread.
+//! `guard run --detach`: the run continues in a forked background process in its own session. The calling process
+//! waits until the run's command has started or the run has failed. `fork` must be called while guard has a single
+//! thread.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -19,25 +20,27 @@ use super::{Failure, note};
 use crate::sys::process;
 use crate::transcript::{EventType, Line, Observer};
 
-/// The result of the fork, in each of the two processes.
+/// Says which of the two processes the caller of [`fork`] is now, and contains the files through which it
+/// communicates with the other process.
 pub(super) enum Side {
     Caller(Background),
     Run(StartNotifier),
 }
 
-/// The background process of a run, as the caller sees it.
+/// What the calling process needs to wait for the background process of a run.
 pub(super) struct Background {
     pid: Pid,
-    /// The read end of a pipe. It delivers the run's id when the command has started, and ends without an id if the run
-    /// fails.
+    /// The read end of a pipe. The background process writes the run's id to it when the command has started, and
+    /// closes it without an id if the run fails.
     started: File,
-    /// What the background process prints before its command has started. A file instead of a pipe, because nobody
-    /// reads while the process writes.
+    /// A file in memory for what the background process prints to standard output before its command has started. It is
+    /// not a pipe, because a pipe could fill up while the calling process does not read it.
     output: File,
+    /// A file in memory for what the background process prints to standard error in that time.
     error: File,
 }
 
-/// Tells the caller that the command has started. Used in the background process of the run.
+/// The background process's end of the pipe through which it tells the calling process that the command has started.
 pub(super) struct StartNotifier {
     started: File,
 }
@@ -75,7 +78,7 @@ impl StartNotifier {
                 let _ = process::replace_descriptor(null.as_raw_fd(), 1);
                 let _ = process::replace_descriptor(null.as_raw_fd(), 2);
             }
-            // A caller that is gone is no reason to end the run.
+            // The run continues even if the calling process has ended.
             let _ = caller.write_all(format!("{run_id}\n").as_bytes());
         })
     }
@@ -86,11 +89,11 @@ impl StartNotifier {
 pub(super) fn await_start(background: Background, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let Background { pid, started, output, error } = background;
     let mut run_id = String::new();
-    // Not to the end: the run's init process has a copy of the pipe until the run ends.
+    // Read one line only: the run's init process has a copy of the pipe until the run ends, so the pipe stays open.
     BufReader::new(started).read_line(&mut run_id)?;
     let run_id = run_id.trim_end().to_string();
     if run_id.is_empty() {
-        // First, because the run prints its summary just before it ends.
+        // Wait for the process first, because it prints its summary just before it ends.
         let ended = waitpid(pid, None);
         io::stderr().write_all(&content(error)?)?;
         out.write_all(&content(output)?)?;

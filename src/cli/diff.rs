@@ -1,4 +1,4 @@
-//! `guard diff`: shows the whole work of a run, committed or not, as one diff.
+//! `guard diff`: shows all changes of a run, committed or not, as one diff.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal, Write};
@@ -56,7 +56,7 @@ pub(super) fn run(args: &Diff, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Returns a number with its noun: `1 commit`, `2 commits`.
+/// Formats a number with its noun: `1 commit`, `2 commits`.
 pub(super) fn count(number: usize, singular: &str) -> String {
     if number == 1 { format!("1 {singular}") } else { format!("{number} {singular}s") }
 }
@@ -71,8 +71,8 @@ fn headline(record: &Record, work: &WholeWork) -> String {
     }
 }
 
-/// Converts the given paths to paths relative to the top of the worktree. Like git, takes the given paths as relative
-/// to the current directory.
+/// Converts paths, which are relative to the current directory as in git, to paths relative to the top of the
+/// worktree.
 fn pathspecs(paths: &[OsString], record: &Record) -> Result<Vec<OsString>, Failure> {
     if paths.is_empty() {
         return Ok(Vec::new());
@@ -86,7 +86,7 @@ fn pathspecs(paths: &[OsString], record: &Record) -> Result<Vec<OsString>, Failu
 }
 
 fn pathspec(path: &OsStr, below: &Path, top: Option<&Path>) -> Result<OsString, Failure> {
-    // A pathspec with "magic", such as `:(glob)**/*.rs`, is for git to interpret.
+    // Leave a pathspec with "magic", such as `:(glob)**/*.rs`, to git.
     if path.as_bytes().starts_with(b":") {
         return Ok(path.to_os_string());
     }
@@ -114,7 +114,7 @@ fn pathspec(path: &OsStr, below: &Path, top: Option<&Path>) -> Result<OsString, 
     Ok(if plain.as_os_str().is_empty() { OsString::from(".") } else { plain.into_os_string() })
 }
 
-/// Prints a diff so that nothing in it can control the terminal.
+/// Prints a diff, and escapes everything in it that could control the terminal.
 fn write_for_terminal(text: &[u8], colour: bool, out: &mut dyn Write) -> io::Result<()> {
     let text = String::from_utf8_lossy(text);
     let mut is_in_hunk = false;

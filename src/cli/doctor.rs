@@ -12,8 +12,8 @@ use crate::policy::{PolicyDirs, load};
 use crate::sandbox::{HeldBoundary, Kernel, held_boundaries, probe};
 use crate::transcript::runs_dir;
 
-/// Prints the report. The exit code says whether every built-in policy can be enforced and nothing else prevents runs
-/// from working.
+/// Prints the report. The exit code tells whether guard can enforce every built-in policy here and whether anything
+/// else keeps runs from working.
 pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let kernel = probe();
     let policies = policies(&kernel)?;
@@ -59,7 +59,7 @@ fn boundaries(kernel: &Kernel) -> Vec<HeldBoundary> {
     held_boundaries(kernel.landlock, kernel.namespaces.is_ok())
 }
 
-/// Returns why runs on this machine get no shims; `None` if they get them.
+/// Returns the reason if runs on this machine get no shims; `None` if they get them.
 fn no_shims() -> Option<String> {
     why_no_shims(&runs_dir().ok()?)
 }

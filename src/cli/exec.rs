@@ -1,5 +1,5 @@
-//! `guard exec`: takes one request for an agent, from another program or a user, and prints one result. The caller gets
-//! a result even for a bad request.
+//! `guard exec`: reads one request for an agent, from another program or a user, and prints one result, even for an
+//! invalid request.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
@@ -26,7 +26,7 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
         write!(out, "{}", RequestText::default().render(language.into()))?;
         return Ok(Exit::Success);
     }
-    // A person reads text. Programs read JSON, and get it unless a terminal is their standard output.
+    // A person gets text. Programs get JSON unless their standard output is a terminal.
     let is_text = !args.json && !args.stream_json && io::stdout().is_terminal();
     let request = match request(args) {
         Ok(request) => request,
@@ -35,7 +35,7 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
             if is_text {
                 return Ok(Exit::Usage);
             }
-            // Programs always get a result, whatever they sent.
+            // Programs get a result even for an invalid request.
             return finish(&ExecResult::refused(ErrorKind::InvalidInput, &problem), out);
         }
     };
@@ -52,7 +52,7 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
         if args.stream_json && broken.is_none() {
             broken = print(&event, out).err();
         }
-        // If the reader is gone, the rest of the run is useless.
+        // If the reader has closed standard output, nobody needs the rest of the run.
         if broken.is_some() && !cancel.is_set() {
             cancel.set();
         }
@@ -71,7 +71,7 @@ fn finish(result: &ExecResult, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(exit(result))
 }
 
-/// Prints the agent's answer as text for a person, and a line about the run to standard error. If the agent got a
+/// Prints the agent's answer as text for a person, and a line about the run to standard error. If the request had a
 /// prompt, also prints how to continue the conversation.
 fn finish_text(result: &ExecResult, has_prompt: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     for line in result.run.result.lines() {
@@ -186,14 +186,14 @@ pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
     launch::on_signals(move || cancel.set())
 }
 
-/// Starts a thread that cancels the run when nobody reads the result any more. Without this thread, guard would notice
-/// that only at the next event, and an agent may be silent for a long time.
+/// Starts a thread that cancels the run when the reader closes standard output. Without this thread, guard would
+/// notice that only at the next event, and an agent may be silent for a long time.
 pub(super) fn cancel_without_reader(cancel: &Cancel) -> io::Result<()> {
     let out = io::stdout().as_fd().try_clone_to_owned()?;
     let cancel = cancel.clone();
     let work = move || {
         loop {
-            // No events requested: the kernel always reports errors and a closed peer.
+            // Request no events: the kernel always reports errors and a closed reading end.
             let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty())];
             match poll(&mut fds, PollTimeout::NONE) {
                 Err(nix::errno::Errno::EINTR) => {}

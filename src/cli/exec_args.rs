@@ -79,7 +79,7 @@ pub(crate) struct RequestOptions {
     /// The policy, instead of the one that --sandbox selects
     #[arg(long, value_name = "NAME")]
     pub(crate) policy: Option<String>,
-    /// The model [default: the agent's]
+    /// The model [default: the agent's default model]
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
     /// Continue this conversation: the SESSION_ID of an earlier result

@@ -1,4 +1,5 @@
-//! Shows on a terminal that `guard exec` is at work: the elapsed time, and the last tool or program of the agent.
+//! Shows the progress of `guard exec` on a terminal: the elapsed time, and the agent's last tool call or program
+//! start.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -29,13 +30,13 @@ impl ExecProgress {
     pub(super) fn start() -> Self {
         let status = Arc::new((Mutex::new(Status::default()), Condvar::new()));
         let shared = status.clone();
-        // Without the thread there is no progress to see, which is no reason to fail.
+        // If the thread cannot start, guard shows no progress, but does not fail.
         let thread =
             std::thread::Builder::new().name("progress".to_string()).spawn(move || draw(&shared)).ok();
         Self { status, thread }
     }
 
-    /// Shows what the agent is doing, if the event is about that.
+    /// Shows what the agent is doing, if the event says so.
     pub(super) fn show(&self, event: &AgentEvent) {
         let first = event.message.lines().next().unwrap_or_default();
         let kind = event.event_type.strip_prefix("agent.").unwrap_or(&event.event_type);

@@ -1,4 +1,4 @@
-//! Every exit code of `guard`, in one place.
+//! The exit codes of all `guard` commands.
 
 use crate::policy::Action;
 
@@ -207,19 +207,19 @@ pub const EXIT_CODES: &[ExitCodes] = &[
 /// How a command of `guard` ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Allowed, or no problem found.
+    /// The command is allowed, or guard found no problem.
     Success,
-    /// Denied, or problems found.
+    /// The command is denied, or guard found problems.
     Problem,
-    /// Bad usage, or a policy that cannot be used.
+    /// The usage is wrong, or the policy cannot be used.
     Usage,
-    /// The policy would ask the user.
+    /// The policy would ask the user about the command.
     Ask,
     /// The transcript is intact, but its run never finished.
     Unfinished,
     /// The reader of standard output has closed it.
     ClosedPipe,
-    /// A run reached a time limit, or used up its budget.
+    /// A run reached a time limit, its budget, or the size limit of its transcript.
     TimedOut,
     /// `guard run` itself failed, or the sandbox is unavailable.
     OwnFailure,

@@ -1,4 +1,4 @@
-//! `guard --help`, with the commands below headings, and `guard help` for commands and topics.
+//! `guard --help`, which lists the commands under headings, and `guard help` for commands and topics.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -25,7 +25,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ),
     ("Set up", &["init", "config", "doctor", "completions", "man", "help"]),
 ];
-/// The heading of commands that belong to no group.
+/// The heading for commands that are in no group.
 const UNGROUPED: &str = "Other";
 /// The maximum width of the help text, the same as in the help of each command.
 const WIDEST: usize = 110;
@@ -34,7 +34,7 @@ const DEFAULT_WIDTH: usize = 100;
 /// The minimum width of the column that contains the descriptions of the commands.
 const NARROWEST: usize = 20;
 
-/// The topics of `guard help TOPIC`, besides `exit-codes`, which is made from the table of exit codes.
+/// The topics of `guard help TOPIC`, except `exit-codes`, whose text is generated from the table of exit codes.
 const TOPICS: &[(&str, &str)] = &[
     ("policies", include_str!("help_topics/policies.md")),
     ("network", include_str!("help_topics/network.md")),
@@ -44,7 +44,7 @@ const TOPICS: &[(&str, &str)] = &[
 ];
 const EXIT_CODES_TOPIC: &str = "exit-codes";
 
-/// guard's command line for clap, with a help text that lists the commands under headings.
+/// Returns guard's command line for clap, with a help text that lists the commands under headings.
 pub(super) fn command() -> Command {
     let command = args::Cli::command();
     let template = format!(
@@ -55,7 +55,7 @@ pub(super) fn command() -> Command {
     command.help_template(template)
 }
 
-/// `guard help [COMMAND… | TOPIC]`.
+/// Carries out `guard help [COMMAND… | TOPIC]`.
 pub(super) fn run(help: &Help, out: &mut dyn Write) -> Result<Exit, Failure> {
     if let [topic] = help.words.as_slice()
         && let Some(text) = topic_text(topic)
@@ -193,7 +193,7 @@ mod tests {
         let text = grouped_commands(&plain, 60);
         assert!(text.starts_with("Run:\n  run "), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
-        // Too narrow for anything is not a panic.
+        // A width that is too small for any text must not cause a panic.
         assert!(grouped_commands(&plain, 0).contains("run"));
     }
 

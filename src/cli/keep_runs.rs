@@ -1,5 +1,5 @@
-//! Deletes old runs after a run, as `[state]` of the user's configuration says: at most once an hour, and never a run that
-//! has not finished or that holds work.
+//! Deletes old runs after a run, as the section `[state]` of the user's configuration specifies: at most once an
+//! hour, and never a run that has not finished or whose work exists nowhere else.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,12 +14,12 @@ use crate::transcript::{RunState, Store};
 /// The file in the directory of runs whose modification time is the time of the last deletion.
 const MARKER: &str = ".last-cleanup";
 const INTERVAL: Duration = Duration::from_secs(60 * 60);
-/// The maximum number of runs that are deleted after a run, so that the caller of that run does not have to wait. The
+/// The maximum number of runs that guard deletes after one run, so that the caller does not have to wait long. The
 /// next run deletes more.
 const MOST_DELETED: usize = 100;
 
-/// Deletes the old runs that the configuration says, except for the run that has just finished. Failures are only
-/// logged, because they do not concern that run.
+/// Deletes the old runs that exceed the configured limits, but not the run that has just finished. If a deletion
+/// fails, only logs the failure, because it does not concern that run.
 pub(super) fn delete_old_runs(limits: &StateConfig, finished_run: &str) {
     let longest = limits.keep.filter(|keep| keep.0 > 0);
     let longest = longest.map(|keep| SignedDuration::from_secs(keep.0.try_into().unwrap_or(i64::MAX)));
@@ -38,7 +38,7 @@ pub(super) fn delete_old_runs(limits: &StateConfig, finished_run: &str) {
     };
     let now = Timestamp::now();
     let (mut kept_bytes, mut is_full, mut unwanted) = (0u64, false, Vec::new());
-    // The newest first. Everything older than the first run without room is deleted, too.
+    // The newest run comes first. All runs that are older than the first one beyond the size limit are deleted, too.
     for run in runs {
         let bytes = disk_use(&run.folder);
         let is_old = longest
@@ -68,6 +68,6 @@ pub(super) fn delete_old_runs(limits: &StateConfig, finished_run: &str) {
 
 fn is_due(marker: &Path) -> bool {
     let age = marker.metadata().and_then(|data| data.modified()).map(|time| time.elapsed());
-    // A time in the future comes from a clock that was set back.
+    // If the time is in the future, the clock was set back, so a deletion is due.
     !matches!(age, Ok(Ok(age)) if age < INTERVAL)
 }

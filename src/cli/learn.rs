@@ -1,5 +1,5 @@
-//! `guard learn`: runs a command inside the sandbox without command rules, or reads the transcripts of runs, and writes
-//! the smallest policy that allows what was seen.
+//! `guard learn`: runs a command inside the sandbox without command rules, or reads the transcripts of runs, and
+//! writes the smallest policy that allows what the command or the runs did.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -65,14 +65,15 @@ fn count(number: usize, thing: &str) -> String {
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
-/// Returns the text that names a policy file on a command line. It contains a slash, so that it is taken as a path.
+/// Returns the path of a policy file as an argument for the command line. It contains a slash, so that guard takes it
+/// for a path and not for a policy's name.
 fn reference(path: &Path) -> String {
     let shown = path.to_string_lossy();
     let shown = if shown.contains('/') { shown.into_owned() } else { format!("./{shown}") };
     shell_words::quote(&shown).into_owned()
 }
 
-/// Runs the command under the policy without its command rules. Returns the run's id if there was a run.
+/// Runs the command under the policy without its command rules. Returns the run's id if guard started the run.
 fn watch(args: &Learn) -> Result<(Exit, Option<String>), Failure> {
     let parsed = <args::Cli as clap::Parser>::try_parse_from(["guard", "run", "--", "/bin/true"]);
     let Ok(args::Cli { command: args::Command::Run(mut arguments), .. }) = parsed else {
@@ -101,7 +102,7 @@ fn without_command_rules(mut policy: Policy) -> Policy {
     policy
 }
 
-/// Adds everything that a run did to `seen`, from the run's transcript.
+/// Reads a run's transcript, and adds every action of the run to `seen`.
 fn observe(run: &str, seen: &mut Seen) -> Result<(), Failure> {
     let run = log::find(Some(run))?;
     let mut reader = log::open(&run)?;
@@ -127,7 +128,7 @@ fn see(event: &Event, seen: &mut Seen) {
                 program: text("path").unwrap_or_default().as_bytes().to_vec(),
                 cwd: text("folder").unwrap_or("/").as_bytes().to_vec(),
             };
-            // The first line of a script names a program that the policy must allow, too.
+            // The policy must also allow the interpreter that the first line of a script names.
             let interpreter = text("interpreter").map(|path| SeenCommand {
                 argv: vec![path.as_bytes().to_vec()],
                 program: path.as_bytes().to_vec(),

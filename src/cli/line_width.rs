@@ -1,17 +1,17 @@
-//! Lines that a display draws again and again must not wrap, so they are cut to the width of the terminal.
+//! Shortens lines to the width of the terminal. Displays redraw these lines in place, so they must not wrap.
 
 use std::io;
 use std::os::fd::AsFd;
 
 const DEFAULT_WIDTH: usize = 80;
 
-/// The width of the terminal that standard error is connected to, in columns.
+/// Returns the width of the terminal on standard error, in columns.
 pub(super) fn terminal_width() -> usize {
     let reported = crate::sys::terminal::columns(io::stderr().as_fd()).filter(|columns| *columns > 0);
     reported.unwrap_or(DEFAULT_WIDTH).max(10)
 }
 
-/// How many columns a text needs at most: characters outside ASCII may be two columns wide.
+/// Returns the maximum number of columns that a text needs. Characters outside ASCII count as two columns.
 pub(super) fn columns(text: &str) -> usize {
     text.chars().map(width).sum()
 }
@@ -20,7 +20,7 @@ fn width(one: char) -> usize {
     if one.is_ascii() { 1 } else { 2 }
 }
 
-/// The beginning of a line that fits into fewer than so many columns.
+/// Shortens a line so that it needs fewer than `most` columns.
 pub(super) fn cut(line: &str, most: usize) -> String {
     if columns(line) < most {
         return line.to_string();

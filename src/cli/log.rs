@@ -20,7 +20,8 @@ pub(super) fn run(args: &Log, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut reader = open(&run)?;
     let mut printer = Printer { args, began: run.started() };
     let mut number = 0u64;
-    // True once the supervisor is gone. One more read follows, because it may have written a line in between.
+    // True once the guard process of the run has ended. The loop then reads once more, because the process may have
+    // written a line before it ended.
     let mut gone = false;
     loop {
         let step = reader.step().map_err(|error| unreadable(&run, &error))?;

@@ -1,7 +1,7 @@
 //! The log of guard's own work, for finding the cause of a problem: `-v`, `-vv`, `GUARD_LOG`.
 //!
-//! It goes to standard error or to a file, never to standard output, which is for results. Three rules keep it
-//! harmless:
+//! The log goes to standard error or to a file, never to standard output, which is for results. Three rules keep it
+//! from leaking secrets or controlling the terminal:
 //! - Only guard's own spans and events are logged. Messages of libraries could contain anything.
 //! - No event contains the value of a variable, a key, a prompt or an argument of a command.
 //! - Every line is escaped, because an agent may have chosen the paths in it.
@@ -46,11 +46,11 @@ pub(crate) struct LogOptions {
     log_file: Option<PathBuf>,
 }
 
-/// The environment variables that make child processes of guard log to the same file.
+/// The environment variables that make child processes of guard write to the same log file.
 static FOR_CHILDREN: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
 
-/// Returns the environment variables that make a child process of guard log as this process does. Empty unless the log
-/// goes to a file, because the parent takes the child's standard error for the child's messages.
+/// Returns the environment variables that make a child process of guard log as this process does. Empty unless the
+/// log goes to a file, because the parent includes the child's standard error in error messages.
 pub(super) fn for_children() -> Vec<(OsString, OsString)> {
     FOR_CHILDREN.get().cloned().unwrap_or_default()
 }
@@ -109,8 +109,8 @@ fn parse(filter: &OsStr) -> Result<Targets, Failure> {
     text.parse().map_err(|error: tracing_subscriber::filter::ParseError| bad(&error.to_string()))
 }
 
-/// Opens the log file for appending. Refuses a symbolic link: where an agent has worked, the link could lead to another
-/// file of the user.
+/// Opens the log file for appending. Refuses a symbolic link, because an agent could have created one that leads to
+/// another file of the user.
 fn open(path: &Path) -> Result<File, Failure> {
     let bad = |problem: &str| {
         Failure::usage(
@@ -133,14 +133,15 @@ fn open(path: &Path) -> Result<File, Failure> {
 
 enum Target {
     /// Standard error. On a terminal, each line ends with a carriage return and a line feed, because a program in the
-    /// sandbox may have put the terminal into raw mode, where a line feed alone does not return the carriage.
+    /// sandbox may have put the terminal into raw mode, where a line feed alone does not move the cursor to the first
+    /// column.
     StandardError {
         line_end: &'static str,
     },
     File(File),
 }
 
-/// Writes each line of the log whole and escaped, and only in the process that started the log.
+/// Writes complete, escaped lines to the log, and only in the process that started the log.
 struct LogWriter {
     target: Target,
     process: u32,

@@ -1,11 +1,12 @@
-//! The address and the access token of the servers `guard serve` and `guard mcp --http`.
+//! What the servers `guard serve` and `guard mcp` have in common: the directories that clients may name, the loopback
+//! address, and the token that clients must send.
 
 use std::path::{Path, PathBuf};
 
 use super::Failure;
 use crate::client_access::{Listening, Roots, Token};
 
-/// The directories that clients may name, from `--root`. Without the option, it is the current directory.
+/// Returns the directories that clients may name: those of `--root`, or the current directory.
 pub(super) fn roots(given: &[PathBuf]) -> Result<Roots, Failure> {
     let roots = if given.is_empty() { vec![std::env::current_dir()?] } else { given.to_vec() };
     Roots::new(&roots)
@@ -16,13 +17,13 @@ pub(super) fn roots(given: &[PathBuf]) -> Result<Roots, Failure> {
 pub(super) struct Loopback {
     pub(super) listening: Listening,
     pub(super) token: Token,
-    /// The file that holds the token.
+    /// The path of the file that contains the token.
     pub(super) token_file: PathBuf,
 }
 
 impl Loopback {
-    /// Reads the token from the file that the user gave, or from `own_file`, which is created if it does not exist.
-    /// Then listens on `address`; `option` is the option that gave the address.
+    /// Reads the token from the file that the user gave, or from `own_file`, which guard creates if it does not
+    /// exist. Then listens on `address`. `option` is the name of the option with the address, for error messages.
     pub(super) fn listen(
         option: &str,
         address: &str,

@@ -1,6 +1,6 @@
-//! What `guard doctor` checks besides the kernel: git, the agents, keys, PATH, and the state directory.
+//! The checks of `guard doctor` besides the kernel: git, the agents, keys, PATH, and the state directory.
 //!
-//! A check contacts no host and prints no key. It starts only programs from directories that no agent and no other user
+//! A check contacts no host and prints no key. It starts only programs in directories that no agent and no other user
 //! can write.
 
 use std::io::Read;
@@ -20,15 +20,15 @@ use crate::sys::programs::ProgramSearch;
 use crate::terminal_text;
 use crate::transcript::runs_dir;
 
-/// The oldest git that guard works with.
+/// The oldest version of git that guard supports.
 const OLDEST_GIT: (u64, u64) = (2, 38);
 /// How long a program may take to print its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum number of bytes that are read of the version that a program prints.
+/// The maximum number of bytes that guard reads from a program that prints its version.
 const LONGEST_VERSION: u64 = 4096;
-/// The minimum free space, in bytes. `guard doctor` reports if there is less.
+/// The minimum free disk space, in bytes. `guard doctor` warns if there is less.
 const LEAST_FREE: u64 = 1 << 30;
-/// The maximum number of files that are counted. If there are more, the size of the state directory is only a lower
+/// The maximum number of files that guard counts. With more files, the size of the state directory is only a lower
 /// bound.
 const MOST_FILES: usize = 100_000;
 
@@ -37,18 +37,18 @@ const MOST_FILES: usize = 100_000;
 #[serde(rename_all = "lowercase")]
 pub(super) enum CheckState {
     Ok,
-    /// The checked thing is missing, but is needed only by users who want to use it.
+    /// The program or key is missing, which matters only to users who want to use it.
     Absent,
-    /// The checked thing works, but should be corrected.
+    /// Runs work, but the user should correct something.
     Warning,
-    /// The checked thing makes runs fail.
+    /// Runs fail until the user corrects something.
     Problem,
 }
 
-/// One thing that guard checked on this machine, and the outcome.
+/// One check of this machine, and its outcome.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct MachineCheck {
-    /// The group of checks that this one belongs to: `git`, `agent`, `key`, `path`, `state`, `config`.
+    /// The group of the check: `git`, `agent`, `key`, `path`, `state`, `config`.
     pub(super) area: &'static str,
     pub(super) name: String,
     pub(super) state: CheckState,
@@ -67,7 +67,7 @@ impl MachineCheck {
     }
 }
 
-/// Makes all checks, and returns their outcomes.
+/// Runs all checks, and returns their outcomes.
 pub(super) fn all() -> Vec<MachineCheck> {
     let search = ProgramSearch::from_environment();
     let mut checks = vec![git(&search)];
@@ -99,7 +99,7 @@ fn git(search: &ProgramSearch) -> MachineCheck {
     }
 }
 
-/// Returns the first two numbers of `git version 2.47.3`.
+/// Returns the first two numbers of a version such as `git version 2.47.3`.
 fn git_numbers(version: &str) -> Option<(u64, u64)> {
     let mut numbers = version.split_whitespace().nth(2)?.split('.').map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -136,8 +136,8 @@ fn agent(adapter: &Adapter, search: &ProgramSearch) -> MachineCheck {
     }
 }
 
-/// Returns the first line that `PROGRAM --version` prints. The program gets neither the user's variables nor their
-/// home.
+/// Returns the first line that `PROGRAM --version` prints. The program gets neither the user's environment variables
+/// nor the user's home directory.
 fn version(file: &Path, search: &ProgramSearch) -> Result<String, String> {
     let place = file.display();
     let mut command = Command::new(file);
@@ -147,7 +147,7 @@ fn version(file: &Path, search: &ProgramSearch) -> Result<String, String> {
     let mut child = command.spawn().map_err(|error| format!("cannot start {place}: {error}"))?;
     let (send, receive) = mpsc::channel();
     if let Some(output) = child.stdout.take() {
-        // Not joined: what the program started may keep the pipe open after it is killed.
+        // Do not join this thread: a child of the program may keep the pipe open after guard has killed the program.
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
             let _ = output.take(LONGEST_VERSION).read_to_end(&mut bytes);
@@ -264,7 +264,7 @@ fn state() -> Vec<MachineCheck> {
     checks
 }
 
-/// Returns the total size of the files below a directory, and whether all files were counted.
+/// Returns the total size of the files below a directory, and true if guard counted all files.
 fn size(directory: &Path) -> (u64, bool) {
     let (mut bytes, mut files) = (0, 0);
     let mut open = vec![directory.to_path_buf()];

@@ -92,7 +92,8 @@ pub use output_schemas::{SCHEMAS, VerdictJson};
 /// Runs `guard` with these arguments and returns the exit code.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let code = answer(args);
-    // Flushes what was printed past the buffered writer in `answer`. A missing reader is not an error.
+    // Flush output that did not go through the buffered writer in `answer`. It is no error if the reader has closed
+    // the pipe.
     let _ = io::stdout().flush();
     code
 }
@@ -101,7 +102,7 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {
-            // Printing help fails only if the reader is gone.
+            // Printing help fails only if the reader has closed the pipe.
             let _ = error.print();
             let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
             return if is_help { Exit::Success.into() } else { Exit::Usage.into() };
@@ -112,7 +113,7 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         note(&failure.render());
         return Exit::Usage.into();
     }
-    // Not locked: another thread prints events while a command runs.
+    // Do not lock standard output, because another thread prints events while a command runs.
     let mut out = io::BufWriter::with_capacity(64 * 1024, io::stdout());
     let result = match cli.command {
         args::Command::Check(check) => check::run(check, &mut out),
@@ -153,10 +154,10 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         args::Command::Help(help) => help::run(&help, &mut out),
         args::Command::Complete(complete) => completions::values(&complete, &mut out),
     };
-    // Flush what was written before a failure.
+    // Flush what the command wrote before it failed.
     let flushed = out.flush().map_err(Failure::from);
     let result = result.and_then(|exit| flushed.map(|()| exit));
-    // If the reader is gone, the drop must not try to write the rest again.
+    // If the reader has closed the pipe, dropping the writer must not try to write the rest again.
     let _ = out.into_parts();
     match result {
         Ok(exit) => exit.into(),
@@ -175,7 +176,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<args::Cli, clap::Er
     args::Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
-/// The maximum number of problems that are printed for one file.
+/// The maximum number of problems that guard prints for one file.
 const MOST_SHOWN: usize = 50;
 
 /// Why a command of `guard` could not do its work.
@@ -232,7 +233,7 @@ impl Failure {
     }
 }
 
-/// Prints a line to standard error. Does not fail if nobody reads it.
+/// Prints a line to standard error. Ignores errors, such as a closed pipe.
 fn note(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! The JSON that `guard` prints: shapes with published schemas.
+//! The JSON output of `guard` whose schemas are published.
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
@@ -14,36 +14,38 @@ use crate::policy::{self, Location};
 use crate::research;
 use crate::transcript::Event;
 
-/// `guard check --json`, and each line of `guard check --stdin`.
+/// The output of `guard check --json`, and of `guard check --stdin` for each command.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct VerdictJson<'a> {
-    /// The line of standard input this answers, from 1 (`--stdin` only).
+    /// The number of the line of standard input that contains the command, from 1 (`--stdin` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
     /// The caller's id for this command, returned unchanged (`--stdin` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a serde_json::Value>,
-    /// The decision.
+    /// Whether the policy allows the command (`allow`), denies it (`deny`), or lets the user decide (`ask`).
     decision: DecisionJson,
-    /// The rule that decided: its id, `default`, `git.default`, `deferred`, or `input.…` for input that cannot be parsed.
+    /// The id of the rule that caused the decision; `default`, `git.default` or `git.other` if no rule matches;
+    /// `deferred` if guard judges the command when it runs; `input.…` if guard cannot parse the command.
     rule: &'a str,
-    /// Why the rule decides so.
+    /// The reason for the decision.
     reason: &'a str,
-    /// What to do instead; empty if there is no advice.
+    /// What to do instead of running the command; empty if there is no advice.
     instead: &'a str,
-    /// The options of `guard run` that would allow it; absent if it is allowed, or if no option can.
+    /// The options of `guard run` that would allow the command; absent if the command is allowed, or if no option can
+    /// allow it.
     #[serde(skip_serializing_if = "Option::is_none")]
     allow_with: Option<&'a str>,
-    /// Where the rule is written; null for rules built into guard.
+    /// The position of the rule, or of the default, in its policy file; null if no policy file contains it.
     source: Option<SourceJson<'a>>,
     /// The part of the command that caused the decision.
     part: Option<&'a str>,
-    /// The name of the policy.
+    /// The name of the policy by which guard judged the command.
     policy: &'a str,
     /// The parts of the command that guard judges again when they run.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     deferred: Vec<DeferredJson<'a>>,
-    /// Every program start found in the command (`--json` only).
+    /// Every program start that guard found in the command (`--json` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     intents: Option<Vec<IntentJson>>,
 }
@@ -58,42 +60,43 @@ enum DecisionJson {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct SourceJson<'a> {
-    /// The policy file.
+    /// The path of the policy file, or `builtin:NAME.toml` for a built-in policy.
     file: &'a str,
-    /// Line, from 1.
+    /// The line in the file, from 1.
     line: usize,
-    /// Column, from 1.
+    /// The column in the line, from 1.
     column: usize,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct DeferredJson<'a> {
-    /// The part of the command.
+    /// The text of the part of the command.
     part: &'a str,
-    /// Why the decision is deferred.
+    /// Why guard can judge this part only when it runs.
     why: &'a str,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct IntentJson {
-    /// The command as one line.
+    /// The program with its arguments, as one line.
     command: String,
-    /// The program's name; empty if it is only known when the command runs.
+    /// The name of the program; empty if it is only known when the command runs.
     program: String,
-    /// How guard found it: `asked` (the command itself), `shell` (in shell text), `wrapped` (an argument of a wrapper such
-    /// as `env`), `alias` (a git alias), `git` (started by git).
+    /// Where guard found the program start: `asked` (it is the command itself), `shell` (in shell text), `wrapped` (in
+    /// the arguments of a wrapper such as `env`), `alias` (in a git alias), `git` (git runs the program because of an
+    /// option, a variable or configuration).
     origin: &'static str,
-    /// The index in `intents` of the program start that contains this one; null for the outermost.
+    /// The index in `intents` of the program start that contains this one; null if no other one contains it.
     parent: Option<usize>,
-    /// The git verb, after resolving aliases.
+    /// The git verb, such as `commit`, after guard has resolved aliases; absent if the program is not git.
     #[serde(skip_serializing_if = "Option::is_none")]
     verb: Option<String>,
-    /// The git refs it would change.
+    /// The git refs that the command would create, move or delete, as far as the command names them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     refs: Vec<String>,
-    /// What it would do, in terms that policy rules can match.
+    /// What the program start would do, as names of effects that policy rules can match, such as `git.refs`.
     effects: Vec<&'static str>,
-    /// The files it would read or write, as far as known.
+    /// The files that the program would read or write, as far as guard knows them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     paths: Vec<PathJson>,
 }
@@ -101,7 +104,9 @@ struct IntentJson {
 #[derive(Debug, Serialize, JsonSchema)]
 struct PathJson {
     path: String,
+    /// The path of the file.
     access: &'static str,
+    /// How the program would use the file: `read` or `write`.
 }
 
 impl<'a> VerdictJson<'a> {
@@ -207,12 +212,12 @@ pub const SCHEMAS: &[Published] = &[
     ("result.schema.json", || titled(as_written::<RunResult>(), "guard run --json")),
 ];
 
-/// The schema of an event of research.
+/// Returns the schema of a research event.
 fn event(event_type: &str) -> serde_json::Value {
     research::EventSpec::named(event_type).map(research::EventSpec::schema).unwrap_or_default()
 }
 
-/// The schema of a type that guard reads: fields with a default are not required.
+/// Returns the schema of a type that guard reads: fields with a default are not required.
 fn as_read<T: JsonSchema>() -> Schema {
     SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>()
 }

@@ -42,7 +42,7 @@ pub(super) fn print_json(value: &Value, out: &mut dyn Write) -> Result<(), Failu
 fn list(dirs: &PolicyDirs, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut entries = Vec::new();
     for (name, built_in) in dirs.names() {
-        // A broken file of the user must not hide the other policies.
+        // One invalid policy file of the user must not keep guard from listing the other policies.
         let (description, extends, problem) = match load(&name, dirs, false) {
             Ok(policy) => (policy.description, policy.extends, None),
             Err(error) => (String::new(), Vec::new(), Some(error.to_string())),

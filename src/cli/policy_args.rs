@@ -21,13 +21,13 @@ pub(crate) struct Why {
     /// The run: an id, a unique beginning or end of one, a branch, a name, or `@` for the newest [default: the newest]
     #[arg(value_name = "RUN", conflicts_with_all = ["path", "host", "command"])]
     pub(crate) run: Option<String>,
-    /// The number of the event [default: every refusal]
+    /// Explain only the event with this number [default: explain every refusal]
     #[arg(value_name = "EVENT", requires = "run")]
     pub(crate) event: Option<u64>,
     /// A file or directory: may a run here read it?
     #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "command"])]
     pub(crate) path: Option<PathBuf>,
-    /// With --path: may it write there?
+    /// With --path: may a run here write it?
     #[arg(long, requires = "path")]
     pub(crate) write: bool,
     /// A host, with or without a port: may a run reach it?
@@ -60,13 +60,13 @@ pub(crate) struct Learn {
     /// Also learn from this run, or only from it when no command is given; repeatable
     #[arg(long, value_name = "RUN", required_unless_present = "command")]
     pub(crate) from: Vec<String>,
-    /// The policy that the learned one extends [default: the project's, yours, or strict]
+    /// The policy that the new policy extends [default: the project's, yours, or strict]
     #[arg(long, short)]
     pub(crate) policy: Option<String>,
-    /// What happens to connections while learning
+    /// Whether the command may connect to hosts while guard learns
     #[arg(long, value_enum, default_value_t = LearnNetwork::Refuse)]
     pub(crate) network: LearnNetwork,
-    /// A network preset for the run that is watched; repeatable
+    /// A network preset for the run from which guard learns; repeatable
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) preset: Vec<String>,
     /// The file to write

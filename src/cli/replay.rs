@@ -1,5 +1,5 @@
-//! `guard replay`: prints the output of a recorded run, at its original pace. On a terminal, only sequences that draw
-//! are passed through.
+//! `guard replay`: prints the output of a recorded run, at its original pace. On a terminal, prints only text and
+//! drawing sequences.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -58,13 +58,13 @@ fn pace(args: &Replay) -> Result<Pace, Failure> {
     Ok(Pace { speed, longest, due: Duration::ZERO, began: Instant::now(), last: None })
 }
 
-/// Turns the times of recorded output into pauses. Each pause is computed from the time since the start of the replay,
-/// so that delays caused by writing do not add up.
+/// Converts the times of recorded output to pauses. Computes each pause from the start of the replay, so that delays
+/// caused by writing do not add up.
 struct Pace {
-    /// How many times as fast as recorded to play; zero means without pauses.
+    /// The factor by which the replay is faster than the recording; zero means without pauses.
     speed: f64,
     longest: Duration,
-    /// When the next piece of output is due, relative to the start of the replay.
+    /// The time at which to print the next piece of output, relative to the start of the replay.
     due: Duration,
     began: Instant,
     last: Option<Timestamp>,
@@ -78,7 +78,7 @@ impl Pace {
         if self.speed == 0.0 {
             return None;
         }
-        // A clock that was set back gives no pause, and an absurd time the longest one.
+        // If the clock was set back, there is no pause; a time that cannot be represented means the longest pause.
         let wait = Duration::try_from_secs_f64((since / self.speed).max(0.0)).unwrap_or(Duration::MAX);
         self.due = self.due.saturating_add(wait.min(self.longest));
         self.due.checked_sub(self.began.elapsed()).filter(|pause| !pause.is_zero())

@@ -24,14 +24,14 @@ use crate::research::{
 use crate::terminal_text;
 use crate::transcript::runs_dir;
 
-/// The directory of all research runs, in the state directory.
+/// The directory with the journals of all research, inside the state directory.
 pub(super) const RESEARCH: &str = "research";
-/// How long guard waits for interrupted runs to end before it exits.
+/// How long guard waits for cancelled runs to end before it exits.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure> {
     let control = RunControl::default();
-    // First, because threads inherit which signals are blocked.
+    // Do this before any thread starts, because threads inherit which signals are blocked.
     cancel_on_signals(&control)?;
     if let Some(path) = &args.output {
         check_output(path)?;
@@ -45,7 +45,7 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
         note(&format!("guard: research {}", journal.id()));
     }
     let directory = WorkDirectory::new(started.directory.clone(), journal.id())?;
-    // The sessions of sub-queries are of no use later, so they are not kept with those of `guard exec`.
+    // Nothing uses the sessions of sub-queries later, so they are stored apart from those of `guard exec`.
     let sessions = journal.directory().join("sessions");
     let executor = Executor { sessions: sessions.clone(), ..executor()? };
     let backend = ExecutorBackend::new(executor, &directory.path)
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
     let mut display = display(args);
     let followed = follow(&agent, client, args.stream_json, &mut report, &mut display, out);
     display.end();
-    // The stream is gone, and its runs are ending. Nothing of them may stay behind.
+    // The stream is dropped, which cancels its runs. Wait for them, so that none outlives this process.
     if !backend.wait_for_runs(PATIENCE) {
         note("guard: a run of the research has not ended yet; `guard ps` lists it");
     }
@@ -71,14 +71,15 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
     }
 }
 
-/// The directory that the agents can read: the user's, or an empty one that is removed at the end.
+/// The directory that the agents can read: the user's, or an empty one that guard removes at the end.
 struct WorkDirectory {
     path: PathBuf,
     is_temporary: bool,
 }
 
 impl WorkDirectory {
-    /// `id` is the id of the research run: a killed guard leaves the directory behind, and resuming removes it.
+    /// Uses the user's directory, or creates an empty one. `id` is the id of the research: if guard is killed, the
+    /// directory stays, and resuming the research reuses and then removes it.
     fn new(of_user: Option<PathBuf>, id: &str) -> io::Result<Self> {
         if let Some(path) = of_user {
             return Ok(Self { path, is_temporary: false });
@@ -109,14 +110,14 @@ fn cancel_on_signals(control: &RunControl) -> io::Result<()> {
     let (control, is_second) = (control.clone(), AtomicBool::new(false));
     launch::on_signals(move || {
         if is_second.swap(true, Ordering::SeqCst) {
-            // The runs end with this process.
+            // The agents' runs end with this process.
             std::process::exit(130);
         }
         control.cancel();
     })
 }
 
-/// Receives the commands of `guard control` to this run.
+/// Receives the commands that `guard control` sends to this research.
 fn receive_commands(
     journal: &Journal,
     control: &RunControl,
@@ -131,14 +132,14 @@ fn display(args: &Research) -> StreamDisplay {
     if args.json || args.stream_json {
         return StreamDisplay::Silent;
     }
-    // A log on the same terminal would tear the bars apart.
+    // Log lines on the same terminal would damage the progress bars.
     if io::stderr().is_terminal() && !super::logging::is_verbose() {
         return StreamDisplay::Live(LiveDisplay::start());
     }
     StreamDisplay::Plain(Lines::default())
 }
 
-/// Reads the updates to the end. The outer error is about the output, the inner one about the research.
+/// Reads the updates until the research ends. The outer error is about the output, the inner one about the research.
 fn follow(
     agent: &DeepResearchAgent,
     client: Arc<LlmClient>,
@@ -188,7 +189,7 @@ fn open_journal(args: &Research) -> Result<Journal, Failure> {
     })
 }
 
-/// What a new research run is started with.
+/// Returns the settings with which new research starts.
 fn started(args: &Research) -> Result<Started, Failure> {
     let query = args.query.clone().unwrap_or_default();
     if query.trim().is_empty() {
@@ -210,7 +211,8 @@ fn started(args: &Research) -> Result<Started, Failure> {
     })
 }
 
-/// The policy of the runs. For `--allow-host` guard writes one that adds the hosts to `readonly`.
+/// Returns the policy of the agents' runs. For `--allow-host`, guard writes a policy that adds the hosts to
+/// `readonly`.
 fn policy_of(started: &Started, journal: &Journal) -> Result<Option<String>, Failure> {
     if started.allow_hosts.is_empty() {
         return Ok(started.policy.clone());
@@ -223,7 +225,8 @@ fn policy_of(started: &Started, journal: &Journal) -> Result<Option<String>, Fai
     );
     let path = journal.directory().join("policy.toml");
     std::fs::write(&path, text)?;
-    // A bad host is a mistake on the command line, and no sub-query should have to find it.
+    // Check the policy now: a bad host is a mistake on the command line, which should not first appear in a
+    // sub-query.
     crate::policy::load(&path.to_string_lossy(), &PolicyDirs::from_environment())?;
     Ok(Some(path.to_string_lossy().into_owned()))
 }
@@ -237,7 +240,8 @@ fn check_output(path: &Path) -> Result<(), Failure> {
     Err(Failure::usage(message, "name a file in an existing directory"))
 }
 
-/// Writes the report next to its place and renames it, so that there is never half a report.
+/// Writes the report to a temporary file in the same directory and renames it, so that the report is never
+/// incomplete.
 fn write_report(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.new", uuid::Uuid::new_v4().simple()));

@@ -34,7 +34,7 @@ pub(crate) struct Research {
     /// The largest number of rounds; every round after the first asks what is still missing
     #[arg(long, value_name = "D", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5), conflicts_with = "resume")]
     pub(crate) depth: u8,
-    /// The model [default: gemini-3-flash-preview]
+    /// The model [default: gemini-3-flash-preview for gemini, else the default of the agent]
     #[arg(long, value_name = "NAME", conflicts_with = "resume")]
     pub(crate) model: Option<String>,
     /// The agent: gemini, claude, codex or agy [default: gemini]
@@ -58,7 +58,7 @@ pub(crate) struct Research {
     /// Stop after all requests together have used N tokens, input and output
     #[arg(long, help_heading = "Limits", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_tokens: Option<u64>,
-    /// Start no further request when all together have cost X, by the prices in config.toml
+    /// Start no further request after all requests together have cost X, by the prices in config.toml
     #[arg(long, help_heading = "Limits", value_name = "X", value_parser = parse_cost)]
     pub(crate) max_cost: Option<f64>,
     /// Print every event as a line of JSON; the last one has the answer

@@ -1,4 +1,4 @@
-//! Shows the progress of research: bars on a terminal, one line per event elsewhere.
+//! Shows the progress of research: as progress bars on a terminal, elsewhere as one line per event.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,24 +17,24 @@ use crate::research::{
 };
 use crate::terminal_text;
 
-/// The most characters of a sub-query or an error that are shown.
+/// The maximum number of characters that the display shows of a sub-query or an error.
 const LONGEST: usize = 60;
 /// The time between two frames of a spinner.
 const FRAME: Duration = Duration::from_millis(100);
 const SPINNER: &str = "⣾⣽⣻⢿⡿⣟⣯⣷ ";
 
-/// Where progress is shown.
+/// How guard shows the progress of research.
 pub(super) enum StreamDisplay {
-    /// On a terminal: one bar for the run and one for each sub-query.
+    /// guard draws progress bars on a terminal: one for the whole research and one for each sub-query.
     Live(LiveDisplay),
-    /// Line by line.
+    /// guard prints lines of text.
     Plain(Lines),
-    /// Nowhere: a program reads the output.
+    /// guard shows no progress, because a program reads the output.
     Silent,
 }
 
 impl StreamDisplay {
-    /// Shows what an update says. Unknown updates are not shown.
+    /// Shows an update of the research agent. Ignores updates of unknown types.
     pub(super) fn show(&mut self, update: &AgentUpdate) {
         match self {
             Self::Live(display) => display.show(update),
@@ -43,7 +43,7 @@ impl StreamDisplay {
         }
     }
 
-    /// Removes what is not finished from the terminal.
+    /// Removes the bars of unfinished sub-queries from the terminal.
     pub(super) fn end(&mut self) {
         if let Self::Live(display) = self {
             display.end();
@@ -51,7 +51,7 @@ impl StreamDisplay {
     }
 }
 
-/// Turns updates into lines.
+/// Converts updates of the research agent to lines of text.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     queries: BTreeMap<usize, String>,
@@ -68,30 +68,31 @@ fn short(text: &str) -> String {
     format!("{}...", cut.trim_end())
 }
 
-/// What an API said, if an error quotes its JSON document: the beginning of the document says less.
+/// Returns the error message in an API's JSON document, if an error quotes such a document. The message is more
+/// useful than the beginning of the document.
 fn quoted_message(error: &str) -> Option<String> {
     let message = |object: &serde_json::Map<String, serde_json::Value>| {
         object.get("error")?.get("message")?.as_str().map(str::to_string)
     };
     let message = json_objects(error).iter().find_map(|(_, object)| message(object))?;
-    // Some APIs quote the document of another one.
+    // The message may quote the JSON document of another API.
     Some(quoted_message(&message).unwrap_or(message))
 }
 
-/// A title and what follows it, cut so that both fit into a line of `width` columns.
+/// Joins a title and the text after it, shortened so that both fit into a line of `width` columns.
 fn fit(title: &str, rest: &str, width: usize) -> String {
     let rest = cut(rest, width.saturating_sub(columns(title)).max(width / 2));
     format!("{}{rest}", cut(title, width.saturating_sub(columns(&rest))))
 }
 
 impl Lines {
-    /// `[2/5] text of the sub-query`
+    /// Returns the number and the text of a sub-query, such as `[2/5] text of the sub-query`.
     fn title(&self, id: usize) -> String {
         let query = self.queries.get(&id).map(String::as_str).unwrap_or_default();
         format!("[{}/{}] {query}", id + 1, self.total.max(id + 1))
     }
 
-    /// Remembers the sub-queries.
+    /// Stores the sub-queries that an update contains, for later titles.
     fn remember(&mut self, update: &AgentUpdate) {
         if let Some(queries) = update.as_decomposition_complete() {
             self.total = queries.len();
@@ -102,7 +103,7 @@ impl Lines {
         }
     }
 
-    /// The sub-query that ended and how, if the update says so.
+    /// Returns the id of the sub-query that ended and a text about its end; `None` if the update is not about an end.
     fn ending(update: &AgentUpdate) -> Option<(usize, String)> {
         if let Some(done) = update.as_sub_query_completed() {
             return Some((done.id, format!(" ✓ Complete ({} tokens)", done.tokens_used)));
@@ -112,7 +113,7 @@ impl Lines {
         Some((failed.id, format!(" ✗ Failed: {}", short(&error))))
     }
 
-    /// The line about the run as a whole, if the update is about that.
+    /// Returns the line for an update about the research as a whole; `None` for updates about a sub-query.
     fn about_run(&mut self, update: &AgentUpdate) -> Option<String> {
         match update.event_type.as_str() {
             EVENT_DECOMPOSITION_STARTED => Some("[•] Decomposing query...".to_string()),
@@ -126,7 +127,7 @@ impl Lines {
         }
     }
 
-    /// The lines that an update prints where there is no terminal.
+    /// Returns the lines to print for an update if there is no terminal.
     pub(super) fn of(&mut self, update: &AgentUpdate) -> Vec<String> {
         self.remember(update);
         let mut lines = Vec::new();
@@ -142,8 +143,8 @@ impl Lines {
     }
 }
 
-/// Keeps the terminal from showing Ctrl-C as `^C` until it is dropped: the cursor is in the last column, so that the two
-/// characters would begin another line, and the bars would be drawn again below their first line.
+/// Keeps the terminal from echoing Ctrl-C as `^C` until this value is dropped. The cursor is in the last column, so
+/// the two characters would wrap, and the bars would be redrawn one line lower.
 struct HiddenControlKeys {
     before: Option<Termios>,
 }
@@ -151,7 +152,7 @@ struct HiddenControlKeys {
 impl HiddenControlKeys {
     fn start() -> Self {
         let terminal = io::stderr();
-        // The kernel stops a background job that changes the terminal.
+        // The kernel would stop a background job that changes the terminal's settings.
         let is_in_foreground = crate::sys::terminal::is_in_foreground(terminal.as_fd());
         let before = is_in_foreground.then(|| tcgetattr(&terminal).ok()).flatten();
         if let Some(mut hidden) = before.clone() {
@@ -165,7 +166,7 @@ impl HiddenControlKeys {
 impl Drop for HiddenControlKeys {
     fn drop(&mut self) {
         let terminal = io::stderr();
-        // The job may have been moved to the background.
+        // The user may have moved the job to the background meanwhile.
         if let Some(before) = &self.before
             && crate::sys::terminal::is_in_foreground(terminal.as_fd())
         {
@@ -174,7 +175,7 @@ impl Drop for HiddenControlKeys {
     }
 }
 
-/// The bars on a terminal.
+/// The progress bars on a terminal.
 pub(super) struct LiveDisplay {
     _keys: HiddenControlKeys,
     multi: MultiProgress,
@@ -199,7 +200,7 @@ impl LiveDisplay {
     }
 
     fn println(&self, line: &str) {
-        // Without a terminal there is nothing to show it on.
+        // Without a terminal, there is nowhere to print the line.
         let _ = self.multi.println(line);
     }
 
@@ -232,7 +233,7 @@ impl LiveDisplay {
         }
     }
 
-    /// Adds the bar of a sub-query. The bar of the run stays below it.
+    /// Adds the bar of a sub-query, above the bar of the whole research.
     fn add_bar(&mut self, id: usize) {
         let bar = self.multi.insert_before(&self.main, ProgressBar::new_spinner());
         bar.set_style(style("  {msg} {spinner} (in progress)"));
@@ -241,11 +242,11 @@ impl LiveDisplay {
         self.bars.insert(id, bar);
     }
 
-    /// Ends the drawing. Of a run without a result, only what is finished stays on the terminal.
+    /// Stops drawing. If the research has no result, only the finished bars stay on the terminal.
     fn end(&self) {
         let all = || self.bars.values().chain([&self.main]);
         if all().all(ProgressBar::is_finished) {
-            // The cursor is at the end of the last bar.
+            // Move the cursor from the end of the last bar to a new line.
             return note("");
         }
         all().for_each(ProgressBar::disable_steady_tick);
@@ -257,7 +258,7 @@ impl LiveDisplay {
     }
 }
 
-/// The columns for the bar of a sub-query, behind its indentation.
+/// Returns the number of columns for the bar of a sub-query, after its indentation.
 fn bar_width() -> usize {
     terminal_width().saturating_sub(2)
 }

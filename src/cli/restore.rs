@@ -43,7 +43,7 @@ fn as_json(work: &SavedWork) -> Value {
     })
 }
 
-/// Describes in a few words what the saved work consists of.
+/// Describes the saved work in a few words, such as its number of commits.
 fn content(work: &SavedWork) -> String {
     let mut parts = Vec::new();
     if work.tip.is_some() {
@@ -67,7 +67,7 @@ fn write_line(work: &SavedWork, out: &mut dyn Write) -> Result<(), Failure> {
         content(work),
         terminal_text::escape(work.branch.as_deref().unwrap_or("-")),
     )?;
-    // Agents write the subjects. The ref shows which commit to look at.
+    // An agent may have written the subject, so shorten it and make it safe for the terminal.
     if let Some(saved) = work.refs().next() {
         writeln!(out, "    {}", terminal_text::one_line(terminal_text::before(&saved.subject, 100)))?;
     }

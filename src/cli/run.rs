@@ -23,7 +23,8 @@ use crate::outcome::{ErrorKind, RunResult, duration};
 use crate::policy::{Budget, Config, Policy, Severity};
 use crate::transcript::{Line, Observer, runs_dir};
 
-/// Runs the command, here or in the background (`--detach`), or only prints the plan of the run (`--dry-run`).
+/// Runs the command, in this process or in the background (`--detach`), or only prints the plan of the run
+/// (`--dry-run`).
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
     if !arguments.detach {
         return run_with(arguments, |policy| policy, out).map(|(exit, _)| exit);
@@ -36,7 +37,8 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     }
 }
 
-/// Like [`run`], but changes the policy before the run. Also returns the run's id if the command was started.
+/// Runs the command in this process, under the policy that `change` returns, or only prints the plan of the run
+/// (`--dry-run`). Also returns the run's id if guard started the command.
 pub(super) fn run_with(
     arguments: &args::Run,
     change: impl FnOnce(Policy) -> Policy,
@@ -46,8 +48,8 @@ pub(super) fn run_with(
     run_or_plan(arguments, change, None, &mut started, out).map(|exit| (exit, started))
 }
 
-/// Runs the command, or only prints the plan of the run. In the background, `notifier` tells the caller when the
-/// command has started.
+/// Runs the command, or only prints the plan of the run. If the run is in the background, `notifier` tells the
+/// calling process when the command has started.
 fn run_or_plan(
     arguments: &args::Run,
     change: impl FnOnce(Policy) -> Policy,
@@ -56,11 +58,11 @@ fn run_or_plan(
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
     let form = Form::from_args(arguments);
-    // First, so that no copy of the environment contains a key.
+    // Take the keys out of the environment first, so that no later copy of the environment contains them.
     let (config, keys) = configuration()?;
     let (arguments, policy) = match with_defaults(arguments, &config) {
         Ok((arguments, policy)) => (arguments, change(policy)),
-        // Callers that read JSON get this as a result, too.
+        // Callers that read JSON get this error as a result, too.
         Err(Failure::Usage { message, hint }) if form != Form::PassThrough => {
             let duration = duration(Duration::ZERO);
             let result = RunResult { duration, ..failure_result(ErrorKind::ConfigError, &message) };
@@ -85,7 +87,7 @@ fn run_or_plan(
         return Ok(Exit::OwnFailure);
     }
     let needs_keys = arguments.require_keys || profile.as_ref().is_some_and(|profile| profile.asks_model);
-    // A missing program is the clearer problem, and the plan reports it.
+    // If the program is missing, skip this check: the plan reports that clearer problem.
     if needs_keys && agent_run::is_installed(&request.command) {
         let is_set = |name: &str| request.key_variables.iter().any(|known| known == name);
         if let Some(missing) = missing_key(&request.options.presets, &request.config, is_set) {
@@ -111,7 +113,7 @@ fn run_or_plan(
     if let Some(Err(error)) = arguments.dir.as_deref().map(launch::check_links) {
         return report_plan_error(&request, &error, form, out);
     }
-    // Before any program is searched for on PATH.
+    // Exclude programs in the run's directory before guard searches PATH for any program.
     launch::distrust(&request.folder);
     let run_id = run_id();
     if arguments.dry_run {
@@ -136,7 +138,8 @@ fn run_or_plan(
     });
     let mut streams = streams(form, reader)?;
     if notifier.is_some() {
-        // The transcript has the output. Standard error is only for what guard says before the command starts.
+        // The transcript contains the command's output. Standard error is only for guard's messages before the
+        // command starts.
         (streams.output, streams.error) = (None, None);
     }
     let mut launch = Launch::new(request, run_id)?;
@@ -157,7 +160,7 @@ fn run_or_plan(
         Err(error) => return report_plan_error(&launch.request, &error, form, out),
     };
     let not_started = result_before_start(&planned.plan);
-    // A person reads one line at the beginning and one at the end; programs and logs get the whole summary.
+    // A person gets one line at the beginning and one at the end; programs and logs get the whole summary.
     let is_seen_by_a_person = form == Form::PassThrough && io::stderr().is_terminal();
     let one_line = is_seen_by_a_person && !super::logging::is_verbose();
     if has_terminal && !arguments.quiet {
@@ -182,7 +185,8 @@ fn run_or_plan(
     }
 }
 
-/// True if a person is at the terminal, who ends a run that takes too long. Only limits on the command line count then.
+/// Returns true if a person is at the terminal and can end a run that takes too long. Then guard applies only the
+/// time limits on the command line.
 fn is_attended(arguments: &args::Run) -> bool {
     Form::from_args(arguments) == Form::PassThrough && io::stdin().is_terminal()
 }
@@ -213,8 +217,8 @@ fn with_defaults(arguments: &args::Run, config: &Config) -> Result<(args::Run, P
     Ok((arguments, policy))
 }
 
-/// Returns the plan for a run of `/bin/true` in the current directory, for answering questions about what a run may
-/// access.
+/// Returns the plan for a run of `/bin/true` in the current directory, from which guard answers questions about what
+/// a run may access.
 pub(super) fn plan_here(policy: Option<&str>) -> Result<LaunchPlan, Failure> {
     let parsed = <args::Cli as clap::Parser>::try_parse_from(["guard", "run", "--", "/bin/true"]);
     let Ok(args::Cli { command: args::Command::Run(mut arguments), .. }) = parsed else {
@@ -237,8 +241,8 @@ pub(super) fn plan_here(policy: Option<&str>) -> Result<LaunchPlan, Failure> {
     })
 }
 
-/// Returns the policy for answering questions: the one that the user named, or the one that runs in the current
-/// directory would use.
+/// Returns the policy with which guard answers questions: the one that the user named, or the one that runs in the
+/// current directory would use.
 pub(super) fn policy_here(named: Option<&str>) -> Result<Policy, Failure> {
     let config = user_config()?;
     let directory = std::env::current_dir().unwrap_or_default();
@@ -285,14 +289,15 @@ fn run_id() -> String {
     uuid::Uuid::now_v7().to_string()
 }
 
-/// Reads the user's configuration, and takes the API keys out of the environment.
+/// Reads the user's configuration, and removes the API keys from the environment.
 pub(super) fn configuration() -> Result<(Config, Keys), Failure> {
     let config = user_config()?;
     let keys = Keys::take(&config);
     Ok((config, keys))
 }
 
-/// Reads the user's configuration.
+/// Reads the user's configuration file; without a file, returns the defaults. Fails if a section `[agent.NAME]` names
+/// an agent for which guard cannot copy a login.
 pub(super) fn user_config() -> Result<Config, Failure> {
     let config = match Config::place() {
         Some(place) => Config::read(&place)
@@ -343,7 +348,7 @@ fn request(
     for pair in &arguments.env {
         let bytes = pair.as_bytes();
         let Some(at) = bytes.iter().position(|&byte| byte == b'=').filter(|&at| at > 0) else {
-            // A bare name passes the caller's own value.
+            // A name without `=` passes the caller's own value.
             let kept = keys.others(&[]).into_iter().find(|(name, _)| name == pair).map(|(_, value)| value);
             let value = std::env::var_os(pair).or(kept).ok_or_else(|| {
                 Failure::usage(
@@ -367,7 +372,7 @@ fn request(
     let of_agent = of_agent.filter(|preset| !arguments.preset.contains(preset));
     let requested_presets: Vec<String> = arguments.preset.iter().chain(of_agent).cloned().collect();
     let hosts_of_agent = profile.map(|profile| profile.adapter.hosts()).unwrap_or_default();
-    // A key that no gateway uses is a variable like any other.
+    // A key that no gateway of this run uses is treated like any other variable.
     let presets = policy.network.presets.iter().chain(&requested_presets);
     let gateways = presets.filter_map(|name| crate::policy::preset(name)).flat_map(|preset| preset.gateway);
     let kept: Vec<&str> = gateways
@@ -422,7 +427,8 @@ fn request(
     })
 }
 
-/// Parses the `PATH=TEXT` values of `--home-file`. Each path must be relative to the home directory and without `..`.
+/// Parses the `PATH=TEXT` values of `--home-file`. Each path must be relative to the home directory and must not
+/// contain `..`.
 fn home_files(given: &[String]) -> Result<Vec<(PathBuf, String)>, Failure> {
     let file = |given: &String| {
         let (path, text) = given.split_once('=')?;
@@ -483,14 +489,14 @@ fn observer(form: Form) -> Option<Observer> {
     if form != Form::Stream {
         return None;
     }
-    // Not through the standard library's line buffer, which would split long lines into two writes.
+    // Do not use the standard library's line buffer, which would split long lines into two writes.
     let out = io::stdout().as_fd().try_clone_to_owned().ok()?;
     let mut whole = Vec::new();
     Some(Box::new(move |line: &Line<'_>| {
         whole.clear();
         whole.extend_from_slice(line.json);
         whole.push(b'\n');
-        // A missing reader must not end the run: the transcript has everything.
+        // A closed pipe must not end the run, because the transcript records everything.
         let _ = launch::write_to_caller(&out, &whole);
     }))
 }

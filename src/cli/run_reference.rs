@@ -1,5 +1,6 @@
-//! Finds the run that a user names: by its id, the beginning or end of an id, its branch, its name, `@` or a path. Also
-//! makes the short ids that tables print. Every command with a RUN argument uses this, and it changes nothing.
+//! Finds the run that a user names: by its id, the beginning or end of an id, its branch, its name, `@` or a path.
+//! Also opens its transcript and computes the short ids that tables print. Every command with a RUN argument uses this
+//! module, which changes nothing.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,16 +13,16 @@ use crate::terminal_text;
 use crate::transcript::{FindError, Run, Store};
 use crate::workspace::{Repository, main_directory};
 
-/// The minimum length of the ids that tables print. Text of at least this length that can be part of an id is looked up
-/// as an id before it is looked up as a name.
+/// The minimum length of the ids that tables print. If a text of at least this length may be part of an id, guard
+/// looks for an id before it looks for a name.
 const SHORTEST_ID: usize = 8;
 /// The maximum number of candidates that an error message lists.
 const MOST_LISTED: usize = 10;
-/// The maximum length of text for which guard suggests similar names. Longer text is no typing error, and comparing it
-/// would be slow.
+/// The maximum length of text for which guard suggests similar names. Longer text is hardly a typing error, and
+/// comparing it would be slow.
 const LONGEST_TYPED: usize = 64;
 
-/// A run that the user may have named, with what it can be named by.
+/// A run that the user may have named, with its id, branch and repository.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Candidate {
     pub(super) id: String,
@@ -71,7 +72,7 @@ fn find_in(store: &Store, reference: &str) -> Result<Run, Failure> {
             None => Err(no_such_position(reference)),
         };
     }
-    // An id is found without reading the other runs.
+    // Look for an id first, which does not require reading the other runs.
     let ids: Vec<Candidate> =
         store.ids()?.into_iter().map(|id| Candidate { id, ..Candidate::default() }).collect();
     if let [only] = matching_ids(reference, &ids).as_slice()
@@ -114,7 +115,7 @@ pub(super) fn pick(reference: &str, candidates: &[Candidate]) -> Result<usize, F
     only_one(reference, &ids, candidates)
 }
 
-/// Returns the position in the list of runs that `@` or `@N` stands for, counted from 1.
+/// Returns the position in the list of runs, counted from 1, that `@` or `@N` means.
 fn position(reference: &str) -> Option<usize> {
     match reference.strip_prefix('@')? {
         "" => Some(1),
@@ -122,8 +123,8 @@ fn position(reference: &str) -> Option<usize> {
     }
 }
 
-/// Returns true if text is long enough for an id and has only characters of ids. Shorter text, such as `add`, is more
-/// likely a name.
+/// Returns true if text is long enough for an id and contains only characters of ids. Shorter text, such as `add`, is
+/// more likely a name.
 fn can_be_id(reference: &str) -> bool {
     reference.len() >= SHORTEST_ID && reference.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
@@ -140,8 +141,8 @@ fn matching_ids(reference: &str, candidates: &[Candidate]) -> Vec<usize> {
     matching(&|id| id.starts_with(reference) || id.ends_with(reference))
 }
 
-/// Returns the newest run on each branch for which `is_meant` is true. Earlier runs on the same branch are part of its
-/// history.
+/// Returns the newest run on each branch for which `is_meant` is true. Leaves out earlier runs on the same branch,
+/// because a user who names a branch means its newest run.
 fn newest_of_each_branch(candidates: &[Candidate], is_meant: &dyn Fn(&str) -> bool) -> Vec<usize> {
     let mut found: Vec<usize> = Vec::new();
     for (index, candidate) in candidates.iter().enumerate() {
@@ -243,7 +244,8 @@ fn no_such_position(reference: &str) -> Failure {
     )
 }
 
-/// Returns the shortest ending of each id, of at least 8 characters, that no other id has.
+/// Returns a short form of each id: its shortest ending of 8, 12, 16 or 24 characters that no other id has, or else the
+/// whole id.
 pub(super) fn short_ids<'a>(ids: &[&'a str]) -> HashMap<&'a str, &'a str> {
     let mut short = HashMap::with_capacity(ids.len());
     let mut left = ids.to_vec();
@@ -296,7 +298,7 @@ mod tests {
             ("0197f0a0-0000-7000-8000-0000cccccccc", 3),
             ("task/x", 0),
             ("x", 0),
-            // The name, not the end of an id.
+            // `add` is a name here, not the end of an id.
             ("add", 1),
         ] {
             assert_eq!(picked(reference), Ok(found), "{reference}");

@@ -1,4 +1,4 @@
-//! What `guard run` prints at the end of a run: the result as JSON, or a summary for the user.
+//! The output of `guard run` at the end of a run: the result as JSON, or a summary for the user.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -50,7 +50,8 @@ pub(super) fn report_plan_error(
     Ok(exit)
 }
 
-/// Reports that the worktree of a run cannot be created. The run was not started, and guard has left nothing behind.
+/// Reports that guard cannot create the worktree of a run. guard has not started the run, and has left nothing
+/// behind.
 pub(super) fn report_workspace_problem(
     request: &RunRequest,
     problem: &WorkspaceProblem,
@@ -61,7 +62,7 @@ pub(super) fn report_workspace_problem(
     Ok(problem.exit)
 }
 
-/// Prints a result that says that the run was not started, and why.
+/// Prints a result that says why guard did not start the run.
 pub(super) fn print_not_started(
     request: &RunRequest,
     kind: ErrorKind,
@@ -80,7 +81,7 @@ pub(super) fn print_not_started(
     print_failure(&result, hint, form, out)
 }
 
-/// Returns the result of a run that has not begun. It contains only what the plan says.
+/// Returns the result of a run that has not begun. The result contains only data from the plan.
 pub(super) fn result_before_start(plan: &LaunchPlan) -> RunResult {
     RunResult {
         tool: plan.program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
@@ -158,7 +159,7 @@ pub(super) fn report(
     let result = &finished.result;
     if form == Form::PassThrough {
         if !quiet && one_line {
-            // A program that reads the output, such as a pager, may own the terminal now: disturb it only with news.
+            // Standard output may be a pager, which now uses the terminal. Print the line only if it contains news.
             if io::stdout().is_terminal() || terminal_summary::has_news(result) {
                 note(&terminal_summary::ending(result));
             }
@@ -189,7 +190,7 @@ pub(super) fn exit_of(result: &RunResult) -> Exit {
     }
 }
 
-/// Returns true if guard ended the run because of a limit. guard prints this even if the user wants no summary.
+/// Returns true if guard ended the run because of a limit. guard reports this even if the user wants no summary.
 fn is_ended_by_limit(result: &RunResult) -> bool {
     let limits = [
         ErrorKind::IdleTimeout,
@@ -273,11 +274,12 @@ fn refusal(denial: &Denial) -> String {
     }
 }
 
-/// Returns the hosts that the run was refused, in one line for a summary that does not list every denial.
+/// Returns one line with the hosts that the run was not allowed to reach, for a summary that does not list every
+/// denial.
 fn refused_hosts(result: &RunResult) -> Option<String> {
     let refused: Vec<&HostTraffic> = result.network.iter().filter(|host| host.refused > 0).collect();
     let shown = |host: &&HostTraffic| match host.port {
-        // The name was only looked up.
+        // Port 0 means that the run only resolved the name.
         0 => terminal_text::replace(&host.host),
         port => format!("{}:{port}", terminal_text::replace(&host.host)),
     };
@@ -297,8 +299,8 @@ fn bytes(count: u64) -> String {
     }
 }
 
-/// Returns the shortest text that names a run for `guard diff` and `guard apply`: `@` if the run is the newest one in
-/// its repository, otherwise its branch.
+/// Returns the shortest text that identifies a run for `guard diff` and `guard apply`: `@` if the run is the newest
+/// one in its repository, otherwise its branch.
 fn reference(run_id: &str, branch: &str) -> String {
     let newest = || {
         let runs = runs_dir().ok()?;
@@ -309,7 +311,7 @@ fn reference(run_id: &str, branch: &str) -> String {
     if is_newest { "@".to_string() } else { branch.to_string() }
 }
 
-/// Lines that tell the user what happened to the run's branch, and what to do next.
+/// Returns lines about what happened to the run's branch, and what the user can do next.
 fn worktree_lines(result: &RunResult) -> Vec<String> {
     let Some(worktree) = &result.worktree else { return Vec::new() };
     let mut lines = Vec::new();

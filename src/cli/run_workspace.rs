@@ -12,10 +12,10 @@ use crate::policy::Policy;
 use crate::terminal_text;
 use crate::workspace::{KeepPolicy, Limits, Repository, Request, Workspace, WorkspaceError, is_path_inside};
 
-/// The maximum number of paths that a line names.
+/// The maximum number of paths that a message lists in one line.
 const MOST_LISTED: usize = 6;
 
-/// Joins paths into a line of text that names at most `MOST_LISTED` of them.
+/// Joins paths into one line of text. Lists at most `MOST_LISTED` of them.
 fn listed(paths: &[&Path]) -> String {
     let shown = paths.iter().take(MOST_LISTED).map(|path| terminal_text::replace(&path.to_string_lossy()));
     let mut line = shown.collect::<Vec<_>>().join(", ");
@@ -42,7 +42,7 @@ pub(super) struct WorkspaceRequest<'a> {
 }
 
 impl WorkspaceRequest<'_> {
-    /// Creates the run's worktree, if the requested directory lies in a repository.
+    /// Creates the run's worktree, if the requested directory is in a repository.
     pub(super) fn open(&self) -> Result<OpenedWorkspace, WorkspaceProblem> {
         let Some(repository) = self.repository()? else {
             return Ok(OpenedWorkspace { task: None, folder: self.folder.to_path_buf() });
@@ -73,7 +73,7 @@ impl WorkspaceRequest<'_> {
         Ok(OpenedWorkspace { folder, task: Some(task) })
     }
 
-    /// Returns what `open` would create, for display. Creates nothing.
+    /// Returns the worktree that `open` would create, for display. Creates nothing.
     pub(super) fn planned(&self) -> Result<Option<(Checkout, PathBuf)>, WorkspaceProblem> {
         let Some(repository) = self.repository()? else { return Ok(None) };
         let (place, here) = self.place(&repository)?;
@@ -119,8 +119,8 @@ impl WorkspaceRequest<'_> {
         Ok(Some(Repository { trusted: self.arguments.trust_repository, ..repository }))
     }
 
-    /// Returns the worktree or repository to start from, and whether the run works in it (true) or in a new worktree
-    /// (false).
+    /// Returns the worktree or repository from which the run starts. The flag is true if the run works in it, and
+    /// false if guard creates a new worktree.
     fn place(&self, repository: &Repository) -> Result<(Repository, bool), WorkspaceProblem> {
         let args::Run { branch: Some(branch), worktree: Some(worktree), name, .. } = self.arguments else {
             return Ok((repository.clone(), self.arguments.here));
@@ -158,7 +158,7 @@ impl WorkspaceRequest<'_> {
         }
     }
 
-    /// Checks whether the paths of `--copy` and `--link` can be brought into the worktree.
+    /// Checks that guard can copy or link the paths of `--copy` and `--link` into the worktree.
     fn check_named_paths(&self, repository: &Repository) -> Result<(), WorkspaceProblem> {
         let named = [("--copy", &self.arguments.copy), ("--link", &self.arguments.link)];
         for (option, path) in
@@ -220,7 +220,7 @@ impl WorkspaceRequest<'_> {
         }
     }
 
-    /// Returns true if options were given that only make sense in a repository.
+    /// Returns true if the user gave options that only make sense in a repository.
     fn is_about_a_repository(&self) -> bool {
         let args::Run { name, base, here, branch, auto, keep, discard, copy, link, .. } = self.arguments;
         let names_paths = !copy.is_empty() || !link.is_empty();
@@ -245,7 +245,7 @@ impl WorkspaceRequest<'_> {
     }
 }
 
-/// Why a run gets no worktree, and what the user can do.
+/// Why guard cannot create a run's worktree, and what the user can do.
 pub(super) struct WorkspaceProblem {
     pub(super) kind: ErrorKind,
     pub(super) message: String,
@@ -263,7 +263,7 @@ impl From<WorkspaceError> for WorkspaceProblem {
             _ => ErrorKind::InvalidInput,
         };
         let exit = match error {
-            // The same exit code as for a run that the signal ended.
+            // Use the same exit code as for a run that the signal ended.
             WorkspaceError::Interrupted(signal) => Exit::Code(128 + signal as u8),
             _ => Exit::OwnFailure,
         };

@@ -1,5 +1,5 @@
-//! `guard runs` and `guard ps`: list the records of runs and delete old ones. A record that is needed to find commits
-//! or a worktree is never deleted.
+//! `guard runs` and `guard ps`: list the records of runs and delete old ones. guard never deletes a record that the
+//! user needs to find commits or a worktree.
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
@@ -21,11 +21,11 @@ use crate::terminal_text;
 use crate::transcript::{Run, RunState, Store};
 use crate::workspace::{Record, Repository, State, main_directory};
 
-/// The age from which `guard runs prune` deletes runs by default.
+/// The minimum age of runs that `guard runs prune` deletes by default.
 const DEFAULT_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// The number of runs that guard lists on a terminal by default.
 const SHOWN_ON_TERMINAL: usize = 20;
-/// The maximum number of files of one run that are counted for its size. A run in progress can have very many files.
+/// The maximum number of files of one run that guard counts for its size. A run in progress can have very many files.
 const MOST_COUNTED_FILES: usize = 2_000;
 
 pub(super) fn run(args: &Runs, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -64,7 +64,7 @@ pub(super) fn run(args: &Runs, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// `guard ps`: lists the runs that are running.
+/// Carries out `guard ps`: lists the runs that are running.
 pub(super) fn ps(args: &Ps, out: &mut dyn Write) -> Result<Exit, Failure> {
     let store = store()?;
     let runs = store.running()?;
@@ -96,13 +96,13 @@ fn is_in_repository(run: &Run, repository: &Repository) -> bool {
     if let Some(directory) = run.repository() {
         return directory == main_directory(&repository.common_dir);
     }
-    // A run without a worktree, or one that an older guard recorded.
+    // The run has no worktree, or an older version of guard recorded it.
     let is_inside = |top: &Path| run.directory().is_some_and(|directory| directory.starts_with(top));
     repository.toplevel.as_deref().is_some_and(is_inside)
         || Record::read(&run.folder).is_ok_and(|record| record.common_dir == repository.common_dir)
 }
 
-/// Returns how a run ended, or what it is doing, in one or two words.
+/// Returns the state of a run in one or two words: how it ended, or that it is running.
 pub(super) fn outcome(run: &Run) -> &'static str {
     let Some(result) = run.last.as_ref().map(|event| &event.data) else {
         return match run.state {
@@ -233,8 +233,8 @@ fn write_table(
     table::write(columns, table::width(), out)
 }
 
-/// Returns the branch of a run, for the table. If the name of the branch ends with the run's id, the id is left out,
-/// because the first column shows it.
+/// Returns the branch of a run for the table. Leaves out the run's id at the end of the branch, because the first
+/// column shows it.
 fn branch(run: &Run) -> Option<String> {
     let branch = run.branch()?;
     Some(match branch.strip_suffix(run.id.as_str()) {
@@ -286,7 +286,7 @@ pub(super) fn size(bytes: u64) -> String {
 
 /// Parses an age such as `30d`, which was given as the value of `option`.
 pub(super) fn parse_age(option: &str, text: &str) -> Result<SignedDuration, Failure> {
-    // A number alone would be seconds. Who types `30` means days, and would lose every run.
+    // A number alone would mean seconds. A user who types `30` means days, and would lose every run.
     let has_unit = text.trim().ends_with(|last: char| last.is_ascii_alphabetic());
     let age = TimeLimit::parse(text).filter(|_| has_unit).and_then(|age| i64::try_from(age.0).ok());
     age.map(SignedDuration::from_secs).ok_or_else(|| {
@@ -307,7 +307,7 @@ fn prune(
 ) -> Result<(), Failure> {
     let now = Timestamp::now();
     let old = |run: &&Run| run.finished().is_some_and(|end| now.duration_since(end) >= age);
-    // The list starts with the newest. Unfinished runs do not count among those to keep.
+    // The newest run comes first. Unfinished runs do not count towards the number of runs to keep.
     let finished = runs.iter().filter(|run| run.state == RunState::Finished);
     let (mut count, mut freed) = (0, 0);
     for run in finished.skip(keep).filter(old).filter(|run| !holds_work(run)) {
@@ -334,7 +334,7 @@ fn prune(
     Ok(())
 }
 
-/// Removes what killed runs left behind: temporary files, and directories of runs that never began.
+/// Removes temporary files of killed runs, and directories of runs that never began.
 fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io::Result<()> {
     let scratch = std::env::temp_dir();
     for run in runs {
@@ -354,8 +354,8 @@ fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io:
     Ok(())
 }
 
-/// Returns true if a run's worktree still exists, or the run has commits that exist nowhere else. The run's record is
-/// needed to find them.
+/// Returns true if a run's worktree still exists, or if the run's directory has commits or files that exist nowhere
+/// else. The user needs the run's record to find them.
 pub(super) fn holds_work(run: &Run) -> bool {
     if !Record::exists(&run.folder) {
         return false;
@@ -364,8 +364,8 @@ pub(super) fn holds_work(run: &Run) -> bool {
     run.folder.join("git").exists() || Record::read(&run.folder).map_or(true, is_open)
 }
 
-/// Returns the size of a run's files in bytes. Counts at most [`MOST_COUNTED_FILES`] files, and those that cannot be
-/// read as zero.
+/// Returns the total size of a run's files in bytes. Counts at most [`MOST_COUNTED_FILES`] files. Files that cannot
+/// be read count as zero.
 pub(super) fn disk_use(folder: &Path) -> u64 {
     let (mut bytes, mut counted) = (0, 0);
     let mut folders = vec![folder.to_path_buf()];

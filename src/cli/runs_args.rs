@@ -28,7 +28,7 @@ pub(crate) struct Runs {
     /// Only runs in the repository of this directory [default without a value: the current directory]
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = ".")]
     pub(crate) repo: Option<PathBuf>,
-    /// Only runs that failed, reached a limit or were cut off
+    /// Only runs that failed, reached a limit, or were cut off because guard was killed
     #[arg(long)]
     pub(crate) failed: bool,
     /// Only runs that are running
@@ -86,10 +86,10 @@ pub(crate) struct Stop {
     /// The runs: ids, unique beginnings or ends of ids, branches, names, or `@` for the newest
     #[arg(value_name = "RUN", required_unless_present = "all")]
     pub(crate) runs: Vec<String>,
-    /// Every run that is running
+    /// Stop every run that is running
     #[arg(long, conflicts_with = "runs")]
     pub(crate) all: bool,
-    /// End the commands at once, without the five seconds
+    /// End the commands at once, instead of giving them five seconds to exit
     #[arg(long)]
     pub(crate) now: bool,
     /// Wait at most this long for the runs to end: seconds, or a time such as 5m

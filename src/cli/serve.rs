@@ -1,4 +1,4 @@
-//! `guard serve`: serves batches over HTTP, and works on their tasks.
+//! `guard serve`: serves batches and conversations over HTTP, and works on the tasks of batches.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ use crate::launch;
 use crate::serve::{ConversationService, Listener, ServeConfig, Socket, serve};
 use crate::sys::process::exit_now;
 
-/// The exit code after a second signal.
+/// The exit code of guard after a second signal.
 const INTERRUPTED: i32 = 130;
 
 pub(super) fn run(args: &ServeArgs, _: &mut dyn Write) -> Result<Exit, Failure> {
@@ -26,7 +26,8 @@ pub(super) fn run(args: &ServeArgs, _: &mut dyn Write) -> Result<Exit, Failure> 
     let types = load_types()?;
     let accepted_types = accepted_types(args, &types)?;
     let place = Arc::new(QueuePlace::find(&args.store)?);
-    // A queue that cannot be opened is an error now, not at the first request.
+    // Open the queue once now, so that a queue that cannot be used is an error at the start and not at the first
+    // request.
     drop(place.open()?);
     let listener = listen(args, &place)?;
     let (stop, worker_stop) = (Stop::default(), StopFlag::default());
@@ -50,7 +51,7 @@ pub(super) fn run(args: &ServeArgs, _: &mut dyn Write) -> Result<Exit, Failure> 
     Ok(Exit::Success)
 }
 
-/// Returns the types that `--type` names; `None` means all.
+/// Returns the names of the task types given with `--type`; `None` means all types.
 fn accepted_types(args: &ServeArgs, types: &TaskTypes) -> Result<Option<BTreeSet<String>>, Failure> {
     for name in &args.types {
         types.get(name).map_err(|failure| {
@@ -60,7 +61,7 @@ fn accepted_types(args: &ServeArgs, types: &TaskTypes) -> Result<Option<BTreeSet
     Ok((!args.types.is_empty()).then(|| args.types.iter().cloned().collect()))
 }
 
-/// Listens where the options say, and tells the user where that is.
+/// Listens on the address or the socket of the options, and prints it for the user.
 fn listen(args: &ServeArgs, place: &QueuePlace) -> Result<Listener, Failure> {
     if let Some(path) = &args.socket {
         let socket = Socket::on(path)
@@ -79,7 +80,7 @@ fn listen(args: &ServeArgs, place: &QueuePlace) -> Result<Listener, Failure> {
     Ok(Listener::Loopback(listening, token))
 }
 
-/// Starts a worker in a thread. If it ends before it is asked to, the server ends too.
+/// Starts a worker in a thread. If the worker ends before it is asked to, the server ends too.
 fn start_worker(
     args: &ServeArgs,
     place: &QueuePlace,
@@ -101,7 +102,7 @@ fn start_worker(
     Ok(std::thread::Builder::new().name("worker".to_string()).spawn(work)?)
 }
 
-/// Stops the server when it is dropped, also by a panic.
+/// Stops the server when this value is dropped, even by a panic.
 struct StopOnDrop(Stop);
 
 impl Drop for StopOnDrop {

@@ -1,5 +1,5 @@
-//! `guard stop`: asks the guard processes of runs to end them, and waits until they have. Signals only a process that
-//! holds the lock on the run's transcript.
+//! `guard stop`: ends runs. Sends SIGTERM to the guard process of each run, and waits until the runs have ended. Sends
+//! the signal only to a process that holds the lock on the run's transcript.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ pub(super) fn run(args: &Stop, out: &mut dyn Write) -> Result<Exit, Failure> {
     let ids = store.ids()?;
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let short = short_ids(&ids);
-    // All are asked before any is waited for.
+    // Ask all runs to end before waiting for the first.
     let problems: Vec<Option<String>> = runs.iter().map(|run| ask_to_end(run, args.now)).collect();
     let deadline = Instant::now().checked_add(Duration::from_secs(args.wait));
     let mut exit = Exit::Success;
@@ -71,7 +71,7 @@ pub(super) fn run(args: &Stop, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// Signals the run's supervisor to end the run. Returns the reason if that is not possible.
+/// Sends a signal to the run's guard process to end the run. Returns the reason if that is not possible.
 fn ask_to_end(run: &Run, now: bool) -> Option<String> {
     match run.state {
         RunState::Finished | RunState::Unfinished => return None,
@@ -82,20 +82,20 @@ fn ask_to_end(run: &Run, now: bool) -> Option<String> {
         RunState::Running => {}
     }
     let Some(pid) = run.supervisor_pid() else {
-        // It may have ended in the meantime.
+        // The run may have ended in the meantime.
         return run.is_running().then(|| {
             "its guard process is not visible here; stop it where it was started, such as in its container"
                 .to_string()
         });
     };
-    // The second signal ends the time that the command has after the first.
+    // After the first signal, the command has some time to end. The second signal ends it at once.
     for _ in 0..if now { 2 } else { 1 } {
         match kill(Pid::from_raw(pid), Signal::SIGTERM) {
             Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
             Err(error) => return Some(format!("cannot signal its guard process {pid}: {error}")),
         }
         if now {
-            // Two pending signals of the same kind would be one.
+            // Wait, because the kernel would merge two pending signals of the same kind.
             std::thread::sleep(POLL_INTERVAL * 5);
         }
     }

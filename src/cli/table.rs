@@ -1,14 +1,14 @@
-//! Tables that fit the width of the terminal. Columns are left out in a fixed order until the rest fits, and texts that
-//! are still too long are cut.
+//! Prints tables that fit the width of the terminal. Leaves out columns in a fixed order until the rest fits, and
+//! shortens texts that are still too long.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
 /// The width of tables if there is no terminal.
 const DEFAULT_WIDTH: usize = 80;
-/// The minimum width of the last column. Other columns are left out until the last one has this width.
+/// The minimum width of the last column. The table leaves out other columns until the last one has this width.
 const NARROWEST_LAST: usize = 12;
-/// The minimum width of a column when the table is shrunk to fit.
+/// The minimum width to which a table shrinks a column.
 const NARROWEST: usize = 8;
 const GAP: usize = 2;
 
@@ -17,11 +17,12 @@ pub(super) struct Column {
     pub(super) title: &'static str,
     pub(super) cells: Vec<String>,
     pub(super) is_number: bool,
-    /// The maximum width of the column. Longer cells are cut.
+    /// The maximum width of the column. The table shortens longer cells.
     pub(super) widest: usize,
-    /// Whether the column may become narrower than its cells need, if there is no room.
+    /// Whether the table may make the column narrower than its cells if there is no room.
     pub(super) shrinks: bool,
-    /// The order in which columns are left out if there is no room: the highest number first. 0 means never.
+    /// The order in which the table leaves out columns if there is no room: the highest number first, and never a
+    /// column with 0.
     pub(super) leave_out: u8,
 }
 
@@ -94,7 +95,7 @@ fn write_row(cells: &[String], columns: &[Column], widths: &[usize], out: &mut d
     writeln!(out, "{}", line.trim_end())
 }
 
-/// Cuts text to at most `width` characters. The last character of text that was cut is `…`.
+/// Shortens text to at most `width` characters. Shortened text ends with `…`.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_string();

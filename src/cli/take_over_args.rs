@@ -55,7 +55,8 @@ pub(crate) struct Apply {
     /// Change only your working tree and index; commit nothing
     #[arg(long)]
     pub(crate) uncommitted: bool,
-    /// The message of the commit that guard makes: of the squashed work, or of what the run left uncommitted, or of the merge
+    /// The message of the commit that guard creates for squashed work, for changes that the run left uncommitted, or
+    /// for a merge
     #[arg(long, short, value_name = "MESSAGE", conflicts_with = "uncommitted")]
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) message: Option<String>,
@@ -98,7 +99,7 @@ pub(crate) struct Restore {
     /// The branch to create [default: restored/ and the name of the run]
     #[arg(long, value_name = "NAME", requires = "name")]
     pub(crate) branch: Option<String>,
-    /// Remove what was saved longer ago than this: 12h, 30d, 8w
+    /// Remove saved work that is older than this: 12h, 30d, 8w
     #[arg(long, value_name = "TIME", conflicts_with_all = ["name", "list"])]
     pub(crate) expire: Option<String>,
     /// With --expire: only show what would be removed

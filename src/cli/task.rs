@@ -1,5 +1,5 @@
-//! `guard task`: takes a request in a sentence and produces a reviewed branch; also lists, shows, resumes, decides,
-//! cancels and cleans tasks. The `pipeline` module does the work.
+//! `guard task`: turns a request in one sentence into a reviewed branch; also lists, shows, resumes, decides, cancels
+//! and cleans tasks. The `pipeline` module does the work.
 
 use std::io::Write;
 use std::path::Path;
@@ -26,12 +26,12 @@ use crate::policy::{Config, PolicyDirs};
 use crate::transcript::runs_dir;
 use crate::workspace::{Repository, Request, TaskTree, WorkspaceError};
 
-/// The hint in errors about tasks that cannot be read or written.
+/// The hint in errors about tasks that guard cannot read or write.
 const STATE_DIR_HINT: &str = "guard stores tasks below $XDG_STATE_HOME (default ~/.local/state): check free space and permissions there";
 
 const RESUME_HINT: &str = "fix the problem; `guard task resume` then continues the task";
 
-/// The maximum length of a request, in bytes. A longer request belongs in a file of the repository.
+/// The maximum length of a request, in bytes. Users should put a longer request into a file of the repository.
 const LONGEST_REQUEST: usize = 110 << 10;
 
 pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -123,8 +123,8 @@ fn begin(arguments: &Task, task_store: TaskStore, out: &mut dyn Write) -> Result
     ended
 }
 
-/// Returns the API key that is missing for an agent of this workflow, if any. Ignores agents that are not installed:
-/// that is the clearer problem, and the steps that use these agents report it.
+/// Returns the first API key that an agent of this workflow needs and that is missing. Ignores agents that are not
+/// installed, because the steps that use these agents report that clearer problem.
 fn missing_keys(
     workflow: &Workflow,
     agent: Option<&str>,
@@ -263,7 +263,7 @@ fn task_settings(
     })
 }
 
-/// Returns the test command from the options: empty for no tests, `None` if it is to be detected in the project.
+/// Returns the test command from the options: empty for no tests, `None` if guard should detect it in the project.
 fn test_command(arguments: &TaskTests) -> Result<Option<Vec<String>>, Failure> {
     if arguments.no_tests {
         return Ok(Some(Vec::new()));
@@ -323,7 +323,7 @@ fn plan_worktree(
                 let feat = tree.branch.strip_prefix(&prefix).unwrap_or(&name).to_string();
                 return Ok((feat, tree));
             }
-            // A name that the user chose is never replaced by another.
+            // If the user chose the name, guard does not replace it by another.
             Err(WorkspaceError::NameTaken { .. }) if arguments.name.is_none() => {}
             Err(error) => return Err(failed(error)),
         }
@@ -360,7 +360,7 @@ fn drive(
         _ => Form::Lines,
     };
     let cancel = Cancel::default();
-    // Before any other thread exists: a signal would end the process through a thread that does not block it.
+    // Do this before any other thread starts: a thread that does not block the signal would let it end the process.
     super::exec::cancel_on_signals(&cancel)?;
     let progress = TaskProgress::new(form);
     let ended = work(cancel, &mut |event| progress.show(&event));
@@ -401,9 +401,9 @@ fn own_failure(problem: &str, output: &TaskOutput, out: &mut dyn Write) -> Resul
 
 /// The step from which a task continues.
 enum ResumeFrom<'a> {
-    /// From the earlier step with this name.
+    /// The earlier step with this name.
     Step(&'a str),
-    /// From the step that the task has reached, with higher limits or another test command.
+    /// The step that the task has reached, with higher limits or another test command.
     CurrentStep(LimitOverrides, Option<Vec<String>>),
 }
 

@@ -1,4 +1,5 @@
-//! `guard task list`, `show`, `approve`, `reject`, `clean` and `cancel`: what can be done with a task besides running it.
+//! `guard task list`, `show`, `approve`, `reject`, `clean` and `cancel`: the commands for tasks, except those that
+//! run one.
 
 use std::io::Write;
 use std::path::Path;
@@ -31,8 +32,8 @@ pub(super) fn list(task_store: &TaskStore, as_json: bool, out: &mut dyn Write) -
     Ok(Exit::Success)
 }
 
-/// Returns the state of a task, as JSON. A task that is marked as running but has no worker was killed: its status is
-/// `interrupted`.
+/// Returns the state of a task as JSON. If a task is recorded as running but has no worker process, it was killed,
+/// and its status is `interrupted`.
 fn summary(task_store: &TaskStore, task: &TaskRow) -> Value {
     let is_alive = task.status == "running" && task_store.worker(&task.id).is_some();
     let status = if task.status == "running" && !is_alive { "interrupted" } else { &task.status };
@@ -140,7 +141,7 @@ pub(super) fn decide(
         );
         return Err(Failure::usage(message, "`guard task show` shows the state of the task"));
     };
-    // The first word of a verdict approves, the second rejects.
+    // The first word in the list of verdicts approves, the second rejects.
     let verdict = words.get(usize::from(!is_yes)).copied().unwrap_or_default().to_string();
     if !is_yes && feedback.trim().is_empty() {
         return Err(Failure::usage(
@@ -207,7 +208,7 @@ fn finished_tasks(journal: &Journal, is_meant: &dyn Fn(&Path) -> bool) -> Result
         |task: &TaskRow| matches!(Status::parse(&task.status), Some(Status::Succeeded | Status::Cancelled));
     let is_there = |task: &TaskRow| {
         let settings = serde_json::from_value::<TaskSettings>(task.setting.clone());
-        // A task without readable settings belongs to no repository.
+        // A task whose settings cannot be read counts as being in no repository.
         is_meant(settings.as_ref().map_or(Path::new(""), |settings| &settings.tree.common_dir))
     };
     let tasks = journal.tasks().map_err(failed)?.into_iter();

@@ -138,7 +138,7 @@ pub(crate) struct TaskBounds {
     /// The maximum time that agents work, for the whole task or for one step: seconds, or 90s, 5m, 2h; repeatable
     #[arg(long, value_name = "[STEP=]TIME", value_parser = parse_step_seconds, conflicts_with = "max_minutes")]
     pub(crate) max_duration: Vec<LimitArg<u64>>,
-    /// The same in minutes
+    /// The maximum time that agents work, in minutes, for the whole task or for one step; repeatable
     #[arg(long, value_name = "[STEP=]N", value_parser = parse_amount)]
     pub(crate) max_minutes: Vec<LimitArg<f64>>,
     /// The maximum number of times that each step, or this one step, may run; repeatable

@@ -1,4 +1,4 @@
-//! Shows a task's progress: lines for users, with an animated one on a terminal, or JSON events for programs.
+//! Shows a task's progress: as lines for users, with an animated line on a terminal, or as JSON events for programs.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,14 +11,14 @@ use crate::pipeline::TaskEvent;
 use crate::terminal_text;
 use crate::transcript::EventType;
 
-/// How the progress of a task is shown.
+/// How guard shows the progress of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Progress is shown as lines of text for users.
+    /// guard prints lines of text for users.
     Lines,
-    /// Progress is shown as JSON for programs, one object per line.
+    /// guard prints one JSON object per line, for programs.
     Events,
-    /// No progress is shown, only the result at the end.
+    /// guard shows no progress, and prints only the result at the end.
     Quiet,
 }
 
@@ -33,7 +33,7 @@ struct StatusLine {
     has_ended: bool,
 }
 
-/// Shows the progress of a task in one of these forms: text, JSON, or nothing.
+/// Shows the progress of a task as text or as JSON, or not at all.
 pub(super) struct TaskProgress {
     form: Form,
     status: Option<Arc<Mutex<StatusLine>>>,
@@ -47,7 +47,7 @@ impl TaskProgress {
         let status = (form == Form::Lines && is_terminal).then(|| {
             let status = Arc::new(Mutex::new(StatusLine::default()));
             let shared = status.clone();
-            // The thread ends with the process. If it cannot start, the line is just not animated.
+            // The thread ends with the process. If it cannot start, guard only does not animate the line.
             let _ = std::thread::Builder::new().name("live".to_string()).spawn(move || animate(&shared));
             status
         });
@@ -119,7 +119,7 @@ fn status_line(event: &TaskEvent) -> Option<String> {
     Some(format!("[{}]... {how}", event.message))
 }
 
-/// Redraws the animated line until the task has ended.
+/// Redraws the animated status line until the task has ended.
 fn animate(status: &Mutex<StatusLine>) {
     for frame in FRAMES.iter().cycle() {
         std::thread::sleep(Duration::from_millis(120));

@@ -1,13 +1,14 @@
-//! Filters recorded terminal output, so that only text and sequences that draw pass.
+//! Filters recorded terminal output, so that only text and drawing sequences reach the terminal.
 //!
-//! A recording holds bytes that an agent chose. Printed as they are, they could set the clipboard, make the terminal
-//! send replies that end up as input of the user's shell, or leave the mouse captured. Text, colours, cursor movement
-//! and screen changes pass. Nothing else may.
+//! A recording contains bytes that an agent chose. If guard printed them unchanged, they could set the clipboard,
+//! make the terminal send replies that the user's shell reads as input, or leave the mouse captured. The filter
+//! passes text, colours, cursor movement and screen changes, and nothing else.
 
-/// The longest control sequence that passes, in bytes. Drawing sequences are much shorter.
+/// The maximum length of a control sequence that the filter passes, in bytes. Drawing sequences are much shorter.
 const LONGEST: usize = 64;
 
-/// Private modes that make the terminal send input, or that leave it in a bad state if the recording is incomplete.
+/// The private modes that make the terminal send input, or that leave it in a bad state if the recording is
+/// incomplete.
 const INPUT_MODES: &[&str] = &[
     "9", "1000", "1001", "1002", "1003", "1004", "1005", "1006", "1007", "1015", "1016", "2004", "2031",
     "2048",
@@ -17,19 +18,19 @@ const INPUT_MODES: &[&str] = &[
 enum Place {
     #[default]
     Text,
-    /// Inside an escape sequence, after ESC; `sequence` holds the bytes that followed.
+    /// The next byte belongs to an escape sequence: ESC has been read, and `sequence` contains the bytes after it.
     Escape,
-    /// Inside a control sequence, after ESC [.
+    /// The next byte belongs to a control sequence, which begins with ESC [.
     Control,
-    /// Inside a string sequence, which ends with BEL or ESC \.
+    /// The next byte belongs to a string sequence, which ends with BEL or ESC \.
     String,
-    /// Inside a string sequence, after an ESC that may end it.
+    /// The last byte was an ESC in a string sequence, which the next byte may end.
     StringEscape,
-    /// After 0xC2, which with the next byte may be an eight-bit control character.
+    /// The last byte was 0xC2, which may begin the UTF-8 encoding of an eight-bit control character.
     Latin,
 }
 
-/// The filter, with the state that it keeps between two pieces of output.
+/// The filter, with its state between two pieces of output.
 #[derive(Default)]
 pub(super) struct Screen {
     place: Place,
@@ -37,7 +38,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// The sequence that restores a terminal: default colours, visible cursor, main screen.
+    /// The sequence that resets a terminal: default colours, visible cursor, main screen.
     pub(super) const RESTORE: &'static [u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
     /// Filters a piece of output, and returns the bytes that may be printed.
@@ -61,7 +62,7 @@ impl Screen {
             }
             (Place::Text, 0xc2) => Place::Latin,
             (Place::Text, _) => {
-                // ENQ asks for a reply; DEL and NUL draw nothing.
+                // ENQ makes the terminal send a reply; DEL and NUL draw nothing.
                 if !matches!(byte, 0x00 | 0x05 | 0x7f) {
                     out.push(byte);
                 }
@@ -81,7 +82,7 @@ impl Screen {
         match byte {
             b'[' => return Place::Control,
             b']' | b'P' | b'X' | b'^' | b'_' => return Place::String,
-            // The choice of a character set has one more byte.
+            // A sequence that selects a character set has one more byte.
             b'(' | b')' if self.sequence.is_empty() => {
                 self.sequence.push(byte);
                 return Place::Escape;
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     fn drawn(text: &str) -> String {
-        // Byte by byte, so that the test covers sequences that are split.
+        // Pass the input byte by byte, so that the test covers split sequences.
         let mut screen = Screen::default();
         let bytes: Vec<u8> = text.bytes().flat_map(|byte| screen.drawn(&[byte])).collect();
         let whole = Screen::default().drawn(text.as_bytes());

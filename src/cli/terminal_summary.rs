@@ -1,17 +1,17 @@
-//! What a person at a terminal reads about a run: one line when it begins, and one when it ends. `-v` prints the whole
-//! summary instead.
+//! The two lines that guard prints about a run for a person at a terminal, one when the run begins and one when it
+//! ends. With `-v`, guard prints the whole summary instead.
 
 use crate::launch::{LaunchPlan, Limits};
 use crate::outcome::{ErrorKind, RunResult};
 use crate::terminal_text;
 
-/// The maximum number of hosts that the first line names.
+/// The maximum number of hosts that the first line lists.
 const MOST_HOSTS: usize = 3;
 
-/// The maximum length of an error that the last line puts before the time.
+/// The maximum length of an error, in bytes, that the last line shows before the duration of the run.
 const LONGEST_CLAUSE: usize = 60;
 
-/// Returns the line that is printed when a run begins: policy, branch, network and time limits.
+/// Returns the line that guard prints when a run begins: policy, branch, network and time limits.
 pub(super) fn beginning(plan: &LaunchPlan) -> String {
     let place = match &plan.checkout {
         Some(checkout) => format!("branch {}", checkout.branch),
@@ -54,7 +54,7 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// True if the last line says more than that the command succeeded and left nothing.
+/// True if the last line says more than that the command succeeded and left no changes.
 pub(super) fn has_news(result: &RunResult) -> bool {
     let has_left_work = result.worktree.as_ref().is_some_and(|worktree| {
         worktree.kept || worktree.unreceived || !worktree.saved.is_empty() || !result.commits.is_empty()
@@ -66,18 +66,18 @@ pub(super) fn has_news(result: &RunResult) -> bool {
         || (result.worktree.is_none() && !result.files_changed.is_empty())
 }
 
-/// Returns the line that is printed when a run has ended: how it ended, what it left, and how to learn what was
-/// refused.
+/// Returns the line that guard prints when a run has ended: how it ended, which changes it left, and how to see what
+/// was refused.
 pub(super) fn ending(result: &RunResult) -> String {
     format!("guard: {}", ending_of(result, "guard why @"))
 }
 
-/// The line that is printed in a conversation when a turn has ended.
+/// Returns the line that guard prints when a turn of a conversation has ended.
 pub(super) fn turn_ending(result: &RunResult) -> String {
     ending_of(result, "/why")
 }
 
-/// How a run ended and what it left. `why` is the command that explains refusals.
+/// Describes how a run ended and which changes it left. `why` is the command that explains refusals.
 fn ending_of(result: &RunResult, why: &str) -> String {
     let time = format!("{:.1} s", result.duration_ms as f64 / 1000.0);
     let refused = result.denials.first().filter(|_| result.error_kind == Some(ErrorKind::PolicyDenied));

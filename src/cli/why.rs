@@ -1,5 +1,5 @@
-//! `guard why`: explains a decision that was made in a run, or that would be made. Names the rule and its location, the
-//! layer that enforces it, and what would allow the action. Runs nothing.
+//! `guard why`: explains a decision in a run, or the decision about a given action. Prints the rule and its location,
+//! the layer that enforces it, and what would allow the action. Runs nothing.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ use crate::policy::Action;
 use crate::terminal_text;
 use crate::transcript::{Event, EventType};
 
-/// The maximum number of refusals of a run that are explained.
+/// The maximum number of refusals of a run that guard explains.
 const MOST_EXPLAINED: usize = 100;
 
 /// The explanation of one decision.
@@ -112,7 +112,7 @@ fn layer(event_type: EventType) -> &'static str {
     }
 }
 
-/// Explains refusals. Equal refusals get one explanation, which contains their number.
+/// Explains refusals. Equal refusals get one explanation, which says how many there were.
 fn distinct(refusals: &[Event]) -> Vec<Explanation> {
     let mut explained: Vec<(&Event, Explanation)> = Vec::new();
     for event in refusals {
@@ -181,7 +181,7 @@ fn explain_command(command: &[OsString], policy: Option<&str>) -> Result<Explana
 fn explain_path(path: &Path, write: bool, plan: &LaunchPlan) -> Result<Explanation, Failure> {
     let path = std::path::absolute(path)
         .map_err(|error| Failure::usage(format!("--path: {error}"), "name a file or a directory"))?;
-    // The kernel follows links before it checks.
+    // The kernel follows symbolic links before it checks access, so resolve them here too.
     let path = existing_part_resolved(&path);
     let covering = plan.grants.iter().filter(|grant| path.starts_with(&grant.path));
     let grant = covering.max_by_key(|grant| grant.path.as_os_str().len());

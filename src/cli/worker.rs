@@ -1,4 +1,4 @@
-//! `guard worker`: works on the tasks of batches until it is stopped, or until nothing is left to do.
+//! `guard worker`: works on the tasks of batches until it is stopped, or until no tasks are left.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::batch::{StopFlag, TaskContext, Worker, WorkerEnd, WorkerLock, WorkerO
 use crate::launch;
 use crate::transcript::runs_dir;
 
-/// How long the queue must be empty before a worker with `--until-idle` ends.
+/// How long the queue must be empty before a worker with `--until-idle` exits.
 const IDLE_TIME: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &WorkerArgs, _: &mut dyn Write) -> Result<Exit, Failure> {
@@ -50,12 +50,12 @@ pub(super) fn run(args: &WorkerArgs, _: &mut dyn Write) -> Result<Exit, Failure>
     Ok(Exit::Success)
 }
 
-/// Returns how many tasks a worker works on at once.
+/// Returns the number of tasks that a worker works on at once: the option, or the number of CPUs.
 pub(super) fn concurrency(option: Option<u16>) -> usize {
     option.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
 }
 
-/// Returns what a worker of this user needs to work on tasks.
+/// Returns the executor, the task types and the directories that a worker of this user needs.
 pub(super) fn task_context() -> Result<TaskContext, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")

@@ -1,4 +1,4 @@
-//! `guard workflow`: lists, shows and checks the workflows that tasks follow.
+//! `guard workflow`: lists, shows, checks and draws the workflows that tasks follow.
 
 use std::io::Write;
 

@@ -1,5 +1,5 @@
 //! `guard worktree`: lists, shows, receives and removes the branches and worktrees that runs have left in the
-//! repository. Without a name or `--all`, it never removes work that exists nowhere else.
+//! repository. Without a run's name or `--all`, it never removes work that exists nowhere else.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -80,12 +80,12 @@ pub(super) fn find_or_newest(name: Option<&str>) -> Result<(PathBuf, workspace::
     }
 }
 
-/// Finds the workspace of a run, by the run's id, a part of the id, its branch, its name, or `@`.
+/// Finds the workspace of a run, by the run's id, the beginning or end of the id, its branch, its name, or `@`.
 fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> {
     let mut known: Vec<(PathBuf, workspace::Record)> =
         entries()?.into_iter().filter_map(|entry| Some((entry.run_folder, entry.record.ok()?))).collect();
     let candidate = |(_, record): &(PathBuf, workspace::Record)| {
-        // The branch of a removed worktree may belong to somebody else by now.
+        // Do not find a removed worktree by its branch: by now the branch may belong to another run or to the user.
         let branch = (record.state != State::Removed).then(|| short_branch(record).to_string());
         Candidate {
             id: record.run_id.clone(),
@@ -95,7 +95,7 @@ fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> {
         }
     };
     let candidates: Vec<Candidate> = known.iter().map(candidate).collect();
-    // `@` is the newest run that still has a worktree.
+    // `@` means the newest run that still has a worktree.
     let open: Vec<usize> = (0..known.len()).filter(|&index| candidates[index].branch.is_some()).collect();
     let found = match name.strip_prefix('@') {
         Some(_) => {
@@ -112,7 +112,7 @@ fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> {
     })
 }
 
-/// Returns the time that a run's id contains, if guard made the id.
+/// Returns the start time that a run's id contains; `None` if guard did not create the id.
 fn time_of(id: &str) -> Option<Timestamp> {
     let (seconds, nanoseconds) = uuid::Uuid::try_parse(id).ok()?.get_timestamp()?.to_unix();
     Timestamp::new(seconds.try_into().ok()?, nanoseconds.try_into().ok()?).ok()
@@ -178,7 +178,7 @@ fn list(all: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
             if record.tip == record.base { "-" } else { short(&record.tip) }.to_string()
         }),
         column("BRANCH", 0, 40, &|record, _| short_branch(record).to_string()),
-        // Paths are for copying, so they are never cut.
+        // Users copy paths, so the table never shortens them.
         column("WORKTREE", 0, usize::MAX, &|record, _| record.worktree.to_string_lossy().into_owned()),
     ];
     let longest = rows.iter().map(|(record, _)| record.worktree.as_os_str().len()).max().unwrap_or(0);
@@ -190,7 +190,7 @@ fn diff(run: &str, stat: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let (folder, record) = find(run)?;
     let text = workspace::diff(&folder, stat)?;
     if std::io::IsTerminal::is_terminal(&std::io::stdout()) {
-        // An agent's files can hold control sequences, which a terminal would obey.
+        // An agent's files can contain control sequences, which the terminal would interpret.
         for line in String::from_utf8_lossy(&text).lines() {
             writeln!(out, "{}", terminal_text::escape(line))?;
         }
@@ -291,8 +291,9 @@ impl CleanRequest<'_> {
 }
 
 fn clean(request: &CleanRequest<'_>, out: &mut dyn Write) -> Result<Exit, Failure> {
-    // Named workspaces are removed, and with `--all` every one that is not in use. Otherwise only those with nothing
-    // new, or those that were interrupted.
+    // If the user named runs, remove their workspaces. With `--all`, remove every workspace that is not in use.
+    // Otherwise remove only workspaces without new work, and those that a killed guard did not finish creating or
+    // removing.
     let mut repository = None;
     let (folders, disposal): (Vec<PathBuf>, KeepPolicy) = if request.runs.is_empty() {
         repository = request.repository()?;

@@ -65,10 +65,11 @@ pub(crate) enum Worktree {
     Clean {
         /// Runs or their branches [default: those of this repository without new work]
         runs: Vec<String>,
-        /// Every worktree of this repository that is not in use, including those with new work, and those of finished tasks
+        /// Remove every worktree of this repository that is not in use, including those with new work, and those of
+        /// finished tasks
         #[arg(long, conflicts_with = "runs")]
         all: bool,
-        /// Of all repositories, not only that of the current directory
+        /// Remove worktrees of all repositories, not only of the repository of the current directory
         #[arg(long, conflicts_with = "runs")]
         all_repositories: bool,
         /// Only show what would be removed

@@ -1,9 +1,9 @@
-//! Listens on a loopback port, and on nothing else.
+//! Opens TCP listeners on loopback addresses, and refuses every other address.
 
 use std::io;
 use std::net::SocketAddr;
 
-/// A listener on a loopback port.
+/// A TCP listener on a loopback address, and the address that it is bound to.
 #[derive(Debug)]
 pub struct Listening {
     pub(crate) listener: std::net::TcpListener,
@@ -20,7 +20,7 @@ pub enum ListenError {
     /// The address is not on loopback.
     #[error("{0} is not a loopback address; guard listens only on loopback, out of reach of other machines")]
     NotLoopback(String),
-    /// The operating system refused to listen.
+    /// The operating system refused to bind the address or to listen on it.
     #[error("cannot listen on {address}: {source}")]
     Io {
         /// The requested address.
@@ -31,8 +31,8 @@ pub enum ListenError {
 }
 
 impl Listening {
-    /// Listens on an address such as `127.0.0.1:8731`, `[::1]:0` or `localhost:8731`. Only loopback is
-    /// accepted.
+    /// Listens on a loopback address such as `127.0.0.1:8731`, `[::1]:0` or `localhost:8731`. Fails for other
+    /// addresses.
     pub fn on(address: &str) -> Result<Self, ListenError> {
         let numbers = address.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
         let wanted: SocketAddr = numbers
@@ -50,7 +50,7 @@ impl Listening {
         Ok(Self { listener, address })
     }
 
-    /// Returns the URL at which clients reach a path of the server.
+    /// Returns the URL at which clients reach the given path on this server.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }

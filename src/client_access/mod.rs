@@ -1,7 +1,7 @@
 //! Which clients a server of guard serves, and which directories they may name.
 //!
-//! `guard mcp --http` and `guard serve` listen for programs of the same user on the same machine. Everything else that can
-//! reach the socket, web pages included, is refused before a byte of a request's body is read.
+//! `guard mcp --http` and `guard serve` listen for programs of the same user on the same machine. They refuse every
+//! other client that can reach the socket, web pages included, before they read a byte of a request's body.
 #![forbid(unsafe_code)]
 
 mod listening;

@@ -1,8 +1,8 @@
-//! Checks the head of an HTTP request: the Host header must name this server, there must be no web Origin, and the
-//! token must match.
+//! Checks the head of an HTTP request: the Host header must name this server, an Origin header, if there is one, must
+//! also name this server, and the token must match.
 //!
-//! The checks run in this order, so that a web page that rebinds its own name to loopback learns nothing
-//! about tokens.
+//! The checks run in this order, so that a web page that points its own host name at a loopback address (DNS
+//! rebinding) learns nothing about the token.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use hyper::{StatusCode, Uri};
 
 use super::token::Token;
 
-/// Checks whether HTTP requests may use a server on loopback.
+/// Checks whether the server may answer an HTTP request that arrives on loopback.
 pub(crate) struct RequestCheck {
     token: Token,
     /// The accepted values of the Host header, such as `127.0.0.1:8731`.
@@ -47,8 +47,8 @@ impl RequestCheck {
         self.check_origin(&request.headers)
     }
 
-    /// Checks that a request carries the token. A token in a query would end up in logs and histories, so it counts for
-    /// nothing there.
+    /// Checks that a request carries the token in a header. A token in the URL's query is ignored, because URLs end
+    /// up in logs and browser histories.
     pub(crate) fn check_token(&self, request: &Parts) -> Result<(), Refusal> {
         let header = only(&request.headers, &AUTHORIZATION).unwrap_or_default();
         let (scheme, token) = header.split_at_checked(7).unwrap_or_default();
@@ -93,7 +93,7 @@ pub(crate) fn from_web_page() -> Refusal {
     Refusal::new(StatusCode::FORBIDDEN, "requests from web pages (with an Origin header) are not accepted")
 }
 
-/// Returns the value of a header; `None` if the header is missing or present more than once.
+/// Returns the value of a header; `None` if the header is missing or occurs more than once.
 fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h [u8]> {
     let mut all = headers.get_all(name).iter();
     let first = all.next()?;

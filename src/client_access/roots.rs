@@ -1,9 +1,10 @@
-//! The directories below which agents may work. A path from a client must never lead outside of them.
+//! Resolves the directories that clients of a server name, and refuses every path that leads outside of the server's
+//! roots.
 
 use std::path::{Path, PathBuf};
 
-/// The directories below which agents may work, canonicalized when the server starts. A symbolic link that replaces
-/// a path component later cannot lead out of them.
+/// The directories (roots) below which a client's agents may work. They are canonicalized when the server starts, so
+/// a symbolic link that later replaces a component of a root's path cannot redirect clients elsewhere.
 #[derive(Debug, Clone)]
 pub struct Roots(Vec<PathBuf>);
 
@@ -20,7 +21,7 @@ pub enum RootError {
 }
 
 impl Roots {
-    /// Canonicalizes the directories, which must exist.
+    /// Canonicalizes the directories. Each of them must exist.
     pub fn new(directories: &[PathBuf]) -> Result<Self, RootError> {
         let real = |directory: &PathBuf| {
             let found = directory.canonicalize().ok().filter(|found| found.is_dir());
@@ -33,7 +34,7 @@ impl Roots {
         directories.iter().map(real).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns the first allowed directory. A client that gives no directory works there.
+    /// Returns the first root, the working directory for a client that names no directory.
     pub(crate) fn first(&self) -> Option<&Path> {
         self.0.first().map(PathBuf::as_path)
     }
@@ -74,7 +75,7 @@ mod tests {
         let odd = place.join("real").join(OsStr::from_bytes(b"\xff"));
         fs::create_dir(&odd)?;
         symlink(&odd, place.join("real/odd"))?;
-        // The root itself is a link: its target at the start counts.
+        // The root is a symbolic link. Its target at the time of this call becomes the root.
         let roots = Roots::new(&[place.join("link")]).unwrap_or_else(|problem| panic!("{problem}"));
         let find = |path: &str| roots.find("cd", &place.join(path).to_string_lossy());
         let inner = place.canonicalize()?.join("real/inner");
@@ -99,7 +100,7 @@ mod tests {
         assert!(roots.find("cd", "real/inner").is_err() && roots.find("cd", "").is_err());
         assert!(Roots::new(&[odd]).is_err_and(|problem| matches!(problem, RootError::NotUtf8(_))));
         assert!(Roots::new(&[place.join("real/file")]).is_err());
-        // The root is replaced by another link later.
+        // A link to another directory now replaces the root's link. The old target must stay the root.
         fs::remove_file(place.join("link"))?;
         symlink("/etc", place.join("link"))?;
         assert!(find("link").is_err() && find("link/ssl").is_err() && find("real/inner").is_ok());

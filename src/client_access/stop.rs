@@ -1,4 +1,4 @@
-//! Stops a server from another thread.
+//! The handle with which another thread stops a server.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use tokio::sync::watch;
 pub struct Stop(Arc<watch::Sender<bool>>);
 
 impl Stop {
-    /// Stops the server. Further calls have no effect.
+    /// Asks the server to stop. Further calls have no effect.
     pub fn set(&self) {
         self.0.send_replace(true);
     }
 
-    /// True if the server was asked to stop.
+    /// True if another thread has asked the server to stop.
     pub fn is_set(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until the server is asked to stop.
+    /// Waits until another thread asks the server to stop.
     pub(crate) async fn wait(&self) {
         // This struct holds the sender, so the channel cannot be closed.
         let _ = self.0.subscribe().wait_for(|is_set| *is_set).await;

@@ -9,13 +9,13 @@ use sha2::{Digest, Sha256};
 
 use crate::sys::fs::{Links, OpenError, open_regular_file};
 
-/// The minimum length of a token. Shorter tokens could be guessed.
+/// The minimum length of a token, in characters. Shorter tokens could be guessed.
 const SHORTEST: usize = 32;
-/// The maximum number of bytes that are read from a token file.
+/// The maximum number of bytes that guard reads from a token file.
 const LONGEST: u64 = 4096;
 
-/// The token that clients must present. Only its digest is kept, so that memory dumps do not contain the token and
-/// comparison takes constant time.
+/// The token that clients must present. guard stores only its digest, so that memory dumps do not contain the token
+/// and the comparison takes constant time.
 #[derive(Debug, Clone)]
 pub struct Token([u8; 32]);
 
@@ -48,7 +48,7 @@ pub enum TokenProblem {
     /// The mode of the token file lets other users read or write it.
     #[error("other users can access the token file (mode {:03o}); create a new token in a file with mode 600", .0)]
     OpenMode(u32),
-    /// The token is too short, is not a single word, or has characters that are not printable ASCII.
+    /// The token is too short, contains white space, or has characters that are not printable ASCII.
     #[error("the token must be one word of at least {SHORTEST} printable ASCII characters")]
     Spelling,
 }
@@ -89,7 +89,7 @@ impl Token {
         Self::read(path)
     }
 
-    /// Returns true if a token that a client presented is the right one. The comparison takes constant time.
+    /// Returns true if a client presented the server's token. The comparison takes constant time.
     pub(crate) fn matches(&self, candidate: &[u8]) -> bool {
         let candidate: [u8; 32] = Sha256::digest(candidate).into();
         let differences = self.0.iter().zip(candidate).fold(0, |all, (one, other)| all | (one ^ other));
@@ -97,7 +97,8 @@ impl Token {
     }
 }
 
-/// Writes a new token to a file atomically. If several processes do so at the same time, the first one wins.
+/// Writes a new token to a file atomically. If several processes do so at the same time, they all use the token of
+/// the first one.
 fn create(path: &Path) -> io::Result<()> {
     let directory = path.parent().unwrap_or(path);
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;

@@ -1,8 +1,7 @@
-//! Analyses one command: enforces the limits, and dispatches each program by its name to the code that knows this
-//! program.
+//! Analyses one command: enforces the limits, and selects by the program's name the code that analyses this program.
 //!
-//! Input is a [`Request`] with its [`Context`]; output is an [`Analysis`]. Hostile input must neither panic
-//! nor take more than linear time.
+//! The input is a [`Request`] with its [`Context`]; the output is an [`Analysis`]. Hostile input must not cause a
+//! panic, and must not take more than linear time.
 
 use std::rc::Rc;
 
@@ -27,44 +26,46 @@ pub enum Request {
     Shell(Vec<u8>),
 }
 
-/// The circumstances in which a command would run.
+/// The state in which a command would run: its directory, environment, git configuration and writable paths.
 #[derive(Debug, Clone, Default)]
 pub struct Context {
-    /// The directory that the command would run in.
+    /// The directory in which the command would run.
     pub cwd: Cwd,
-    /// The working tree that belongs to the task. If not given, the directory that the command runs in.
+    /// The working tree of the task; `None` means the directory in which the command runs.
     pub worktree: Option<Vec<u8>>,
-    /// Directories and files that the command may write, with links resolved. If not given, the working tree and the
-    /// home directory. Temporary directories always count as writable: the sandbox decides which of them are private to
-    /// the run.
+    /// The directories and files that the command may write, with symbolic links resolved; `None` means the working
+    /// tree and the home directory. Temporary directories always count as writable, because the sandbox decides which
+    /// of them are private to the run.
     pub writable: Option<Vec<Vec<u8>>>,
-    /// The task's git directory, if it does not lie in the working tree.
+    /// The task's git directory, if it is not in the working tree.
     pub git_dir: Option<Vec<u8>>,
-    /// Repositories in the run's private directories that are not the task's, as far as the caller knows them.
+    /// The repositories in the run's private directories that are not the task's repository, as far as the caller
+    /// knows them.
     pub other_repositories: Vec<Vec<u8>>,
-    /// Whether to judge a git command with an unknown directory as if it ran in one of `other_repositories`. The caller
-    /// judges the command again when it runs, and then knows the directory.
+    /// Whether to treat a nested git command in an unknown directory as if it ran in one of `other_repositories`. A
+    /// caller may set this only if it judges the nested command again when that command starts, because the directory
+    /// is known then.
     pub judged_again: bool,
-    /// The home directory, to which `~` expands.
+    /// The user's home directory, to which `~` expands.
     pub home: Option<Vec<u8>>,
-    /// The environment that the command would run with.
+    /// The environment variables of the command.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
     /// The git configuration that the caller knows, as (key, value), for example the value of `alias.x`.
     pub git_config: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The file that `argv[0]` resolves to, following symbolic links, if the caller knows it.
+    /// The file to which `argv[0]` resolves through symbolic links, if the caller knows it.
     pub resolved: Option<Vec<u8>>,
     /// The limits of the analysis.
     pub limits: Limits,
 }
 
-/// Limits that keep the analysis of hostile input short.
+/// Limits that bound the time and memory of the analysis of hostile input.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Limit on the size of argv and shell text together. Nested texts count again.
+    /// The maximum size of argv and shell text together, in bytes. Nested texts count again.
     pub bytes: usize,
-    /// Limit on the number of constructs that are open at once: brackets, substitutions, wrappers, aliases.
+    /// The maximum number of constructs that are open at once: brackets, substitutions, wrappers, aliases.
     pub depth: usize,
-    /// Limit on the number of program starts in one command.
+    /// The maximum number of program starts in one command.
     pub intents: usize,
 }
 
@@ -74,27 +75,26 @@ impl Default for Limits {
     }
 }
 
-/// Expansion and nesting can make the text to examine larger than the command. It may become larger by at most this
-/// factor.
+/// How many times larger than the command the examined text may become. Expansion and nesting make it larger.
 const WORK_PER_BYTE: usize = 32;
 
-/// Everything a command would do.
+/// The result of an analysis: the program starts that a command would cause, or why guard refuses it.
 #[derive(Debug, Clone, Default)]
 pub struct Analysis {
-    /// The program starts that were found, parents before their children.
+    /// The program starts that the analysis found, parents before their children.
     pub intents: Vec<Intent>,
-    /// Why the command could not be analysed. If set, the command is denied, whatever else was found.
+    /// Why guard could not analyse the command. If set, guard denies the command, whatever intents it found.
     pub refusal: Option<Refusal>,
 }
 
-/// Why a command could not be analysed.
+/// Why guard could not analyse a command.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The command is empty: it names no program.
     #[error("the command is empty")]
     Empty,
-    /// An argument contains a NUL byte.
+    /// The argument with this index contains a NUL byte.
     #[error("argument {0} contains a NUL byte")]
     Nul(usize),
     /// The command exceeds [`Limits::bytes`].
@@ -103,7 +103,7 @@ pub enum Refusal {
     /// The command exceeds [`Limits::depth`].
     #[error("commands are nested deeper than {0} levels")]
     TooDeep(usize),
-    /// The command sets more variables that programs inherit than the analysis tracks.
+    /// The command sets more inherited variables than the analysis tracks.
     #[error("the command exports more environment variables than guard can track")]
     TooManyVariables,
     /// An alias could change how a shell parses the text after it.
@@ -122,7 +122,7 @@ pub enum Refusal {
     },
 }
 
-/// Analyses a command. Every input gives a result, in time linear in its size.
+/// Analyses a command. Returns a result for every input, in time linear in the input's size.
 pub fn analyze(request: &Request, context: &Context) -> Analysis {
     let mut analyzer = Analyzer {
         context,
@@ -153,7 +153,7 @@ pub fn analyze(request: &Request, context: &Context) -> Analysis {
     Analysis { intents: analyzer.intents, refusal: analyzer.refusal }
 }
 
-/// What a program would read on standard input.
+/// What a program would read from standard input.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Stdin {
     /// The standard input of the caller, not the output of another command.
@@ -166,7 +166,8 @@ pub(crate) enum Stdin {
     Unknown,
 }
 
-/// The circumstances in which a nested command starts.
+/// The state in which a command starts, whether the caller asked about it or another command contains it: its
+/// environment, directory, standard input and parent.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Start {
     pub(crate) env: Env,
@@ -176,7 +177,8 @@ pub(crate) struct Start {
     pub(crate) origin: Origin,
     /// Files that the command's redirections use.
     pub(crate) paths: Vec<PathUse>,
-    /// The resolved file of the command's program; known only for the command that was asked about.
+    /// The file to which the program resolves. `None` for nested commands, because the caller resolves only the
+    /// program of the command that it asks about.
     pub(crate) resolved: Option<Vec<u8>>,
     /// Whether the targets of the command's redirections are known only at run time.
     pub(crate) is_uncertain: bool,
@@ -199,12 +201,12 @@ impl Start {
     }
 }
 
-/// The state of one analysis.
+/// Analyses one command, and collects its intents.
 pub(crate) struct Analyzer<'a> {
     pub(crate) context: &'a Context,
     pub(crate) intents: Vec<Intent>,
     refusal: Option<Refusal>,
-    /// The number of bytes of text that may still be examined.
+    /// The number of bytes of text that the analysis may still examine.
     fuel: usize,
     pub(crate) depth: usize,
 }
@@ -273,7 +275,7 @@ impl Analyzer<'_> {
         self.intents.len().saturating_sub(1)
     }
 
-    /// Marks an intent as one that will be judged again when it runs.
+    /// Marks an intent as one that the supervisor must judge again when it starts.
     pub(crate) fn defer(&mut self, index: usize, why: Deferred) {
         if let Some(intent) = self.intents.get_mut(index) {
             intent.deferred.get_or_insert(why);
@@ -285,7 +287,7 @@ impl Analyzer<'_> {
         self.shell_text_in(text, start, &mut self.new_scope(start));
     }
 
-    /// Analyses shell text that runs in a shell whose state is already known (`eval`).
+    /// Analyses shell text that runs in a shell with a known state, such as the text of `eval`.
     pub(crate) fn shell_text_in(&mut self, text: &[u8], start: &Start, scope: &mut Scope) {
         if !self.burn(text.len() + 1) {
             return;
@@ -308,8 +310,8 @@ impl Analyzer<'_> {
         });
     }
 
-    /// Analyses text that git passes to a shell with `"$@"` appended, where `"$@"` stands for the arguments that git
-    /// adds (`GIT_EDITOR='echo message >'`).
+    /// Analyses text that git passes to a shell (`GIT_EDITOR='echo message >'`). git appends `"$@"` to the text,
+    /// which stands for the arguments that git adds.
     pub(crate) fn shell_text_of_git(&mut self, text: &[u8], start: &Start) {
         let (depth, limit) = (self.depth, self.context.limits.depth);
         let is_whole = |text: &[u8]| shell::parse(text, depth, limit).is_ok();
@@ -370,7 +372,7 @@ impl Analyzer<'_> {
         }
     }
 
-    /// Fills in the fields that all intents have in common, and adds the intent.
+    /// Sets the fields that all intents have in common, and adds the intent to the analysis.
     pub(crate) fn finish(&mut self, mut intent: Intent, mut args: Vec<Arg>, start: &Start) -> usize {
         let weight = args.iter().map(|arg| arg.prefix().len() + 48).sum();
         if !self.burn(weight) {
@@ -407,7 +409,7 @@ impl Analyzer<'_> {
     }
 }
 
-/// Returns true if an environment variable makes common programs run a further program.
+/// Returns true if an environment variable makes common programs run another program.
 fn makes_programs_run(name: &[u8]) -> bool {
     name.ends_with(b"PAGER")
         || name.ends_with(b"_OPTIONS")
@@ -437,8 +439,9 @@ fn acts_by_name(file: &[u8]) -> bool {
     file == b"coreutils" || wrapper::is_multi_call(file)
 }
 
-/// Returns the name by which a program is judged: the name of the resolved file if that is known (a link called `ls` to
-/// git is git), except for programs whose behaviour depends on the name they are called by.
+/// Returns the name by which guard judges a program: the name of the resolved file, if the caller knows it, because a
+/// link called `ls` to git is git. Programs that behave differently by name are judged by the name they are called
+/// by.
 fn program_name(called: &[u8], resolved: Option<&[u8]>) -> Vec<u8> {
     let called = base_name(called);
     match resolved.map(base_name) {
@@ -460,14 +463,15 @@ fn excerpt(text: &[u8], at: usize) -> String {
 }
 
 impl Intent {
-    /// Returns the command of this intent as one line. A long command is shortened to its beginning, its end, and the
-    /// git verb.
+    /// Returns the command of this intent as one line. Of a long command, the line contains the beginning, the end
+    /// and the git verb.
     pub fn line(&self) -> String {
         const MOST: usize = 200;
         self.line_within(MOST, "not shown")
     }
 
-    /// Returns the whole command of this intent as one line, for the user who decides about it.
+    /// Returns the command of this intent as one line, for a user who must decide about the command. Only a command of
+    /// more than 64 KiB is shortened; the line then advises the user to refuse it.
     pub fn whole_line(&self) -> String {
         const MOST: usize = 64 << 10;
         self.line_within(MOST, "not shown: answer no")
@@ -480,7 +484,7 @@ impl Intent {
             line.push_str(if used.access == Access::Read { " < " } else { " > " });
             line.push_str(&display_line_within([&Arg::exact(used.path.clone())], most, note));
         }
-        // The verb may be in the part that is left out.
+        // The omitted part may contain the verb, so add it.
         match &self.git {
             Some(git) if words().map(|word| word.prefix().len() + 1).sum::<usize>() > most => {
                 format!("git {}: {line}", terminal_text::replace(&git.name()))

@@ -1,4 +1,4 @@
-//! One argument of a command, as far as it is known before the command runs.
+//! One argument of a command, with the part of it that is known before the command runs.
 
 use std::borrow::Cow;
 
@@ -6,8 +6,9 @@ use crate::terminal_text;
 
 /// The bytes of an argument, and whether they are complete.
 ///
-/// Every argument of a real argv is exact. In shell text an expansion leaves a hole: only the bytes before it
-/// are known. If the expansion is unquoted, the argument may become several, or none.
+/// Every argument of a real argv is exact. In shell text, an expansion makes the rest of the argument unknown, and
+/// only the bytes before the expansion are known. An unquoted expansion may turn the argument into several, or into
+/// none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Arg {
     bytes: Vec<u8>,
@@ -46,7 +47,7 @@ impl Arg {
         }
     }
 
-    /// Returns the argument as text for a shell, if all its bytes are known or the only unknown part is a placeholder.
+    /// Returns the argument as shell text; `None` if a part other than a placeholder is unknown.
     pub(crate) fn as_text(&self) -> Option<&[u8]> {
         match &self.hole {
             None => Some(&self.bytes),
@@ -105,7 +106,8 @@ pub fn display_line<'a>(args: impl IntoIterator<Item = &'a Arg>) -> String {
     display_line_within(args, MOST, "not shown")
 }
 
-/// Like [`display_line`], but with a custom limit and with the text `note` about the omitted bytes.
+/// Formats arguments as one line of about `most` bytes. A longer line is shortened to its beginning and end, with the
+/// number of omitted bytes and the text `note` between them.
 pub(crate) fn display_line_within<'a>(
     args: impl IntoIterator<Item = &'a Arg>,
     most: usize,
@@ -113,8 +115,8 @@ pub(crate) fn display_line_within<'a>(
 ) -> String {
     let args: Vec<&Arg> = args.into_iter().collect();
     let (head_room, tail_room) = (most - most / 3, most / 3);
-    // Cut before quoting, so that a megabyte of text is not copied to show one line. Quoting only makes text
-    // longer, so what is cut off here would not have been shown anyway.
+    // Shorten arguments before quoting, so that one line does not need a copy of a megabyte of text. Quoting only
+    // makes text longer, so the omitted text would not have been shown anyway.
     let head_of = |arg: &&Arg| match arg.prefix() {
         long if long.len() > most => Arg::exact(&long[..most]).display().into_owned(),
         _ => arg.display().into_owned(),
@@ -153,7 +155,7 @@ pub(crate) fn display_line_within<'a>(
     let (head, tail) = (terminal_text::before(&head, head_room), terminal_text::after(&tail, tail_room));
     let total = args.iter().map(|arg| arg.prefix().len() + 1).sum::<usize>().saturating_sub(1);
     let left_out = total.saturating_sub(head.len() + tail.len()).max(1);
-    // A command must not be able to move the reader's cursor.
+    // The text must not contain escape sequences that move the reader's cursor.
     let (head, tail) = (terminal_text::replace(head), terminal_text::replace(tail));
     format!("{head}… ({left_out} bytes {note}) …{tail}")
 }

@@ -1,10 +1,10 @@
 //! The current directory of a command, and lexical resolution of paths. This module never accesses the file
 //! system.
 
-/// The length of the longest path that the kernel accepts.
+/// The maximum length of a path that the kernel accepts, in bytes.
 pub(crate) const LONGEST_PATH: usize = 4096;
 
-/// The directory a command runs in, as far as it is known.
+/// The directory in which a command runs, if it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Cwd {
     /// The directory, as an absolute, normalised path.
@@ -20,7 +20,7 @@ impl Cwd {
         if path.first() == Some(&b'/') { Self::Known(normalise(path)) } else { Self::Unknown }
     }
 
-    /// Returns the directory that a relative or absolute path leads to from this directory.
+    /// Resolves a relative or absolute path against this directory, and returns the resulting directory.
     pub(crate) fn enter(&self, path: &[u8]) -> Self {
         // The kernel rejects longer paths, and following them would take quadratic time.
         match self.resolve(path).filter(|path| path.len() <= LONGEST_PATH) {
@@ -43,7 +43,7 @@ impl Cwd {
         Some(normalise(&joined))
     }
 
-    /// Returns true if this directory is known and lies neither at nor below `root`.
+    /// Returns true if this directory is known, and is neither `root` nor below it.
     pub(crate) fn is_outside(&self, root: &[u8]) -> bool {
         match self {
             Self::Known(path) => !is_within(path, root),

@@ -1,5 +1,4 @@
-//! The environment of a command: the caller's environment, overlaid by the assignments that precede the
-//! command.
+//! The environment of a command: the caller's environment, overridden by the assignments that precede the command.
 
 use std::collections::HashSet;
 
@@ -40,7 +39,7 @@ impl Env {
         self.overlay.is_empty() && !self.cleared
     }
 
-    /// Returns the names of the variables that were set before the command, for rules about variables.
+    /// Returns the names of the variables that are set only for the command, for policy rules about variables.
     pub(crate) fn assigned(&self) -> Vec<Vec<u8>> {
         let mut seen = HashSet::new();
         let set = self.overlay.iter().rev().filter(|(name, _)| seen.insert(name.as_slice()));
@@ -59,7 +58,7 @@ impl Env {
         base.iter().rev().find(|(known, _)| known == name).map(|(_, value)| Arg::exact(value.clone()))
     }
 
-    /// Returns every variable whose name `wanted` accepts, with the value that the command would see.
+    /// Returns every variable whose name `wanted` accepts, with the value that the command would get.
     pub(crate) fn select(
         &self,
         base: &[(Vec<u8>, Vec<u8>)],

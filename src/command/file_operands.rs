@@ -1,8 +1,8 @@
 //! Determines which operands of common programs are files that they read or write.
 //!
-//! This is a convenience, not a security boundary: it lets a policy explain a denial before the kernel
-//! enforces it. Therefore only programs with simple rules are listed, and an argument counts as a path only
-//! where the program would treat it as one.
+//! This is a convenience, not a security boundary: it lets guard explain a denial that the kernel would enforce
+//! anyway. Therefore the table lists only programs with simple rules, and an argument counts as a path only where the
+//! program would use it as one.
 
 use super::analyze::Context;
 use super::arg::Arg;
@@ -10,20 +10,20 @@ use super::cwd::Cwd;
 use super::effects::Effects;
 use super::intent::{Access, Deferred, Intent, PathUse};
 
-/// How a program treats its operands.
+/// Which operands of a program are files, and how the program accesses them.
 #[derive(Clone, Copy)]
 enum Operands {
     Read,
     Write,
-    /// The first operand is not a file (a mode, an owner); the rest are written.
+    /// The first operand is not a file but a mode or an owner; the program writes the others.
     WriteAfterFirst,
-    /// The first operand is a pattern or a script, unless an option already gave one; the rest are read.
+    /// The first operand is a pattern or a script, unless an option already gave one; the program reads the others.
     ReadAfterPattern,
-    /// The last operand is written, the others are read.
+    /// The program writes the last operand and reads the others.
     Copy,
-    /// All operands are written, because the sources are removed.
+    /// The program writes all operands, because it removes the sources.
     Move,
-    /// Only the last operand is written.
+    /// The program writes only the last operand.
     Link,
 }
 
@@ -46,7 +46,7 @@ fn operands(name: &[u8]) -> Option<Operands> {
     })
 }
 
-/// Adds to the intent the files that a program would read or write.
+/// Adds the files that a program would read or write to its intent.
 pub(crate) fn describe(name: &[u8], args: &[Arg], cwd: &Cwd, context: &Context, intent: &mut Intent) {
     let mut paths = Vec::new();
     let mut note = |arg: &Arg, access| use_path(arg, access, cwd, context, &mut paths);
@@ -114,11 +114,13 @@ pub(crate) fn describe(name: &[u8], args: &[Arg], cwd: &Cwd, context: &Context, 
     }
 }
 
-/// Returns true if a tool that is not an interpreter would run commands because of its arguments.
+/// Returns true if the arguments may make a tool such as sed, vim or make run commands or write files that the
+/// analysis does not find.
 fn runs_inline_commands(name: &[u8], args: &[Arg]) -> bool {
     let any = |wanted: &dyn Fn(&[u8]) -> bool| args[1..].iter().any(|arg| wanted(arg.prefix()));
     match name {
-        // `e` and `w` as commands or flags: after an address, a delimiter or a separator, or at the beginning.
+        // In sed, `e` runs a command and `w` writes a file, as a command or as a flag of `s`. They follow an address,
+        // a delimiter or a separator, or begin the script.
         b"sed" => any(&|word| {
             let runs = |pair: &[u8]| {
                 let (before, letter) = (pair[0], pair[1]);
@@ -179,7 +181,7 @@ fn valued(args: &[Arg], short: u8, long: &[u8], found: &mut dyn FnMut(&Arg)) {
         } else if prefix.starts_with(long) && prefix.get(long.len()) == Some(&b'=') {
             found(&arg.skip(long.len() + 1));
         } else if prefix.len() > 2 && prefix[0] == b'-' && prefix[1] != b'-' {
-            // In a cluster the value is what follows the letter, or the next argument.
+            // In a cluster, the value is the text after the letter, or the next argument.
             match prefix.iter().position(|&letter| letter == short) {
                 Some(at) if at + 1 < prefix.len() => found(&arg.skip(at + 1)),
                 Some(_) => rest.next().into_iter().for_each(&mut *found),
@@ -189,7 +191,7 @@ fn valued(args: &[Arg], short: u8, long: &[u8], found: &mut dyn FnMut(&Arg)) {
     }
 }
 
-/// `sed -i script file…` writes its files, `sed script file…` reads them.
+/// Reports the files of `sed`: `sed -i script file…` writes them, `sed script file…` reads them.
 fn sed(args: &[Arg], note: &mut dyn FnMut(&Arg, Access)) {
     let mut in_place = false;
     let mut has_script = false;
@@ -230,8 +232,8 @@ fn sed(args: &[Arg], note: &mut dyn FnMut(&Arg, Access)) {
     list.into_iter().skip(usize::from(!has_script)).for_each(|arg| note(arg, access));
 }
 
-/// Adds the path that an argument names to `out`, made absolute if possible. If only the start of the argument is
-/// known, its known directory is used: `.git/$X` is something in `.git`.
+/// Adds the path that an argument names to `out`, made absolute if possible. If only the beginning of the argument is
+/// known, adds its directory: `.git/$X` is something in `.git`.
 pub(crate) fn use_path(arg: &Arg, access: Access, cwd: &Cwd, context: &Context, out: &mut Vec<PathUse>) {
     let mut path = arg.prefix().to_vec();
     if !arg.is_exact() {
@@ -264,14 +266,14 @@ pub(crate) fn use_path(arg: &Arg, access: Access, cwd: &Cwd, context: &Context, 
     out.push(used);
 }
 
-/// Directories for temporary files, in which programs expect to be able to write.
+/// The directories for temporary files, in which programs expect to be able to write.
 const TEMPORARY: [&[u8]; 3] = [b"/tmp", b"/var/tmp", b"/dev/shm"];
 
-/// Returns true if an absolute path lies outside of everything that the command may write. False if the path is not
-/// known.
+/// Returns true if an absolute path is outside of everything that the command may write. Returns false for other
+/// paths.
 fn lies_outside(path: &[u8], context: &Context) -> bool {
     let is_within = |root: &[u8]| super::cwd::is_within(path, root);
-    // These are not files: a process's own descriptors, its terminals, and bash's notation for network
+    // These paths are not ordinary files: a process's own descriptors, its terminals, and bash's notation for network
     // connections.
     let is_own = [&b"/proc/self/"[..], b"/dev/pts/", b"/dev/ptmx", b"/dev/tcp/", b"/dev/udp/"]
         .iter()
@@ -289,7 +291,7 @@ fn lies_outside(path: &[u8], context: &Context) -> bool {
     !roots.iter().any(|root| is_within(root))
 }
 
-/// Adds to the intent the effect classes that its paths imply.
+/// Adds the effect classes that follow from the intent's paths.
 pub(crate) fn note_paths(intent: &mut Intent) {
     for used in &intent.paths {
         match used.access {
@@ -301,7 +303,8 @@ pub(crate) fn note_paths(intent: &mut Intent) {
 }
 
 impl PathUse {
-    /// Returns true if the path is a device that discards what is written to it.
+    /// Returns true if writing to the path does not count as writing a file: the path is a device such as `/dev/null`
+    /// or `/dev/tty`, or a descriptor that the process already has.
     pub fn is_sink(&self) -> bool {
         let path = self.path.as_slice();
         matches!(

@@ -1,9 +1,9 @@
-//! Intents: what a command would do. They are the output of the analysis and the input of the decision.
+//! Intents: the program starts that a command would cause. `command` produces them, and `decide` judges them.
 
 use super::arg::Arg;
 use super::effects::Effects;
 
-/// One program start that a command would cause, directly or through something it contains.
+/// One program start that a command would cause, directly or through shell text or a wrapper that it contains.
 #[derive(Debug, Clone, Default)]
 pub struct Intent {
     /// The program that would run.
@@ -16,26 +16,26 @@ pub struct Intent {
     pub effects: Effects,
     /// Files that the program is known to read or write.
     pub paths: Vec<PathUse>,
-    /// How many of the last entries of `paths` are redirections.
+    /// How many entries at the end of `paths` come from redirections.
     pub redirected: usize,
     /// The names of variables set only for this program (`A=1 cmd`, `env A=1 cmd`).
     pub variables: Vec<Vec<u8>>,
-    /// The index of the intent that contains this one, such as the `bash -c` around it.
+    /// The index of the intent that contains this one, such as the surrounding `bash -c`; `None` for the outermost.
     pub parent: Option<usize>,
     /// How the analysis found this intent.
     pub origin: Origin,
-    /// Why part of this program start can only be judged at run time; `None` if nothing is left to judge.
+    /// Why guard must judge a part of this program start at run time; `None` if everything is known already.
     pub deferred: Option<Deferred>,
 }
 
-/// The program of an intent.
+/// The program that an intent starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Program {
-    /// The last component of the path, or of the resolved file if the caller knows it. Empty if unknown.
+    /// The file name of the program, or of the file to which it resolves if the caller knows that. Empty if unknown.
     pub name: Vec<u8>,
-    /// The word by which the program was called.
+    /// The word with which the command calls the program.
     pub called: Arg,
-    /// The absolute path of the program, if it was called by one or the caller resolved it.
+    /// The absolute path of the program, if the command calls it by one or the caller resolved its name.
     pub path: Option<Vec<u8>>,
 }
 
@@ -48,17 +48,18 @@ pub struct GitIntent {
     pub subcommand: Option<Vec<u8>>,
     /// Options by their full names (`--amend`, also for `--amen`; `-x` if there is no long name).
     pub flags: Vec<String>,
-    /// The refs that the command would create, move or delete, as far as they are named.
+    /// The refs that the command would create, move or delete, as far as the command names them.
     pub refs: Vec<Vec<u8>>,
-    /// Whether the verb is an alias. Its expansion follows as a separate intent.
+    /// Whether the verb is an alias. The expansion of the alias follows as a separate intent.
     pub is_alias: bool,
-    /// The directory whose repository the command operates on, or in which it creates one. `None` if that is
-    /// not known here.
+    /// The directory whose repository the command operates on, or in which it creates one; `None` if the directory is
+    /// unknown.
     pub place: Option<Vec<u8>>,
-    /// `place` as git passes it to the kernel: `..` is kept, because the kernel follows links before it goes up.
+    /// The path in `place` as git passes it to the kernel. The path keeps every `..`, because the kernel follows
+    /// symbolic links before it resolves `..`.
     pub unresolved_place: Option<Vec<u8>>,
-    /// Whether `place` is itself a git directory (`GIT_DIR`, `--git-dir`), so that git does not search for one from
-    /// there.
+    /// Whether `place` is itself a git directory (`GIT_DIR`, `--git-dir`). If so, git does not search for one from
+    /// `place`.
     pub names_git_dir: bool,
     /// Whether the command creates a repository at `place`.
     pub makes_repository: bool,
@@ -80,27 +81,27 @@ impl GitIntent {
 pub struct PathUse {
     /// The path, absolute and normalised if possible; `~/…` if the home directory is not known.
     pub path: Vec<u8>,
-    /// If the path lies below the home directory, the offset of the part after the home directory.
+    /// The offset in `path` of the part below the home directory, if the path is below it.
     pub below_home: Option<usize>,
-    /// How the file is accessed.
+    /// Whether the command reads or writes the file.
     pub access: Access,
-    /// Whether the path lies outside of everything that the command may write.
+    /// Whether the command writes the file, although the path is outside of everything that the command may write.
     pub is_outside: bool,
 }
 
-/// How a file is accessed.
+/// The kind of access to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// The content is read.
+    /// The program reads the file.
     Read,
-    /// The file is written, moved or deleted, or its metadata is changed.
+    /// The program writes, moves or deletes the file, or changes its metadata.
     Write,
 }
 
-/// How an intent was found.
+/// How the analysis found an intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Origin {
-    /// The intent is the command that was asked about.
+    /// The intent is the command that the caller asked about.
     #[default]
     Asked,
     /// The intent is a simple command in shell text.
@@ -114,7 +115,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Returns the name of the origin in JSON output.
+    /// Returns the name that JSON output uses for the origin.
     pub fn name(self) -> &'static str {
         match self {
             Self::Asked => "asked",
@@ -126,27 +127,28 @@ impl Origin {
     }
 }
 
-/// Why a command is judged again at run time.
+/// Why guard judges a command again at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deferred {
-    /// The program's name comes from an expansion.
+    /// The program's name comes from an expansion, whose value is unknown.
     Program,
-    /// The git verb comes from an expansion.
+    /// The git verb comes from an expansion, whose value is unknown.
     Verb,
-    /// Arguments that may change the meaning come from an expansion or from standard input.
+    /// Arguments that may change the effects of the command come from an expansion or from standard input.
     Arguments,
     /// Shell text comes from an expansion, a file or standard input.
     Text,
-    /// The code is in a language other than shell, which is not analysed.
+    /// The code is in a language other than shell, which guard does not analyse.
     Code,
     /// Configuration comes from a file or an unknown variable.
     Configuration,
-    /// The directory, and with it the repository, comes from an expansion or from a branch that may not run.
+    /// The working directory, and with it the git repository, is unknown: the argument of the `cd` is an expansion of the
+    /// shell, or the `cd` stands in an `if` or `&&` that may not run.
     Cwd,
 }
 
 impl Deferred {
-    /// Returns an explanation for users, phrased as part of a sentence.
+    /// Returns an explanation for users, as a part of a sentence.
     pub fn explain(self) -> &'static str {
         match self {
             Self::Program => "the program is only known when it runs",

@@ -1,9 +1,9 @@
 //! Determines what a command would do: argv, environment and shell text in, [`Intent`]s out.
 //!
-//! Input is a command with the directory and environment it would run in. Output is every program start that the
-//! command contains, even inside wrappers or shell text, with its effects. This module never reads a policy, a file or
-//! the clock, and never runs anything. What cannot be known without running the command is marked [`Deferred`]; what
-//! cannot be understood is a [`Refusal`].
+//! The input is a command with the directory and environment in which it would run. The output is every program start
+//! that the command contains, even inside wrappers or shell text, with its effects. This module never reads a policy,
+//! a file or the clock, and never runs anything. It marks a part that cannot be known before the command runs as
+//! [`Deferred`], and returns a [`Refusal`] for a command that it does not understand.
 #![forbid(unsafe_code)]
 
 mod analyze;

@@ -1,9 +1,11 @@
-//! Commands to work in progress: `cancel`, `pause`, `resume`, `adjust_config`, and their acknowledgements.
+//! Sends commands (`cancel`, `pause`, `resume`, `adjust_config`) to tasks, batches, conversations and research runs in
+//! progress, and returns their acknowledgements.
 //!
-//! Each piece of work (a research, a conversation, a task, a batch) has a control directory with two append-only files. Clients
-//! append commands to `commands.jsonl`; the process that does the work reads them, acts, and appends acknowledgements to
-//! `acks.jsonl`. Both survive a crash of either side. A command is not idempotent, so each `command_id` is acted on at most
-//! once: the worker writes `accepted` before it acts, and skips ids that have an acknowledgement.
+//! Each piece of work (a task, batch, conversation or research run) has a control directory with two
+//! append-only files. Clients append commands to `commands.jsonl`; the process that does the work (the worker)
+//! reads them, executes them, and appends acknowledgements to `acks.jsonl`. Both files survive a crash of
+//! either side. A command is not idempotent, so the worker executes each `command_id` at most once: it writes
+//! `accepted` before it executes a command, and skips ids that have an acknowledgement.
 #![forbid(unsafe_code)]
 
 mod watch;
@@ -25,11 +27,11 @@ use crate::string_enum::string_enum;
 
 /// The maximum length of a command as JSON, in bytes.
 pub const LARGEST_COMMAND: usize = 64 << 10;
-/// The maximum size of each file. Nobody sends so many commands to one piece of work on purpose.
+/// The maximum size of `commands.jsonl` and of `acks.jsonl`, in bytes. Honest clients never send that many commands.
 const LARGEST_FILE: u64 = 4 << 20;
-/// The longest reason of a rejection, in characters.
+/// The maximum length of the reason for a rejection, in characters.
 const LONGEST_REASON: usize = 1000;
-/// How often a client looks for the acknowledgement of its command.
+/// How often a client checks for the acknowledgement of its command.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A command to work in progress.
@@ -38,9 +40,9 @@ pub struct AgentCommand {
     /// What to do: `cancel`, `pause`, `resume` or `adjust_config`. Later versions may add types; a worker rejects types
     /// that it does not know.
     pub command_type: String,
-    /// An id that the client chooses. A worker acts once on each id, however often the command arrives.
+    /// An id that the client chooses. If several commands have the same id, the worker carries out only the first one.
     pub command_id: String,
-    /// Data of the command; for `adjust_config`, the settings to change.
+    /// The data of the command: for `adjust_config`, an object with the settings to change.
     #[serde(default)]
     pub data: Value,
 }
@@ -50,7 +52,7 @@ string_enum! {
     pub enum AckStatus {
         /// The worker has read the command and acts on it now.
         Accepted = "accepted",
-        /// The worker does not act on the command; the data says why.
+        /// The worker does not act on the command; the field `reason` of the acknowledgement says why.
         Rejected = "rejected",
         /// The worker has done what the command says.
         Completed = "completed",
@@ -82,9 +84,9 @@ pub enum ControlError {
     /// The operating system reported an error.
     #[error("cannot use {}: {source}", path.display())]
     Io {
-        /// The file or directory.
+        /// The path of the file or directory.
         path: PathBuf,
-        /// The error.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The command is too long.
@@ -98,31 +100,32 @@ pub enum ControlError {
     Full(PathBuf),
 }
 
-/// The control directory of one piece of work, as clients use it.
+/// The client's side of a control directory: sends commands and reads acknowledgements.
 #[derive(Debug, Clone)]
 pub struct ControlChannel {
     directory: PathBuf,
 }
 
 impl ControlChannel {
-    /// The channel in this directory, which the first command or the worker creates.
+    /// Returns the channel in this directory, which need not exist: the first command or the worker creates it.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }
 
-    /// Sends a command. It is on the disk when this returns.
+    /// Sends a command. When this function returns, the command is on disk.
     pub fn send(&self, command: &AgentCommand) -> Result<(), ControlError> {
         check_command(command)?;
         append(&self.directory, COMMANDS, command)
     }
 
-    /// The last acknowledgement of a command.
+    /// Returns the last acknowledgement of a command; `None` if there is none.
     pub fn acknowledgement(&self, command_id: &str) -> Result<Option<AgentAck>, ControlError> {
         let acks: Vec<AgentAck> = read_lines(&self.directory.join(ACKS), &mut 0)?;
         Ok(acks.into_iter().rev().find(|ack| ack.command_id == command_id))
     }
 
-    /// Waits until the worker has rejected or completed a command. Returns the last acknowledgement, if there is any.
+    /// Waits until the worker has rejected or completed a command, or until `most` has passed. Returns the last
+    /// acknowledgement; `None` if there is none.
     pub fn wait_for(&self, command_id: &str, most: Duration) -> Result<Option<AgentAck>, ControlError> {
         let deadline = Instant::now() + most;
         loop {
@@ -136,19 +139,21 @@ impl ControlChannel {
     }
 }
 
-/// Reads the commands to one piece of work. Only the process that does the work may have one.
+/// The worker's side of a control directory: reads the commands to one piece of work. Only the process that
+/// does the work may use it.
 #[derive(Debug)]
 pub struct CommandReader {
     directory: PathBuf,
-    /// How much of the commands' file was read.
+    /// How many bytes of the file of commands have been read.
     position: u64,
-    /// The ids that have an acknowledgement.
+    /// The ids of the commands that have an acknowledgement.
     known: HashSet<String>,
     waiting: std::collections::VecDeque<AgentCommand>,
 }
 
 impl CommandReader {
-    /// Opens the channel. Commands that were acknowledged before, by this process or by one that crashed, are skipped.
+    /// Opens the channel. The reader skips commands that this process, or one that crashed, has already
+    /// acknowledged.
     pub fn open(directory: impl Into<PathBuf>) -> Result<Self, ControlError> {
         let directory = directory.into();
         let acks: Vec<AgentAck> = read_lines(&directory.join(ACKS), &mut 0)?;
@@ -156,18 +161,19 @@ impl CommandReader {
         Ok(Self { directory, position: 0, known, waiting: Default::default() })
     }
 
-    /// The next command that nobody has acted on. Records that it is accepted, before the caller acts on it.
+    /// Returns the next command that no worker has acknowledged; `None` if there is none. Records the command
+    /// as accepted before it returns, so that no command is executed twice.
     pub fn next_command(&mut self) -> Result<Option<AgentCommand>, ControlError> {
         if self.waiting.is_empty() {
             let path = self.directory.join(COMMANDS);
-            // Most looks find nothing new, and cost one system call.
+            // Usually there is nothing new. Then this check costs only one system call.
             if fs::metadata(&path).is_ok_and(|file| file.len() > self.position) {
                 self.waiting.extend(read_lines::<AgentCommand>(&path, &mut self.position)?);
             }
         }
         while let Some(command) = self.waiting.pop_front() {
             if check_id(&command.command_id).is_ok() && self.known.insert(command.command_id.clone()) {
-                // A full disk must not keep the user from cancelling.
+                // Return the command even if the disk is full, so that the user can always cancel.
                 if let Err(error) = self.write_ack(&command.command_id, AckStatus::Accepted, Value::Null) {
                     tracing::warn!(%error, "cannot record that a command was accepted");
                 }
@@ -177,7 +183,7 @@ impl CommandReader {
         Ok(None)
     }
 
-    /// Tells the client that the command was carried out.
+    /// Records for the client that the command was executed.
     pub fn complete(&self, command: &AgentCommand, data: Value) -> Result<(), ControlError> {
         self.write_ack(&command.command_id, AckStatus::Completed, data)
     }
@@ -197,7 +203,7 @@ impl CommandReader {
 const COMMANDS: &str = "commands.jsonl";
 const ACKS: &str = "acks.jsonl";
 
-/// Checks that a command can be sent: its id and its length.
+/// Fails if a command cannot be sent because its id or its length is invalid.
 pub fn check_command(command: &AgentCommand) -> Result<(), ControlError> {
     let length = serde_json::to_vec(command).map_or(usize::MAX, |json| json.len());
     if length > LARGEST_COMMAND { Err(ControlError::TooLong) } else { check_id(&command.command_id) }
@@ -211,7 +217,7 @@ fn check_id(id: &str) -> Result<(), ControlError> {
     Err(ControlError::BadId(id.chars().take(200).collect()))
 }
 
-/// Appends a value as one line, with one write, so that lines of several clients never mix.
+/// Appends a value as one line with a single write, so that lines of several clients never mix.
 fn append(directory: &Path, name: &str, value: &impl Serialize) -> Result<(), ControlError> {
     let path = directory.join(name);
     let failed = |source| ControlError::Io { path: path.clone(), source };
@@ -229,8 +235,9 @@ fn append(directory: &Path, name: &str, value: &impl Serialize) -> Result<(), Co
     file.write_all(&line).and_then(|()| file.sync_data()).map_err(failed)
 }
 
-/// Reads the complete lines after `position`, and moves it past them. Skips lines that are not the expected JSON: a
-/// client of another version, or a process that was killed while it wrote, may have left them.
+/// Reads the complete lines after `position`, and sets `position` to the end of the last one. Skips lines that
+/// are not the expected JSON, which a client of another version, or a process that was killed while it wrote,
+/// may have left.
 fn read_lines<T: for<'de> Deserialize<'de>>(path: &Path, position: &mut u64) -> Result<Vec<T>, ControlError> {
     let failed = |source| ControlError::Io { path: path.to_path_buf(), source };
     let mut file = match File::open(path) {

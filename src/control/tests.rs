@@ -1,7 +1,7 @@
 use super::*;
 use serde_json::json;
 
-/// A directory that is removed with the test.
+/// A temporary directory that is removed on drop.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -36,7 +36,7 @@ fn a_worker_acts_once_on_each_id_even_after_a_crash() {
     let first = ok(reader.next_command()).unwrap_or_else(|| panic!("no command"));
     assert_eq!((first.command_type.as_str(), first.command_id.as_str()), ("cancel", "c1"));
     assert_eq!(ok(channel.acknowledgement("c1")).map(|ack| ack.status), Some(AckStatus::Accepted));
-    // The worker is killed before it reports the end. The next one does not act on c1 again.
+    // A worker that is killed before it reports completion must not cause the next worker to execute c1 again.
     drop(reader);
     let mut reader = ok(CommandReader::open(&directory.0));
     let second = ok(reader.next_command()).unwrap_or_else(|| panic!("no command"));

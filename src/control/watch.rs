@@ -1,4 +1,4 @@
-//! Receives commands while work is in progress, in a thread of its own.
+//! Receives commands on its own thread while work is in progress.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use super::{AgentCommand, CommandReader};
 
-/// How often the thread looks for new commands. A look that finds none costs one system call.
+/// How often the thread checks for new commands. A check that finds none costs one system call.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// A thread that reads commands and hands them to a function. It ends when this is dropped.
+/// A thread that reads commands and passes them to a function. Dropping this value ends the thread.
 #[derive(Debug)]
 pub struct CommandWatch {
     stop: Arc<AtomicBool>,
@@ -21,7 +21,8 @@ pub struct CommandWatch {
 }
 
 impl CommandWatch {
-    /// Starts the thread. `handle` acts on a command: it returns data about what it did, or why it did nothing.
+    /// Starts the thread. `handle` executes a command and returns data about the result, or the reason for a
+    /// rejection.
     pub fn start(
         mut reader: CommandReader,
         mut handle: impl FnMut(&AgentCommand) -> Result<Value, String> + Send + 'static,
@@ -63,12 +64,12 @@ impl Drop for CommandWatch {
     }
 }
 
-/// Holds up work between two of its steps while it is paused.
+/// Blocks the thread that runs a task, between two steps of the task, while the task is paused.
 #[derive(Debug, Clone, Default)]
 pub struct PauseGate(Arc<(Mutex<bool>, Condvar)>);
 
 impl PauseGate {
-    /// Pauses the work, or lets it go on. Returns whether that changed anything.
+    /// Pauses or resumes the work. Returns whether that changed the state.
     pub fn set_paused(&self, is_paused: bool) -> bool {
         let (state, changed) = &*self.0;
         let before = std::mem::replace(&mut *state.lock().unwrap_or_else(PoisonError::into_inner), is_paused);
@@ -76,12 +77,13 @@ impl PauseGate {
         before != is_paused
     }
 
-    /// True while the work is paused.
+    /// Returns true while the work is paused.
     pub fn is_paused(&self) -> bool {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when the work is not paused, or `is_cancelled` returns true. Looks ten times a second.
+    /// Blocks while the work is paused, until it is resumed or `is_cancelled` returns true. Calls
+    /// `is_cancelled` ten times a second.
     pub fn wait(&self, is_cancelled: impl Fn() -> bool) {
         let (state, changed) = &*self.0;
         let mut paused = state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,8 @@
-//! Summarises the older messages of a conversation: in a thread after a turn, or while a caller waits.
+//! Summarises the older messages of a conversation: on a thread after a turn, or while a caller waits.
 //!
-//! The summary is a read-only run of the same CLI with a cheap model. Turns never wait for the thread: a turn that begins
-//! before the summary is there uses the newest messages. Dropping the conversation ends the thread and its run.
+//! A read-only run of the agent's CLI with a cheap model writes the summary. Turns never wait for the thread:
+//! the prompt of a turn that begins before the summary is ready contains only the newest messages. Dropping the
+//! conversation ends the thread and its run.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -20,27 +21,27 @@ use crate::agent_exec::{Cancel, ExecRequest, Executor, Sandbox};
 use crate::history::{Applied, CircuitBreaker, CompactionPlan, GeminiHistoryManager, Summary, SummaryError};
 use crate::outcome::ErrorKind;
 
-/// How long a summary in the background may take.
+/// Time limit for a summary that is written in the background.
 const BACKGROUND_LIMIT: Duration = Duration::from_secs(60);
-/// How often a waiting caller looks whether it was cancelled.
+/// How often a waiting caller checks whether it was cancelled.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// What a compaction did.
+/// The result of a compaction, which replaces the oldest messages of a conversation by a summary in later prompts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Compacted {
-    /// How many of the oldest messages the summary stands for.
+    /// How many of the oldest messages the summary replaces.
     pub covers: usize,
-    /// The estimated tokens of these messages.
+    /// The estimated number of tokens of the messages that the summary replaces.
     pub replaced_tokens: usize,
-    /// The estimated tokens of the summary.
+    /// The estimated number of tokens of the summary.
     pub summary_tokens: usize,
-    /// The model that wrote the summary, or `truncation` if no model could.
+    /// The model that wrote the summary, or `truncation` if no model could write one.
     pub made_by: String,
-    /// Why the messages were dropped instead of summarised.
+    /// Why guard dropped the messages instead of summarising them; null if a model wrote the summary.
     pub warning: Option<String>,
 }
 
-/// A compaction in the background.
+/// A compaction that runs on a background thread.
 #[derive(Debug)]
 pub(super) struct RunningCompaction {
     cancel: Cancel,
@@ -53,7 +54,7 @@ impl RunningCompaction {
         *self.has_ended.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the compaction has ended, at most for `limit` and until `cancel` is set.
+    /// Waits until the compaction has ended, `limit` has passed, or `cancel` is set.
     fn wait(&self, limit: Duration, cancel: &Cancel) {
         let deadline = Instant::now() + limit;
         let mut ended = self.has_ended.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,18 +75,19 @@ impl Drop for RunningCompaction {
     }
 }
 
-/// Everything that a compaction needs, so that it can run in a thread of its own.
+/// Everything that a compaction needs, so that it can run on its own thread.
 struct Job {
     directory: PathBuf,
     settings: Settings,
     history: GeminiHistoryManager,
     plan: CompactionPlan,
     executor: Executor,
-    /// Where a command of the user's runs: the worktree, or the directory of a conversation without a repository.
+    /// The directory in which the summary's run works if the agent is a command of the user: the conversation's
+    /// worktree, or the user's directory if that is not in a repository; `None` if there is no worktree yet.
     worktree: Option<PathBuf>,
 }
 
-/// An empty directory for one run, removed at the end.
+/// An empty temporary directory for one run. It is removed on drop.
 struct EmptyDirectory(PathBuf);
 
 impl EmptyDirectory {
@@ -104,7 +106,7 @@ impl Drop for EmptyDirectory {
 }
 
 impl Job {
-    /// Asks the model, and stores the summary.
+    /// Asks the model for a summary and stores the summary.
     fn run(mut self, cancel: &Cancel, limit: Duration) -> Result<Compacted, ConversationError> {
         let answer = self.ask(cancel, limit);
         if cancel.is_set() {
@@ -142,14 +144,15 @@ impl Job {
         at("write", &self.directory, summary_files::save_breaker(&self.directory, breaker))
     }
 
-    /// Runs the agent's CLI with the cheap model, without the right to write anything. It must see no files that the turns
-    /// cannot see: the user's checkout may contain files that are not in the conversation's worktree.
+    /// Runs the agent's CLI with the cheap model, without write access. The run must not be able to read files
+    /// that the turns cannot read: the user's checkout may contain files that are not in the conversation's
+    /// worktree.
     fn ask(&self, cancel: &Cancel, limit: Duration) -> Result<String, SummaryError> {
         let seconds = limit.as_secs().max(1);
         let empty = EmptyDirectory::new().map_err(|error| SummaryError::Failed {
             reason: format!("cannot create a temporary directory: {error}"),
         })?;
-        // A command of the user's may lie in the worktree.
+        // A command of the user may be a program in the worktree, so it must run there.
         let cd = match &self.worktree {
             Some(worktree) if self.settings.agent == "generic" => worktree,
             _ => &empty.0,
@@ -183,7 +186,8 @@ fn truncation_warning(id: &str, why: &str) -> String {
 }
 
 impl Conversation {
-    /// Returns the directory in which the turns run: the worktree, or the user's directory outside any repository.
+    /// Returns the directory in which the turns run: the worktree, or the user's directory if that is not in a
+    /// repository; `None` if the conversation has no worktree.
     fn place_of_turns(&self) -> Option<PathBuf> {
         let cd = &self.record.settings.cd;
         let is_in_repository = cd.ancestors().any(|above| above.join(".git").exists());
@@ -191,7 +195,8 @@ impl Conversation {
         worktree.or_else(|| (!is_in_repository).then(|| cd.clone()))
     }
 
-    /// What a compaction would do now. A model that keeps failing is not asked: the messages are dropped at once.
+    /// Prepares a compaction. Returns the job that asks the model or, if the model keeps failing, drops the
+    /// messages from prompts at once and returns the result.
     fn job(&self, executor: &Executor) -> Result<Result<Job, Compacted>, ConversationError> {
         let mut history = self.history();
         let before = history.summary().cloned();
@@ -228,7 +233,7 @@ impl Conversation {
         let (cancel, has_ended) = (Cancel::default(), Arc::new((Mutex::new(false), Condvar::new())));
         let (of_thread, ended) = (cancel.clone(), has_ended.clone());
         let work = move || {
-            // A failure is logged; the next turn works without a summary.
+            // `run` logs a failure, and the next turn works without a summary.
             let _ = job.run(&of_thread, BACKGROUND_LIMIT);
             *ended.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
             ended.1.notify_all();
@@ -237,29 +242,29 @@ impl Conversation {
         self.compaction = thread.map(|thread| RunningCompaction { cancel, has_ended, thread: Some(thread) });
     }
 
-    /// Whether a compaction is running in the background.
+    /// Returns whether a compaction is running in the background.
     pub fn is_compacting(&self) -> bool {
         self.compaction.as_ref().is_some_and(|running| !running.has_ended())
     }
 
-    /// Waits for the compaction in the background, at most for `limit` and until `cancel` is set.
+    /// Waits until the compaction in the background ends, `limit` has passed, or `cancel` is set.
     pub fn wait_for_compaction(&mut self, limit: Duration, cancel: &Cancel) {
         if let Some(running) = &self.compaction {
             running.wait(limit, cancel);
         }
     }
 
-    /// Lets the compaction in the background go on after this conversation is closed, for at most a minute. For servers,
-    /// which outlive a turn.
+    /// Lets the compaction in the background continue for at most a minute after this conversation is closed.
+    /// Servers call this, because their process keeps running after a turn.
     pub fn detach_compaction(&mut self) {
         if let Some(running) = self.compaction.take() {
-            // If the thread cannot be started, dropping its work ends the compaction.
+            // If the thread cannot be started, its closure is dropped, which ends the compaction.
             let wait = move || running.wait(BACKGROUND_LIMIT, &Cancel::default());
             let _ = std::thread::Builder::new().name("compaction-wait".to_string()).spawn(wait);
         }
     }
 
-    /// Summarises the older messages now, and waits for it.
+    /// Summarises the older messages now, and waits for the result.
     pub fn compact_now(
         &mut self,
         executor: &Executor,
@@ -268,14 +273,14 @@ impl Conversation {
         self.compact_within(executor, cancel, BACKGROUND_LIMIT)
     }
 
-    /// Summarises the older messages now, and waits for it at most for `limit`.
+    /// Summarises the older messages now, and waits for the result for at most `limit`.
     pub fn compact_within(
         &mut self,
         executor: &Executor,
         cancel: &Cancel,
         limit: Duration,
     ) -> Result<Compacted, ConversationError> {
-        // Ends a compaction in the background: two at once would ask for the same summary.
+        // End a compaction in the background, because it would ask for the same summary.
         self.compaction = None;
         match self.job(executor)? {
             Ok(job) => job.run(cancel, limit),

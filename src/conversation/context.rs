@@ -1,4 +1,4 @@
-//! What the agent is told of the conversation: the stored turns as a history, and the prompts made of it.
+//! Builds the prompts that contain a conversation's history, from its stored turns.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -14,73 +14,75 @@ use crate::history::{
     GeminiHistoryManager, HistoryConfig, Message, Role, SummarySource, estimate_tokens, limits_of,
 };
 
-/// How much of the context a conversation uses.
+/// How much of the model's context a conversation uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ContextUse {
-    /// The estimated tokens: of the next prompt without its message, or of all messages in the agent's own session.
+    /// The estimated number of tokens of the next prompt without its message or, if the agent's CLI stores the
+    /// conversation in its own session, of all messages.
     pub estimated_tokens: usize,
-    /// The maximum.
+    /// The maximum number of tokens of a prompt or, with the agent's own session, of the model's context.
     pub limit: usize,
-    /// How the agent learns what was said before.
+    /// Whether the agent knows the earlier turns from its own session or from the prompt.
     pub mode: TurnMode,
 }
 
-/// What the next prompt says of the conversation, and what it leaves out.
+/// What the next prompt contains of the conversation's history, and what it leaves out.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct NextPrompt {
-    /// The summary that stands for the oldest messages.
+    /// The summary that replaces the oldest messages; null if there is none.
     pub summary: Option<ShownSummary>,
-    /// The messages that the prompt does not have word for word, oldest first.
+    /// The messages that the prompt does not contain word for word, oldest first.
     pub left_out: Vec<LeftOutMessage>,
-    /// Paths, names, numbers and constraints of the summarised messages that are neither in the summary nor pinned.
+    /// Paths, names, numbers and constraints in the summarised messages that neither the text of the summary nor its
+    /// pinned facts contain.
     pub lost_facts: Vec<String>,
-    /// The estimated tokens of all messages.
+    /// The estimated number of tokens of all messages.
     pub all_tokens: usize,
-    /// The estimated tokens of the next prompt without its message.
+    /// The estimated number of tokens of the next prompt, without the user's new message.
     pub prompt_tokens: usize,
     /// The maximum size of a prompt, in tokens.
     pub limit: usize,
 }
 
-/// A summary in use.
+/// The summary that prompts contain instead of the oldest messages.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ShownSummary {
-    /// How many of the oldest messages it stands for.
+    /// How many of the oldest messages the summary replaces.
     pub covers: usize,
-    /// The text.
+    /// The text of the summary.
     pub text: String,
-    /// What is kept word for word: the user's constraints, paths, names, numbers.
+    /// Facts copied word for word from the replaced messages: the user's constraints, paths, names, numbers.
     pub pinned: Vec<String>,
-    /// The model that wrote it, or `truncation` if no model could.
+    /// The model that wrote the summary, or `truncation` if no model could write one.
     pub made_by: String,
 }
 
-/// A message that the next prompt does not have word for word.
+/// A message that the next prompt does not contain word for word.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct LeftOutMessage {
-    /// The number of its turn.
+    /// The number of the turn that the message belongs to.
     pub turn: usize,
-    /// Who wrote it: `user` or `assistant`.
+    /// Who wrote the message: `user` or `assistant`.
     pub role: &'static str,
-    /// Whether the summary describes it.
+    /// Whether the summary describes the message.
     pub is_in_summary: bool,
-    /// Its text.
+    /// The text of the message.
     pub text: String,
 }
 
-/// A prompt for an agent that knows nothing of the conversation.
+/// A prompt that contains the history, for an agent that does not know the conversation.
 pub(super) struct BuiltPrompt {
     pub(super) text: String,
     pub(super) estimated_tokens: usize,
     pub(super) notes: Vec<String>,
 }
 
-/// The time since the Unix epoch.
+/// Returns the time since the Unix epoch.
 fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The settings of the history. The agent's CLI decides about models and about the longest prompt.
+/// Returns the settings for the history. The agent's adapter determines the models and the longest prompt.
 fn config_of(settings: &Settings) -> HistoryConfig {
     let defaults = HistoryConfig::default();
     let adapter = agent::named(&settings.agent);
@@ -89,14 +91,14 @@ fn config_of(settings: &Settings) -> HistoryConfig {
     HistoryConfig {
         model: settings.model_in_use().unwrap_or_else(|| settings.agent.clone()),
         summary_model: summary_model.unwrap_or_else(|| settings.agent.clone()),
-        // A token has at most four bytes.
+        // A token has at most four bytes, so a quarter of the longest prompt's bytes always fits.
         max_summary_input_tokens: defaults.max_summary_input_tokens.min(longest / 4),
         ..defaults
     }
 }
 
-/// The messages of a turn. A message without an answer gets a remark in its place, so that the agent does not take the next
-/// message for the same one.
+/// Returns the two messages of a turn. If the user's message was not answered, a remark replaces the answer, so
+/// that the agent does not mistake the user's next message for a part of this one.
 fn messages_of(turn: &Turn) -> [Message; 2] {
     let remark = match &turn.state {
         TurnState::Done => None,
@@ -114,7 +116,7 @@ fn messages_of(turn: &Turn) -> [Message; 2] {
     [Message::new(Role::User, turn.user.clone()), Message::new(Role::Assistant, answer)]
 }
 
-/// The history of these turns, with the best stored summary.
+/// Returns the history of these turns, with the stored summary that covers most of them.
 fn history_of<'t>(
     settings: &Settings,
     turns: impl Iterator<Item = &'t Turn>,
@@ -128,13 +130,13 @@ fn history_of<'t>(
     history
 }
 
-/// The size of the next prompt without its message.
+/// Returns the estimated size of the next prompt, without its message.
 fn prompt_tokens(history: &GeminiHistoryManager) -> usize {
     if history.message_count() == 0 { 0 } else { history.build_prompt("").estimated_tokens }
 }
 
 impl Conversation {
-    /// The active turns before the one that is going on.
+    /// Returns the active turns before the turn that is in progress.
     pub(super) fn earlier_turns(&self) -> impl Iterator<Item = &Turn> {
         self.record.active_turns().filter(|turn| Some(turn.number) != self.running)
     }
@@ -143,7 +145,7 @@ impl Conversation {
         history_of(&self.record.settings, self.earlier_turns(), &self.directory)
     }
 
-    /// Builds the prompt for a message, of at most the usual size or of `max_tokens`.
+    /// Builds the prompt for a message, with at most `max_tokens`, or with the default limit if that is `None`.
     pub(super) fn build_prompt(&self, message: &str, max_tokens: Option<usize>) -> BuiltPrompt {
         let history = self.history();
         let built = match max_tokens {
@@ -154,7 +156,8 @@ impl Conversation {
         BuiltPrompt { text: built.prompt_text, estimated_tokens: built.estimated_tokens, notes }
     }
 
-    /// The size of what the model gets for a message: the prompt, or everything in the agent's own session.
+    /// Returns the estimated number of tokens that the model receives for a message: those of the prompt or, if
+    /// the agent has its own session, of the whole session.
     pub(super) fn context_tokens(&self, message: &str) -> usize {
         let history = self.history();
         if self.record.settings.is_native() {
@@ -163,7 +166,7 @@ impl Conversation {
         history.build_prompt(message).estimated_tokens
     }
 
-    /// How much of the context the conversation uses.
+    /// Returns how much of the model's context the conversation uses.
     pub fn context_use(&self) -> ContextUse {
         let (history, mode) = (self.history(), self.record.settings.turn_mode());
         match mode {
@@ -182,7 +185,7 @@ impl Conversation {
 }
 
 impl Conversations {
-    /// What the next prompt of a conversation says of it, and what it leaves out.
+    /// Returns what the next prompt of a conversation contains of its history, and what it leaves out.
     pub fn next_prompt(&self, text: &str) -> Result<NextPrompt, ConversationError> {
         let record = self.read(text)?;
         let directory = self.directory(&record.settings.id);
@@ -196,7 +199,9 @@ fn next_prompt(record: &Record, history: &GeminiHistoryManager) -> NextPrompt {
     let covered = summary.map_or(0, |summary| summary.covers);
     let is_described = summary.is_some_and(|summary| summary.made_by != SummarySource::Truncation);
     let built = history.build_prompt("");
-    // Without a summary, the messages that do not fit are the oldest ones after those that are covered.
+    // The messages that fit neither into the prompt nor into a summary are the oldest ones after those that the
+    // summary covers. If guard dropped the covered messages without a summary by a model (a truncation),
+    // `built.left_out` counts the covered messages too.
     let beyond =
         if is_described || covered == 0 { built.left_out } else { built.left_out.saturating_sub(covered) };
     let turns = record.active_turns().flat_map(|turn| [(turn, "user"), (turn, "assistant")]);
@@ -222,7 +227,7 @@ fn next_prompt(record: &Record, history: &GeminiHistoryManager) -> NextPrompt {
     }
 }
 
-/// The name of what wrote a summary.
+/// Returns the name of the model that wrote a summary, or `truncation` if no model did.
 pub(super) fn made_by(source: &SummarySource) -> String {
     match source {
         SummarySource::Model(model) => model.clone(),

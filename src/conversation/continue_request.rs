@@ -1,4 +1,5 @@
-//! Requests of `guard exec` form that name a conversation as their session: other programs continue it turn by turn.
+//! Executes requests of `guard exec` whose session is a conversation, so that other programs can continue
+//! conversations.
 
 use super::record::Record;
 use super::store::Conversations;
@@ -8,8 +9,8 @@ use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::outcome::ErrorKind;
 
 impl Conversations {
-    /// Executes a request. If its session is a conversation, the request becomes the next turn of it; otherwise the
-    /// executor gets the request as it is.
+    /// Executes a request. If its session is a conversation, the request becomes the conversation's next turn;
+    /// otherwise the executor receives the request unchanged.
     pub fn execute(
         &self,
         request: &ExecRequest,
@@ -36,7 +37,8 @@ impl Conversations {
             result.run.tool = request.agent.clone().unwrap_or_else(|| "gemini".to_string());
             result
         };
-        // The caller may use the directory that it named, and no other. Where others are is not told.
+        // The caller may continue only conversations in the directory that its request contains. The refusal
+        // does not reveal whether the conversation exists in another directory.
         let place = request.cd.canonicalize().ok();
         let is_allowed = |record: &Record| {
             place.as_ref() == Some(&record.settings.cd)

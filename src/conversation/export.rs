@@ -1,4 +1,4 @@
-//! Writes a conversation as Markdown or JSON, and turns as the entries of a copy.
+//! Exports a conversation as Markdown or JSON, and converts turns to the log entries of a copy.
 
 use std::fmt::Write as _;
 
@@ -14,14 +14,14 @@ pub enum Format {
     Json,
 }
 
-/// A fence that is longer than every run of backticks in the text.
+/// Returns a Markdown code fence that is longer than every run of backticks in the text.
 fn fence(text: &str) -> String {
     let longest = text.split(|character| character != '`').map(str::len).max().unwrap_or(0);
     "`".repeat(longest.max(2) + 1)
 }
 
 impl Record {
-    /// The conversation as a document: the active turns, in the given format.
+    /// Returns the active turns of the conversation as a document in the given format.
     pub fn export(&self, format: Format) -> String {
         match format {
             Format::Markdown => self.markdown(),
@@ -46,7 +46,8 @@ impl Record {
         );
         for turn in self.active_turns() {
             let _ = writeln!(text, "\n## Turn {}\n\n### User\n", turn.number);
-            // A message is quoted as it is; an answer is the agent's Markdown already.
+            // Put the user's message into a code block, because it is plain text. The agent's answer is
+            // Markdown already.
             let fence = fence(&turn.user);
             let _ = writeln!(text, "{fence}text\n{}\n{fence}\n\n### Assistant\n", turn.user.trim_end());
             match &turn.state {
@@ -64,7 +65,8 @@ impl Record {
     }
 }
 
-/// The entries that store a finished turn in a copy of the conversation. The copy has no worktree and no session yet.
+/// Returns the log entries that store a finished turn in a copy of the conversation. The copy has no worktree
+/// and no session yet.
 pub(super) fn entries(turn: &Turn) -> Vec<Entry> {
     let sent = Entry::Sent(Sent {
         turn: turn.number,

@@ -1,7 +1,9 @@
-//! `messages.jsonl`: the stored entries of a conversation, one JSON object on each line, only ever appended to.
+//! `messages.jsonl`: the stored entries of a conversation, one JSON object per line. guard only appends to this
+//! file.
 //!
-//! [`append`] returns when the entry is on disk. A process that is killed while it appends leaves a torn last line, which
-//! [`read`] ignores and [`cut_torn_line`] removes. If the disk is full, [`append`] removes the part that it wrote.
+//! [`append`] returns when the entry is on disk. A process that is killed while it appends leaves an incomplete
+//! last line, which [`read`] ignores and [`cut_torn_line`] removes. If the disk is full, [`append`] removes the
+//! part that it wrote.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,35 +16,35 @@ use super::record::{TurnMode, TurnState};
 use super::worktree_snapshot::Snapshot;
 use crate::outcome::Worktree;
 
-/// The maximum size of the file, in bytes: what a reader holds in memory.
+/// The maximum size of the file, in bytes. A reader holds the whole file in memory.
 const LARGEST: u64 = 512 << 20;
 
-/// One stored entry.
+/// One line of a conversation's log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Entry {
-    /// The user sent a message. Stored before the agent starts.
+    /// The user sent a message. guard stores this entry before the agent starts.
     Sent(Sent),
     /// A turn ended.
     Ended(Box<Ended>),
     /// The user cleared the history.
     Cleared {
-        /// When.
+        /// When the user cleared the history (RFC 3339).
         time: String,
     },
     /// The user undid a turn.
     Undone {
-        /// When.
+        /// When the user undid the turn (RFC 3339).
         time: String,
         /// The number of the turn.
         turn: usize,
-        /// The ref that has the files as they were before they were moved back.
+        /// The ref that contains the files as they were before guard moved them back.
         #[serde(default)]
         saved: Option<String>,
     },
 }
 
-/// A message of the user.
+/// A message of the user, which begins a turn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Sent {
     pub(super) turn: usize,
@@ -56,7 +58,7 @@ pub(super) struct Sent {
     pub(super) before: Option<Snapshot>,
 }
 
-/// The end of a turn.
+/// The end of a turn: how it ended, and the agent's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Ended {
     pub(super) turn: usize,
@@ -79,12 +81,12 @@ pub(super) struct Ended {
     pub(super) is_in_native_session: bool,
 }
 
-/// Creates an empty log.
+/// Creates the empty log of a new conversation.
 pub(super) fn create(path: &Path) -> io::Result<()> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(drop)
 }
 
-/// Appends an entry, and returns when it is on disk. After an error the file is as it was before.
+/// Appends an entry, and returns when it is on disk. After an error the file has its previous content.
 pub(super) fn append(path: &Path, entry: &Entry) -> io::Result<()> {
     let mut line = serde_json::to_vec(entry)?;
     line.push(b'\n');
@@ -100,7 +102,7 @@ pub(super) fn append(path: &Path, entry: &Entry) -> io::Result<()> {
     written
 }
 
-/// Reads all entries, and the number of lines that are not entries. A torn last line counts as missing.
+/// Reads all entries, and counts the lines that are not entries. Ignores an incomplete last line.
 pub(super) fn read(path: &Path) -> io::Result<(Vec<Entry>, usize)> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
@@ -131,7 +133,7 @@ fn whole_lines(bytes: &[u8]) -> usize {
     memchr::memrchr(b'\n', bytes).map_or(0, |end| end + 1)
 }
 
-/// Removes a torn last line, so that the next entry begins on a line of its own.
+/// Removes an incomplete last line, so that the next entry begins on its own line.
 pub(super) fn cut_torn_line(path: &Path) -> io::Result<()> {
     let mut file = match OpenOptions::new().read(true).write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -182,7 +184,8 @@ mod tests {
             prop_assert!(entries.len() + damaged <= lines);
         }
 
-        /// A file that was cut anywhere has the entries whose lines are complete, and no damage.
+        /// A file that was cut at any byte must yield the entries whose lines are complete, and no damaged
+        /// lines.
         #[test]
         fn a_cut_file_has_the_first_entries(texts in proptest::collection::vec(".{0,20}", 1..6), cut in 0usize..2000) {
             let all: Vec<Entry> = texts.iter().enumerate().map(|(turn, text)| sent(turn, text)).collect();
@@ -195,7 +198,8 @@ mod tests {
         }
     }
 
-    /// A process was killed while it appended: the next one removes the torn line, and its own entry is readable.
+    /// After a process was killed while it appended, the next process removes the incomplete line, and its own
+    /// entry must be readable.
     #[test]
     fn a_torn_line_is_cut() {
         let path = std::env::temp_dir().join(format!("guard-message-log-{}", std::process::id()));

@@ -6,10 +6,11 @@
 //!   background compaction ◄── end of the turn in messages.jsonl (synced) ◄── answer or error ◄───────────┘
 //! ```
 //!
-//! guard's own record of the conversation is complete in both modes, so that a native session that is lost can be replaced
-//! within the same turn. Every turn is an ordinary guarded run with its own transcript. The record is on disk before the
-//! agent starts: whatever kills guard, at most the unfinished answer is lost. This module must never continue a
-//! conversation in another worktree or with another context without a note to the user.
+//! guard's own record of the conversation is complete even if the agent's CLI has its own ("native") session,
+//! so guard can replace a lost session within the same turn. Every turn is an ordinary guarded run with its own
+//! transcript. The message is on disk before the agent starts: whatever kills guard, at most the unfinished
+//! answer is lost. This module must never continue a conversation in another worktree or with another context
+//! without a note to the user.
 #![forbid(unsafe_code)]
 
 mod compaction;
@@ -45,10 +46,10 @@ pub const LONGEST_MESSAGE: usize = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConversationError {
-    /// No conversation matches the text.
+    /// No conversation has this id, in full or shortened.
     #[error("there is no conversation {0:?}")]
     Unknown(String),
-    /// There is no conversation at all.
+    /// The user has no conversations.
     #[error("there are no conversations yet")]
     None,
     /// Several conversations match the text.
@@ -71,7 +72,7 @@ pub enum ConversationError {
     /// The message is longer than [`LONGEST_MESSAGE`].
     #[error("the message has {0} bytes; a message may have at most {LONGEST_MESSAGE}")]
     LongMessage(usize),
-    /// The message contains a character that no command line can carry.
+    /// The message contains a NUL character, which no command line can contain.
     #[error("the message contains a NUL character")]
     NulInMessage,
     /// The settings of a new conversation contradict each other.
@@ -88,7 +89,7 @@ pub enum ConversationError {
     Damaged {
         /// The damaged file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         problem: String,
     },
     /// A file operation failed.
@@ -96,9 +97,9 @@ pub enum ConversationError {
     Io {
         /// The operation, as a verb that the path completes.
         what: &'static str,
-        /// The file or directory.
+        /// The path of the file or directory.
         path: PathBuf,
-        /// The error.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The worktree could not be read or changed.
@@ -110,7 +111,7 @@ pub enum ConversationError {
 }
 
 impl ConversationError {
-    /// The kind of the error, for results.
+    /// Returns the kind of the error that results report.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Unknown(_) | Self::None | Self::Ambiguous { .. } => ErrorKind::SessionLost,
@@ -126,7 +127,7 @@ impl ConversationError {
         }
     }
 
-    /// What the user can do next.
+    /// Returns a hint for the user about what to do next.
     pub fn hint(&self) -> &str {
         match self {
             Self::Unknown(_) => {
@@ -155,12 +156,13 @@ impl ConversationError {
     }
 }
 
-/// Converts an I/O error to [`ConversationError::Io`].
+/// Converts an I/O error to [`ConversationError::Io`], with the operation `what` and the path.
 fn at<T>(what: &'static str, path: &std::path::Path, result: io::Result<T>) -> Result<T, ConversationError> {
     result.map_err(|source| ConversationError::Io { what, path: path.to_path_buf(), source })
 }
 
-/// Checks that a text can be a message of a conversation.
+/// Fails if a text cannot be a message of a conversation: if it is empty, too long, or contains a NUL
+/// character.
 pub fn check_message(text: &str) -> Result<(), ConversationError> {
     match text {
         text if text.trim().is_empty() => Err(ConversationError::EmptyMessage),

@@ -1,4 +1,4 @@
-//! What is known of a conversation: its settings, and its turns as the stored entries tell them.
+//! A conversation as stored: its settings, and its turns, which are reconstructed from the entries of the log.
 
 use std::path::PathBuf;
 
@@ -12,31 +12,31 @@ use crate::agent;
 use crate::agent_exec::Sandbox;
 use crate::outcome::{ErrorKind, Worktree};
 
-/// How the agent learns what was said before.
+/// How the agent learns the earlier turns of the conversation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// By its own session if its CLI has sessions, otherwise by guard's history.
+    /// The agent resumes its own session if its CLI has sessions; otherwise the prompt contains guard's history.
     #[default]
     Auto,
-    /// By its own session.
+    /// The agent resumes its own session, which contains the earlier turns.
     Native,
-    /// By guard's history, as a part of every prompt.
+    /// Every prompt contains the earlier turns, from guard's history.
     OwnHistory,
 }
 
-/// How the agent learnt in one turn what was said before.
+/// How the agent learnt, in one turn, the earlier turns of the conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TurnMode {
-    /// From its own session.
+    /// The agent resumed its own session, which contains the earlier turns.
     Native,
-    /// From guard's history in the prompt.
+    /// The prompt contained the earlier turns, from guard's history.
     OwnHistory,
 }
 
 impl TurnMode {
-    /// The name of the mode, as in JSON.
+    /// Returns the name of the mode, as in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -48,30 +48,30 @@ impl TurnMode {
 /// The settings of a new conversation.
 #[derive(Debug, Clone, Default)]
 pub struct NewConversation {
-    /// The agent's name. Default: `gemini`, or `generic` with a `command`.
+    /// The agent's name. Default: `gemini`, or `generic` if there is a `command`.
     pub agent: Option<String>,
     /// The agent's program, if it is not on PATH; for `generic`, the command that gets each prompt on its standard input.
     pub command: Vec<String>,
-    /// The model. Default: the agent's.
+    /// The model. Default: the agent's default model.
     pub model: Option<String>,
     /// The directory in which the agent works.
     pub cd: PathBuf,
     /// Which files the agent may write.
     pub sandbox: Sandbox,
-    /// The title. Default: the beginning of the first message.
+    /// The title of the conversation. Default: the beginning of the first message.
     pub title: Option<String>,
-    /// How the agent learns what was said before.
+    /// How the agent learns the earlier turns: from its own session, or from guard's history in the prompt.
     pub mode: Mode,
 }
 
 /// The settings of a stored conversation: the content of `conversation.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Settings {
-    /// The version of the file's format.
+    /// The version of the format of `conversation.json`.
     pub version: u32,
     /// The id of the conversation.
     pub id: String,
-    /// The title, if the user gave one.
+    /// The title of the conversation, if the user gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The agent's name.
@@ -87,17 +87,17 @@ pub struct Settings {
     /// Which files the agent may write.
     #[serde(default)]
     pub sandbox: Sandbox,
-    /// How the agent learns what was said before.
+    /// How the agent learns the earlier turns of the conversation.
     pub mode: Mode,
     /// When the conversation began (RFC 3339, UTC).
     pub created: String,
-    /// The conversation, and its last turn, of which this one is a copy.
+    /// The id of the conversation that this one was copied from, and the number of the last copied turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<(String, usize)>,
 }
 
 impl Settings {
-    /// Whether the agent's own session carries the conversation.
+    /// Returns whether the agent's CLI stores the conversation in its own session.
     pub(super) fn is_native(&self) -> bool {
         match self.mode {
             Mode::OwnHistory => false,
@@ -110,7 +110,8 @@ impl Settings {
         if self.is_native() { TurnMode::Native } else { TurnMode::OwnHistory }
     }
 
-    /// The model that the agent uses: the chosen one under the agent's own name for it, or the agent's default.
+    /// Returns the model that the agent uses: the chosen one, under the name that the agent's CLI uses for it,
+    /// or the agent's default.
     pub fn model_in_use(&self) -> Option<String> {
         let adapter = agent::named(&self.agent);
         let usual = adapter.as_ref().and_then(|adapter| adapter.model.clone());
@@ -119,7 +120,7 @@ impl Settings {
     }
 }
 
-/// How a turn ended.
+/// The state of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(tag = "name", rename_all = "snake_case")]
 pub enum TurnState {
@@ -135,12 +136,12 @@ pub enum TurnState {
     },
     /// The user cancelled the turn.
     Cancelled,
-    /// guard was killed during the turn, or the turn is still going on.
+    /// guard was killed during the turn, or the turn is still in progress.
     Interrupted,
 }
 
 impl TurnState {
-    /// The name of the state, as in JSON.
+    /// Returns the name of the state, as in JSON.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -151,7 +152,7 @@ impl TurnState {
     }
 }
 
-/// One turn of a conversation: a message of the user, and what came of it.
+/// One turn of a conversation: a message of the user, and the agent's answer or the error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct Turn {
     /// The number of the turn. Numbers begin at 1 and are never used twice.
@@ -164,21 +165,22 @@ pub struct Turn {
     pub run_id: String,
     /// When the turn began (RFC 3339, UTC).
     pub started: String,
-    /// The duration in milliseconds; 0 if the turn was interrupted.
+    /// The duration of the turn in milliseconds; 0 if the turn was interrupted.
     pub duration_ms: u64,
-    /// The tokens that the model API reported for the turn.
+    /// The number of tokens that the model API reported for the turn, input and output together; null if it is not
+    /// known.
     pub tokens_reported: Option<u64>,
-    /// The estimated tokens of the prompt that guard sent.
+    /// The estimated number of tokens of the prompt that guard sent to the agent.
     pub estimated_tokens: u64,
-    /// How the turn ended.
+    /// Whether the turn succeeded, failed, was cancelled or was interrupted.
     pub state: TurnState,
     /// How many actions of the agent the policy denied.
     pub denials: u64,
-    /// How the agent learnt what was said before.
+    /// How the agent learnt the earlier turns of the conversation.
     pub mode: TurnMode,
-    /// Whether the turn is part of the conversation: false after `clear`, and if the turn was undone.
+    /// Whether the turn is still part of the conversation: false if the turn was cleared or undone.
     pub is_active: bool,
-    /// Remarks for the user.
+    /// Notes of guard for the user about the turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -186,28 +188,29 @@ pub struct Turn {
 /// A stored conversation.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Record {
-    /// The settings.
+    /// The settings of the conversation.
     pub settings: Settings,
-    /// All turns, oldest first, with those that were cleared or undone.
+    /// All turns, oldest first, including those that were cleared or undone.
     pub turns: Vec<Turn>,
-    /// The number of lines of the stored conversation that cannot be parsed and were left out.
+    /// The number of lines in the file of the conversation that guard could not parse and left out.
     pub damaged_lines: usize,
-    /// Whether a client has the conversation open.
+    /// Whether a process of guard has the conversation open, so that no other process can add a turn.
     pub is_open: bool,
     #[serde(skip)]
     pub(super) details: Vec<TurnDetails>,
 }
 
-/// What guard needs to know of a turn to continue after it or to undo it.
+/// The data that guard needs to continue after a turn or to undo it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct TurnDetails {
     /// The state of the worktree before the turn.
     pub(super) before: Option<super::worktree_snapshot::Snapshot>,
-    /// The worktree after the turn.
+    /// The worktree in which the turn ran.
     pub(super) worktree: Option<Worktree>,
-    /// The session of `agent_exec` in which the turn ran.
+    /// The id of the `agent_exec` session in which the turn ran, to which its worktree belongs; `None` if no id is
+    /// stored.
     pub(super) session: Option<String>,
-    /// Whether the agent's own session knows the turn and all active turns before it.
+    /// Whether the agent's own session contains the turn and all active turns before it.
     pub(super) is_in_native_session: bool,
 }
 
@@ -219,7 +222,7 @@ impl Record {
         record
     }
 
-    /// Applies one stored entry.
+    /// Updates the record with one entry of the log.
     pub(super) fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::Sent(sent) => self.begin_turn(sent),
@@ -269,28 +272,31 @@ impl Record {
         details.is_in_native_session = ended.is_in_native_session;
     }
 
-    /// The turns that are part of the conversation, oldest first.
+    /// Returns the turns that were neither cleared nor undone, oldest first.
     pub fn active_turns(&self) -> impl DoubleEndedIterator<Item = &Turn> {
         self.turns.iter().filter(|turn| turn.is_active)
     }
 
-    /// The number of the next turn.
+    /// Returns the number for the next turn.
     pub(super) fn next_number(&self) -> usize {
         self.turns.iter().map(|turn| turn.number).max().unwrap_or(0) + 1
     }
 
-    /// The last active turn, as an index into `turns` and `details`.
+    /// Returns the index of the last active turn in `turns` and `details`.
     pub(super) fn last_active(&self) -> Option<usize> {
         self.turns.iter().rposition(|turn| turn.is_active)
     }
 
-    /// The session of `agent_exec` that has the conversation's worktree: the conversation's id, until the worktree is lost.
+    /// Returns the id of the `agent_exec` session whose worktree the conversation uses. This is the conversation's
+    /// id, until the worktree is lost and guard begins a new session.
     pub(super) fn session(&self) -> String {
         let last = self.details.iter().rev().find_map(|details| details.session.clone());
         last.unwrap_or_else(|| self.settings.id.clone())
     }
 
-    /// Whether the agent's own session knows all active turns, so that it can be resumed.
+    /// Returns whether the agent's own session contains exactly the active turns, so that guard can resume it. A turn
+    /// that failed before its run began is not in the session. Any other turn may be in it, also if it was cancelled or
+    /// interrupted, so guard does not resume the session after such a turn was undone.
     pub(super) fn can_resume(&self) -> bool {
         let Some(last) = self.last_active() else { return false };
         // A later turn that was undone is still in the session.
@@ -298,7 +304,7 @@ impl Record {
         self.settings.is_native() && self.details[last].is_in_native_session && is_newest
     }
 
-    /// The title: the one that the user gave, or the beginning of the first message.
+    /// Returns the title that the user gave or, if there is none, the beginning of the first message.
     pub fn title(&self) -> String {
         let first = || self.turns.first().map(|turn| turn.user.clone()).unwrap_or_default();
         let text = self.settings.title.clone().unwrap_or_else(first);
@@ -310,7 +316,7 @@ impl Record {
         title
     }
 
-    /// When something last happened in the conversation (RFC 3339, UTC).
+    /// Returns when the last turn ended or, without turns, when the conversation began (RFC 3339, UTC).
     pub fn updated(&self) -> String {
         let last = self.turns.iter().map(|turn| {
             let began: Option<Timestamp> = turn.started.parse().ok();
@@ -320,7 +326,7 @@ impl Record {
         last.flatten().last().unwrap_or_else(|| self.settings.created.clone())
     }
 
-    /// The worktree in which the conversation's work is, if the last run kept it.
+    /// Returns the worktree that contains the conversation's work; `None` if the last run did not keep it.
     pub fn worktree(&self) -> Option<&Worktree> {
         self.details.iter().rev().find_map(|details| details.worktree.as_ref()).filter(|tree| tree.kept)
     }
@@ -385,7 +391,7 @@ mod tests {
         Entry::Cleared { time: "2026-11-17T20:00:03Z".to_string() }
     }
 
-    /// The agent's own session is resumed only if it knows exactly the active turns.
+    /// guard must resume the agent's own session only if the session contains exactly the active turns.
     #[test]
     fn a_session_is_resumed_only_if_it_knows_the_conversation() {
         for (name, entries, expected) in [

@@ -1,5 +1,6 @@
-//! Stored conversations. Each has a directory with `conversation.json` (settings, replaced by rename), `messages.jsonl`
-//! (entries, appended), `summaries/` (one file for each summary, named after what it covers) and `lock`.
+//! Stores conversations. Each has a directory with `conversation.json` (settings, replaced by rename),
+//! `messages.jsonl` (entries, only appended), `summaries/` (one file per summary, named after the digest of the
+//! summarised messages) and `lock`.
 //!
 //! Only the process that holds the lock writes settings and entries. Reading needs no lock.
 
@@ -24,14 +25,14 @@ const SETTINGS: &str = "conversation.json";
 const MESSAGES: &str = "messages.jsonl";
 const LOCK: &str = "lock";
 const VERSION: u32 = 1;
-/// The shortest end of an id that names a conversation.
+/// The minimum length of the end of an id with which a user can refer to a conversation.
 const SHORTEST_ID: usize = 4;
-/// The number of characters of the ids that lists show.
+/// The number of characters at the end of an id that lists show.
 const SHORT_ID: usize = 8;
-/// The number of characters around a hit that [`Conversations::search`] shows.
+/// The number of characters around a match that [`Conversations::search`] shows.
 const EXCERPT: usize = 60;
 
-/// All conversations of a user.
+/// All stored conversations of a user.
 #[derive(Debug, Clone)]
 pub struct Conversations {
     root: PathBuf,
@@ -42,53 +43,54 @@ pub struct Conversations {
 pub struct ConversationLine {
     /// The id of the conversation.
     pub id: String,
-    /// The end of the id, long enough for commands.
+    /// The end of the id, which is long enough to refer to the conversation in commands.
     pub short_id: String,
-    /// The title.
+    /// The title of the conversation.
     pub title: String,
     /// The agent's name.
     pub agent: String,
-    /// The model in use, if it is known.
+    /// The model that the agent uses; null if it is not known.
     pub model: Option<String>,
     /// The directory in which the agent works.
     #[schema(value_type = String)]
     pub cd: PathBuf,
-    /// The number of active turns.
+    /// The number of turns that were neither cleared nor undone.
     pub turns: usize,
-    /// The state of the last turn; `running` while a client is in a turn; absent without turns.
+    /// The state of the last turn: `done`, `failed`, `cancelled`, `interrupted`, or `running` while the turn is in
+    /// progress; null if there are no turns.
     pub state: Option<String>,
     /// When the conversation began (RFC 3339, UTC).
     pub created: String,
-    /// When something last happened in it (RFC 3339, UTC).
+    /// When the last turn ended or, without turns, when the conversation began (RFC 3339, UTC).
     pub updated: String,
 }
 
-/// A place where a searched text occurs.
+/// A message or an answer that contains the text for which the user searched.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct SearchHit {
     /// The id of the conversation.
     pub id: String,
-    /// The end of the id, long enough for commands.
+    /// The end of the id, which is long enough to refer to the conversation in commands.
     pub short_id: String,
     /// The title of the conversation.
     pub title: String,
-    /// The number of the turn.
+    /// The number of the turn that contains the text.
     pub turn: usize,
     /// Who wrote the text: `user` or `assistant`.
     pub role: &'static str,
-    /// The text around the hit, on one line.
+    /// The found text with the text around it, on one line.
     pub excerpt: String,
 }
 
-/// A conversation that this process has locked.
+/// A conversation that this process has opened and locked.
 #[derive(Debug)]
 pub struct Conversation {
     pub(super) directory: PathBuf,
     pub(super) record: Record,
-    /// The turns that are part of the conversation.
+    /// The turns that were neither cleared nor undone.
     active: Vec<Turn>,
     pub(super) compaction: Option<RunningCompaction>,
-    /// The number of the turn that is going on.
+    /// The number of the turn that is in progress.
     pub(super) running: Option<usize>,
     _lock: Flock<File>,
 }
@@ -102,12 +104,12 @@ fn short_id(id: &str) -> String {
 }
 
 impl Conversations {
-    /// The conversations below the directory `root`.
+    /// Returns the conversations that are stored below the directory `root`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// Starts a conversation.
+    /// Creates and locks a new conversation.
     pub fn create(&self, new: NewConversation) -> Result<Conversation, ConversationError> {
         let settings = settings_of(new)?;
         self.create_with(settings, Vec::new())
@@ -140,7 +142,7 @@ impl Conversations {
         for entry in &entries {
             at("write", &messages, message_log::append(&messages, entry))?;
         }
-        // Without the entries in both directories, a power failure could lose the conversation.
+        // Sync both directories below: otherwise a power failure could lose the new file or directory.
         if entries.is_empty() {
             at("create", &messages, message_log::create(&messages))?;
         }
@@ -150,7 +152,8 @@ impl Conversations {
         Ok(Conversation::new(directory.to_path_buf(), Record::new(settings, entries, 0), lock))
     }
 
-    /// Opens and locks the conversation that a text names: its id, the end of its id, or `@` for the newest.
+    /// Opens and locks a conversation. `text` is its id, the end of its id, or `@` for the one that was used
+    /// last.
     pub fn open(&self, text: &str) -> Result<Conversation, ConversationError> {
         let id = self.find(text)?;
         let directory = self.root.join(&id);
@@ -161,14 +164,14 @@ impl Conversations {
         Ok(Conversation::new(directory, record, lock))
     }
 
-    /// Finds the control directory of the conversation that a text names, and its id.
+    /// Returns the id and the control directory of a conversation. `text` is its id, the end of its id, or `@`.
     pub fn control_directory(&self, text: &str) -> Result<(String, PathBuf), ConversationError> {
         let id = self.find(text)?;
         let directory = super::turn_control::control_directory(&self.root.join(&id));
         Ok((id, directory))
     }
 
-    /// Reads the conversation that a text names, without locking it.
+    /// Reads a conversation without locking it. `text` is its id, the end of its id, or `@`.
     pub fn read(&self, text: &str) -> Result<Record, ConversationError> {
         let id = self.find(text)?;
         let mut record = self.load(&id)?;
@@ -194,17 +197,17 @@ impl Conversations {
         Ok(Record::new(settings, entries, damaged))
     }
 
-    /// The directory of a conversation.
+    /// Returns the directory of the conversation with this id.
     pub(super) fn directory(&self, id: &str) -> PathBuf {
         self.root.join(id)
     }
 
-    /// Whether a text is the complete id of a stored conversation.
+    /// Returns whether `id` is the complete id of a stored conversation.
     pub fn contains(&self, id: &str) -> bool {
         is_id(id) && self.root.join(id).join(SETTINGS).is_file()
     }
 
-    /// The ids of all conversations, the oldest first.
+    /// Returns the ids of all conversations, the oldest first.
     fn ids(&self) -> Result<Vec<String>, ConversationError> {
         let entries = match fs::read_dir(&self.root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -212,12 +215,13 @@ impl Conversations {
         };
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let mut ids: Vec<String> = names.filter(|name| self.contains(name)).collect();
-        // Ids begin with the time at which they were made.
+        // Ids begin with the time at which they were created.
         ids.sort();
         Ok(ids)
     }
 
-    /// Finds the id of the conversation that a text names.
+    /// Returns the id of a conversation. `text` is its id, the end of its id, or `@` for the one that was used
+    /// last.
     pub fn find(&self, text: &str) -> Result<String, ConversationError> {
         let ids = self.ids()?;
         if text == "@" {
@@ -274,7 +278,8 @@ impl Conversations {
         }
     }
 
-    /// Finds a text in the messages and answers of all conversations, whatever its case, the newest conversation first.
+    /// Searches the messages and answers of all conversations for a text, ignoring case. The newest
+    /// conversation comes first.
     pub fn search(&self, text: &str) -> Result<Vec<SearchHit>, ConversationError> {
         let wanted = text.to_lowercase();
         let mut hits = Vec::new();
@@ -297,7 +302,8 @@ impl Conversations {
         Ok(hits)
     }
 
-    /// Deletes the conversation that a text names. Its runs, its worktree and its branch stay. Returns the id.
+    /// Deletes a conversation and the agent's own sessions that belong to it. Returns its id. Keeps its runs, its
+    /// worktree and its branch. `text` is its id, the end of its id, or `@`.
     pub fn delete(&self, text: &str) -> Result<String, ConversationError> {
         let id = self.find(text)?;
         let directory = self.root.join(&id);
@@ -306,8 +312,8 @@ impl Conversations {
         Ok(id)
     }
 
-    /// Starts a new conversation that begins with the active turns of another one, up to `at_turn`. The new one gets a
-    /// worktree of its own, which begins at the last commit of the directory.
+    /// Creates a new conversation with a copy of the active turns of another one, up to the turn `at_turn`. The
+    /// new one gets its own worktree, which begins at the last commit in its directory.
     pub fn fork(&self, record: &Record, at_turn: Option<usize>) -> Result<Conversation, ConversationError> {
         let last = match at_turn {
             Some(number) if record.active_turns().any(|turn| turn.number == number) => number,
@@ -327,9 +333,9 @@ impl Conversations {
     }
 }
 
-/// The text around the first occurrence of `wanted`, which is in lower case; `None` if it does not occur.
+/// Returns the text around the first occurrence of `wanted`, which is in lower case; `None` if there is none.
 fn excerpt(text: &str, wanted: &str) -> Option<String> {
-    // Lower case can change lengths, so positions are counted in the lower-case text.
+    // Converting to lower case can change the length, so count positions in the lower-case text.
     let lower = text.to_lowercase();
     let at = lower.find(wanted)?;
     let skipped = lower[..at].chars().count();
@@ -342,8 +348,7 @@ fn is_id(text: &str) -> bool {
     uuid::Uuid::parse_str(text).map(|uuid| uuid.to_string()).as_deref() == Ok(text)
 }
 
-/// Checks the settings of a new conversation and completes them.
-/// The longest title, in characters, and the longest name of a model, in bytes.
+/// Maximum length of a title, in characters, and of a model's name, in bytes.
 const LONGEST_NAME: usize = 200;
 
 fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
@@ -359,6 +364,7 @@ fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
     if agent == "generic" && new.command.is_empty() {
         return wrong(
             "the agent `generic` needs a command that gets the prompt on its standard input".to_string(),
+/// Checks the settings of a new conversation and completes them.
         );
     }
     if new.mode == Mode::Native && !adapter.is_some_and(|adapter| adapter.has_sessions()) {
@@ -395,7 +401,7 @@ fn write_settings(directory: &Path, settings: &Settings) -> Result<(), Conversat
     at("write", &path, write_by_rename(&path, &text))
 }
 
-/// Replaces a file: whoever reads it sees the old or the new content, complete.
+/// Replaces a file atomically: a reader gets either the complete old content or the complete new content.
 pub(super) fn write_by_rename(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_extension(format!("new-{}", std::process::id()));
     let written = OpenOptions::new()
@@ -430,42 +436,42 @@ impl Conversation {
         Self { directory, record, active, compaction: None, running: None, _lock: lock }
     }
 
-    /// The id of the conversation.
+    /// Returns the id of the conversation.
     pub fn id(&self) -> &str {
         &self.record.settings.id
     }
 
-    /// The end of the id, long enough for commands.
+    /// Returns the end of the id, which is long enough to refer to the conversation in commands.
     pub fn short_id(&self) -> String {
         short_id(self.id())
     }
 
-    /// The title: the one that the user gave, or the beginning of the first message.
+    /// Returns the title that the user gave or, if there is none, the beginning of the first message.
     pub fn title(&self) -> String {
         self.record.title()
     }
 
-    /// The agent's name.
+    /// Returns the name of the conversation's agent.
     pub fn agent(&self) -> &str {
         &self.record.settings.agent
     }
 
-    /// The model in use: the chosen one, or the agent's default.
+    /// Returns the model in use: the chosen one, or the agent's default.
     pub fn model(&self) -> Option<String> {
         self.record.settings.model_in_use()
     }
 
-    /// Everything that is stored of the conversation.
+    /// Returns everything that is stored about the conversation.
     pub fn record(&self) -> &Record {
         &self.record
     }
 
-    /// The turns that are part of the conversation, oldest first.
+    /// Returns the turns that were neither cleared nor undone, oldest first.
     pub fn turns(&self) -> &[Turn] {
         &self.active
     }
 
-    /// Chooses the model for the next turns; `None` is the agent's default.
+    /// Sets the model for the next turns; `None` selects the agent's default.
     pub fn set_model(&mut self, model: Option<String>) -> Result<(), ConversationError> {
         if model.as_ref().is_some_and(|model| model.len() > LONGEST_NAME) {
             let problem = format!("the name of the model is longer than {LONGEST_NAME} bytes");
@@ -474,7 +480,7 @@ impl Conversation {
         self.change_settings(|settings| settings.model = model)
     }
 
-    /// Changes the title.
+    /// Changes the title; `None` or an empty title selects the beginning of the first message.
     pub fn set_title(&mut self, title: Option<String>) -> Result<(), ConversationError> {
         self.change_settings(|settings| settings.title = title.filter(|title| !title.trim().is_empty()))
     }
@@ -487,7 +493,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Stores an entry and applies it. If it cannot be stored, nothing changes.
+    /// Appends an entry to the log and updates the record. If the entry cannot be stored, nothing changes.
     pub(super) fn store(&mut self, entry: Entry) -> Result<(), ConversationError> {
         let path = self.directory.join(MESSAGES);
         at("write", &path, message_log::append(&path, &entry))?;
@@ -496,17 +502,18 @@ impl Conversation {
         Ok(())
     }
 
-    /// Clears the history: the agent no longer knows what was said. The stored turns stay readable, and the worktree stays.
+    /// Clears the history: the agent no longer receives the earlier turns. The stored turns stay readable, and
+    /// the worktree stays.
     pub fn clear(&mut self) -> Result<(), ConversationError> {
         self.store(Entry::Cleared { time: now() })
     }
 
-    /// The conversation as a document.
+    /// Returns the active turns as a document in the given format.
     pub fn export(&self, format: super::Format) -> String {
         self.record.export(format)
     }
 
-    /// Starts a new conversation with the turns of this one, up to `at_turn`.
+    /// Creates a new conversation with a copy of the active turns of this one, up to the turn `at_turn`.
     pub fn fork(&self, at_turn: Option<usize>) -> Result<Conversation, ConversationError> {
         let root = self.directory.parent().unwrap_or(Path::new("/"));
         Conversations::at(root).fork(&self.record, at_turn)

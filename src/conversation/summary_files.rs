@@ -1,8 +1,8 @@
-//! The summaries of a conversation: one file for each in `summaries/`, named after the digest of what it covers, and the
-//! failures of the summary model in `summaries/breaker.json`.
+//! The summaries of a conversation: one file per summary in `summaries/`, named after the digest of the
+//! messages that it replaces, and the failures of the summary model in `summaries/breaker.json`.
 //!
-//! Files are written by rename, so no lock is needed: a compaction in the background may write while a turn reads, and a
-//! killed compaction leaves nothing that a reader would use.
+//! Files are replaced by rename, so no lock is needed: a compaction in the background may write while a turn
+//! reads, and a killed compaction leaves no file that a reader would use.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use super::store::write_by_rename;
 use crate::history::{CircuitBreaker, Message, Summary, digest_of};
 
-/// The number of summaries that are kept.
+/// Maximum number of stored summaries. Older ones are deleted.
 const MOST_KEPT: usize = 32;
-/// The largest file that is read, in bytes.
+/// Maximum size of a file that is read, in bytes.
 const LARGEST: u64 = 4 << 20;
 
 fn folder(conversation: &Path) -> PathBuf {
@@ -30,8 +30,8 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok().filter(|_| size <= LARGEST)?).ok()
 }
 
-/// The summary that covers the most of these messages, if there is one. Summaries of other messages are left alone: an undone
-/// turn may come back.
+/// Returns the stored summary that covers the most of these messages; `None` if there is none. Does not delete
+/// summaries of other messages, because a conversation may return to them.
 pub(super) fn best(conversation: &Path, messages: &[Message]) -> Option<Summary> {
     let mut found: Vec<Summary> = files(conversation).iter().filter_map(|path| read(path)).collect();
     found.sort_by_key(|summary| std::cmp::Reverse(summary.covers));
@@ -41,7 +41,7 @@ pub(super) fn best(conversation: &Path, messages: &[Message]) -> Option<Summary>
     found.into_iter().find(fits)
 }
 
-/// The files of all summaries, the oldest first.
+/// Returns the files of all summaries, the oldest first.
 fn files(conversation: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder(conversation)).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path()).filter(|path| {
@@ -69,7 +69,7 @@ pub(super) fn save(conversation: &Path, summary: &Summary) -> io::Result<()> {
     Ok(())
 }
 
-/// How often the summary model has failed lately.
+/// Returns the stored circuit breaker, which counts the recent failures of the summary model.
 pub(super) fn breaker(conversation: &Path) -> CircuitBreaker {
     read(&breaker_file(conversation)).unwrap_or_default()
 }

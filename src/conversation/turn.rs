@@ -1,7 +1,8 @@
 //! One turn of a conversation: from the user's message to the stored answer.
 //!
-//! The message is on disk before the agent starts, and the end of the turn is on disk before the caller gets the result. A
-//! lost session or a time-out is repaired within the turn, once each, and always with a note to the user.
+//! The message is on disk before the agent starts, and the end of the turn is on disk before the caller gets
+//! the result. If a session is lost or the agent times out, guard tries again within the turn, once for each
+//! problem, and always adds a note for the user.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,25 +24,26 @@ use crate::outcome::{ErrorDetail, ErrorKind};
 use crate::terminal_text;
 use crate::transcript::EventType;
 
-/// The default idle limit of a turn, in seconds. An agent that is silent for longer is stopped, and a long conversation is
-/// tried again with a shorter prompt.
+/// The default idle limit of a turn, in seconds. guard ends an agent that is silent for longer. If the
+/// conversation is long, guard then tries again with a shorter prompt.
 const IDLE_SECONDS: u64 = 120;
-/// The longest answer that is stored, in bytes.
+/// Maximum size of a stored answer, in bytes. A longer answer is cut.
 const LONGEST_ANSWER: usize = 1 << 20;
-/// After a time-out, a conversation that is larger than this number of tokens is tried again with at most as many.
+/// If the agent times out and the conversation has more tokens than this, guard tries again with a prompt of at
+/// most this many tokens.
 const SMALL_PROMPT: usize = 8_000;
-/// How often a turn waits for the run of a killed turn to end, and how long each time.
+/// The maximum number of times that a turn waits, each time for `WAIT`, for the run of a killed turn to end.
 const MOST_WAITS: u32 = 40;
 const WAIT: Duration = Duration::from_millis(250);
-/// How long a turn waits for a summary that it needs.
+/// How long a turn waits for a summary without which its prompt would be too large.
 const SUMMARY_WAIT: Duration = Duration::from_secs(60);
 
 /// The options of one turn.
 #[derive(Debug, Clone)]
 pub struct TurnOptions {
-    /// The model, instead of the conversation's, for this turn only.
+    /// The model for this turn only; `None` means the conversation's model.
     pub model: Option<String>,
-    /// Which files the agent may write in this turn, instead of what the conversation says.
+    /// Which files the agent may write in this turn; `None` means the conversation's setting.
     pub sandbox: Option<Sandbox>,
     /// The idle limit in seconds: guard ends a run that for this long prints nothing, starts no program and uses no CPU.
     pub timeout: u64,
@@ -49,7 +51,7 @@ pub struct TurnOptions {
     pub max_duration: u64,
     /// How often guard retries after an error that may be temporary.
     pub max_retries: u32,
-    /// The policy, instead of the one that the conversation's sandbox selects.
+    /// The name of the policy for this turn; `None` means the policy that the sandbox setting selects.
     pub policy: Option<String>,
     /// Whether the agent acts without asking for approval. The sandbox is the same either way.
     pub yolo: bool,
@@ -63,7 +65,8 @@ pub struct TurnOptions {
     pub return_all_messages: bool,
     /// Whether the result contains usage figures.
     pub return_metrics: bool,
-    /// Whether a summary of older messages is made in the background after the turn, if the conversation has grown long.
+    /// Whether guard summarises older messages in the background after the turn, if the conversation has become
+    /// long.
     pub compacts: bool,
 }
 
@@ -90,27 +93,27 @@ impl Default for TurnOptions {
 /// What came of a turn.
 #[derive(Debug, Clone, Serialize)]
 pub struct TurnResult {
-    /// The turn as it is stored.
+    /// The turn as guard stored it.
     pub turn: Turn,
-    /// The result of its run. `SESSION_ID` is the id of the conversation.
+    /// The result of the turn's run. Its `SESSION_ID` is the id of the conversation.
     #[serde(flatten)]
     pub exec: ExecResult,
-    /// Remarks for the user, those of `exec` included.
+    /// Remarks for the user, including those in `exec`.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
 
-/// What the agent is asked, and how it learns what was said before.
+/// The prompt for the agent, and the session in which the agent gets it.
 #[derive(Debug, Clone)]
 struct Question {
     prompt: String,
     estimated_tokens: usize,
-    /// Whether the agent's own session is resumed. Otherwise the prompt contains the history.
+    /// Whether guard resumes the agent's own session. Otherwise the prompt contains the history.
     resumes: bool,
     session: String,
 }
 
-/// What one turn works with.
+/// The inputs of one turn, and the notes for the user that were made so far.
 struct TurnContext<'t> {
     message: &'t str,
     options: &'t TurnOptions,
@@ -121,7 +124,7 @@ struct TurnContext<'t> {
 }
 
 impl TurnContext<'_> {
-    /// Tells the user something, at once as an event and in the result.
+    /// Adds a note for the user, which is reported at once as an event and also with the result.
     fn note(&mut self, text: impl Into<String>) {
         let text = text.into();
         (self.on_event)(&AgentEvent::new(EventType::ExecNote, text.clone(), serde_json::json!({})));
@@ -130,8 +133,8 @@ impl TurnContext<'_> {
 }
 
 impl Conversation {
-    /// Sends a message to the agent and waits for the answer. Always returns a result; if the turn could not begin, its
-    /// number is 0 and nothing is stored.
+    /// Sends a message to the agent and waits for the answer. Always returns a result; if the turn could not
+    /// begin, the turn's number is 0 and guard stores nothing.
     pub fn run_turn(
         &mut self,
         message: &str,
@@ -161,7 +164,7 @@ impl Conversation {
         result
     }
 
-    /// Stores the message, and decides what the agent is asked.
+    /// Stores the message, and decides which prompt the agent gets.
     fn begin_turn(&mut self, context: &mut TurnContext<'_>) -> Result<Question, ConversationError> {
         check_message(context.message)?;
         if let Err(error) = self.obey_commands() {
@@ -211,8 +214,8 @@ impl Conversation {
         })
     }
 
-    /// The question for an agent that knows nothing of the conversation. `max_tokens` is the maximum size of its prompt,
-    /// instead of the usual one.
+    /// Returns the question for an agent that does not know the conversation: its prompt contains the history.
+    /// `max_tokens` limits the size of the prompt instead of the default limit.
     fn question_with_history(
         &self,
         context: &mut TurnContext<'_>,
@@ -221,7 +224,8 @@ impl Conversation {
     ) -> Question {
         let is_first = self.earlier_turns().next().is_none();
         if is_first && self.record.settings.is_native() {
-            // The session will have the history; its first message is the user's own.
+            // There is no history yet, and the agent's session will store it, so the prompt is the user's
+            // message alone.
             let prompt = context.message.to_string();
             let estimated_tokens = estimate_tokens(&prompt);
             return Question { prompt, estimated_tokens, resumes: false, session };
@@ -245,7 +249,7 @@ impl Conversation {
             timeout: options.timeout,
             max_duration: options.max_duration,
             max_retries: options.max_retries,
-            // A long prompt is not sent again as it is: `recover` makes it shorter first.
+            // Do not retry a long prompt unchanged: `recover` makes it shorter first.
             retry_timeouts: self.context_tokens(context.message) <= SMALL_PROMPT,
             read: options.read.clone(),
             write: options.write.clone(),
@@ -257,13 +261,14 @@ impl Conversation {
         context.executor.execute(&request, context.cancel, &mut |event| (context.on_event)(&event))
     }
 
-    /// Repairs what guard can repair within the turn: a lost session, a lost worktree, a time-out of a long conversation. An
-    /// agent that has changed files is not asked again, because it could repeat or undo its changes.
+    /// Tries again within the turn after a lost session, a lost worktree, or a time-out of a long conversation.
+    /// Does not ask an agent again that has changed files, because the agent could repeat or undo its changes.
     fn recover(&mut self, exec: &mut ExecResult, question: &mut Question, context: &mut TurnContext<'_>) {
         let (mut has_new_session, mut is_shortened, mut waits) = (false, false, 0);
         loop {
             let Some(kind) = exec.run.error_kind.filter(|_| !context.cancel.is_set()) else { return };
-            // This process has the conversation's lock, so the run of a killed turn is about to end.
+            // This process has the conversation's lock, so the busy session belongs to the run of a killed
+            // turn, which ends soon.
             if kind == ErrorKind::SessionBusy && waits < MOST_WAITS {
                 waits += 1;
                 std::thread::sleep(WAIT);
@@ -313,7 +318,8 @@ impl Conversation {
         }
     }
 
-    /// Whether the agent has changed anything in this turn. Its run also counts what earlier turns left uncommitted.
+    /// Returns whether the agent has changed files or made commits in this turn. `left_work` alone does not say
+    /// so, because it also counts what earlier turns left uncommitted.
     fn has_left_work(&self, exec: &ExecResult) -> bool {
         if !exec.attempts.iter().any(|attempt| attempt.left_work) {
             return false;
@@ -326,8 +332,8 @@ impl Conversation {
         differs.unwrap_or(true)
     }
 
-    /// Waits for a summary of the older messages, if the conversation is so long that it needs one. Without a summary, the
-    /// prompt has the newest messages only, and says so.
+    /// If the conversation is too long, summarises its older messages and waits for the summary. Without a
+    /// summary, the prompt contains only the newest messages, and a note tells the user why.
     fn summarise_if_too_long(&mut self, context: &mut TurnContext<'_>) {
         match self.compact_within(context.executor, context.cancel, SUMMARY_WAIT) {
             Ok(_) | Err(ConversationError::Nothing(_)) => {}
@@ -335,7 +341,7 @@ impl Conversation {
         }
     }
 
-    /// Adds to the error of a turn that timed out what the user can do.
+    /// Adds to the error of a turn that timed out a hint that the user can clear the history.
     fn offer_to_clear(&self, exec: &mut ExecResult) {
         let offer = format!(
             "; if the conversation has become too long, `guard history clear {}` lets it begin again in the same worktree",
@@ -345,7 +351,7 @@ impl Conversation {
         exec.run.error.iter_mut().chain(detail).for_each(|text| text.push_str(&offer));
     }
 
-    /// Stores the end of the turn.
+    /// Stores the end of the turn, and returns its result.
     fn end_turn(
         &mut self,
         mut exec: ExecResult,
@@ -377,7 +383,7 @@ impl Conversation {
         };
         let entry = Entry::Ended(Box::new(ended));
         if let Err(error) = self.store(entry.clone()) {
-            // The caller still gets the answer, and learns that the conversation does not have it.
+            // Return the answer all the same, with an error that says that it is not stored.
             self.record.apply(entry);
             set_error(&mut exec, ErrorKind::Internal, &format!("the answer is not stored: {error}"));
         }
@@ -388,7 +394,7 @@ impl Conversation {
         TurnResult { turn, exec, notes }
     }
 
-    /// The result of a turn that could not begin.
+    /// Returns the result of a turn that could not begin.
     fn refused(&self, message: &str, error: &ConversationError) -> TurnResult {
         let text = format!("{error}; {}", error.hint());
         let mut exec = ExecResult::refused(error.kind(), &text);
@@ -438,7 +444,7 @@ fn state_of(exec: &ExecResult) -> TurnState {
     }
 }
 
-/// The answer as it is stored: cut if it is very long.
+/// Returns the answer to store: cut, with a note, if it is very long.
 fn stored_answer(answer: &str, notes: &mut Vec<String>) -> String {
     if answer.len() <= LONGEST_ANSWER {
         return answer.to_string();

@@ -1,5 +1,5 @@
-//! Commands to a conversation: `cancel` ends the turn that is going on, `pause` refuses further turns until `resume`, and
-//! `adjust_config` changes the model.
+//! Commands to a conversation: `cancel` ends the turn that is in progress, `pause` refuses further turns until
+//! `resume`, and `adjust_config` changes the model.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ pub(super) fn is_paused(conversation: &Path) -> bool {
     conversation.join(PAUSED).exists()
 }
 
-/// Receives commands while a turn is going on.
+/// Receives commands while a turn is in progress.
 pub(super) struct TurnControl {
     model: Arc<Mutex<Option<String>>>,
     _watch: CommandWatch,
@@ -52,7 +52,7 @@ impl TurnControl {
 }
 
 impl Conversation {
-    /// Acts on the commands that were sent while no turn was going on.
+    /// Executes the commands that were sent while no turn was in progress.
     pub fn obey_commands(&mut self) -> Result<(), ConversationError> {
         let directory = self.directory.clone();
         let control = control_directory(&directory);

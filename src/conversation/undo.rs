@@ -1,4 +1,5 @@
-//! Undoes the last turn: the conversation and the files of the worktree are as they were before it.
+//! Undoes the last turn: restores the conversation and the files of the worktree to their state before the
+//! turn.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -9,20 +10,20 @@ use super::message_log::Entry;
 use super::store::Conversation;
 use super::worktree_snapshot::ConversationTree;
 
-/// What became of the files when a turn was undone.
+/// What guard did with the files when it undid a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "name", rename_all = "snake_case")]
 pub enum FilesUndone {
-    /// The branch and the files are as they were before the turn.
+    /// guard restored the branch and the files to their state before the turn.
     MovedBack {
-        /// The ref that has the files as they were after the turn; `guard restore` brings them back.
+        /// The git ref under which guard saved the files as they were after the turn; `guard restore` brings them back.
         saved: String,
     },
-    /// The turn left no worktree, so there is nothing to move back.
+    /// The turn left no worktree, so there are no files to restore.
     Unchanged,
-    /// guard cannot move the files back.
+    /// guard cannot restore the files.
     NotPossible {
-        /// Why not.
+        /// Why guard cannot restore the files.
         reason: String,
     },
 }
@@ -30,16 +31,16 @@ pub enum FilesUndone {
 /// The result of undoing a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Undone {
-    /// The number of the turn.
+    /// The number of the turn that was undone.
     pub turn: usize,
-    /// The user's message of that turn.
+    /// The user's message of the turn that was undone.
     pub message: String,
-    /// What became of the files.
+    /// What guard did with the files.
     pub files: FilesUndone,
 }
 
 impl Conversation {
-    /// Undoes the last turn. What the turn did stays restorable.
+    /// Undoes the last turn. Saves the files as the turn left them, so that the user can restore them.
     pub fn undo_turn(&mut self) -> Result<Undone, ConversationError> {
         let Some(last) = self.record.last_active() else {
             return Err(ConversationError::Nothing("there is no turn to undo"));
@@ -57,7 +58,8 @@ impl Conversation {
     fn move_files_back(&self, at: usize) -> Result<FilesUndone, ConversationError> {
         let (details, number) = (&self.record.details[at], self.record.turns[at].number);
         let not_possible = |reason: &str| Ok(FilesUndone::NotPossible { reason: reason.to_string() });
-        // An interrupted turn has not recorded its worktree; the turn before it has, if there was one.
+        // An interrupted turn has not recorded its worktree, so use the worktree of the turn before it, if
+        // there was one.
         let earlier = || self.record.details[..at].iter().rev().find_map(|one| one.worktree.as_ref());
         let Some(worktree) = details.worktree.as_ref().or_else(earlier) else {
             return match Conversation::works_in_place(self) {

@@ -1,4 +1,4 @@
-//! The files of a conversation's worktree before a turn, saved as a commit, so that the turn can be undone.
+//! Saves the files of a conversation's worktree before a turn as a commit, so that the turn can be undone.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -10,26 +10,28 @@ use super::record::Record;
 use crate::outcome::Worktree;
 use crate::workspace::{Repository, TaskTree, WorkspaceError};
 
-/// How many turns back can be undone.
+/// How many of the last turns can be undone.
 const MOST_UNDONE: usize = 50;
 
-/// The state of a worktree: the commit of its branch, and a commit with all files that git does not ignore.
+/// A saved state of a worktree: the commit that its branch pointed to, and a commit with all files that git
+/// does not ignore.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Snapshot {
-    /// The commit that the branch was at.
+    /// The commit that the branch pointed to.
     pub(super) tip: String,
-    /// The ref that names the commit with the files.
+    /// The ref that points to the commit with the files.
     pub(super) files: String,
 }
 
-/// The worktree of a conversation, for git calls that do not trust what the agent wrote.
+/// The worktree of a conversation, for git calls that do not trust the files that the agent wrote.
 pub(super) struct ConversationTree {
     pub(super) repository: Repository,
     pub(super) tree: TaskTree,
 }
 
 impl ConversationTree {
-    /// Opens a worktree that a turn left. `None` if the conversation is not in a repository, or the worktree is gone.
+    /// Opens a worktree that a turn left. Returns `None` if the conversation is not in a repository, or the
+    /// worktree is gone.
     pub(super) fn open(
         record: &Record,
         worktree: &Worktree,
@@ -68,7 +70,7 @@ impl ConversationTree {
         self.save(id, &format!("before-{turn}"))
     }
 
-    /// Whether the branch or the files of the worktree differ from a saved state.
+    /// Returns whether the branch or the files of the worktree differ from a saved state.
     pub(super) fn differs_from(&self, id: &str, before: &Snapshot) -> Result<bool, WorkspaceError> {
         let now = self.save(id, "now")?;
         let files = |snapshot: &Snapshot| self.tree.tree_named(&snapshot.files);
@@ -77,14 +79,14 @@ impl ConversationTree {
         Ok(differs)
     }
 
-    /// Moves the branch and the files of the worktree to a saved state. Ignored files stay as they are.
+    /// Resets the branch and the files of the worktree to a saved state. Does not touch files that git ignores.
     pub(super) fn move_to(&self, tip: &str, files: &str) -> Result<(), WorkspaceError> {
         let missing = |name: &str| WorkspaceError::Lost(format!("the saved state {name} no longer exists"));
         let files = self.tree.commit_named(files)?.ok_or_else(|| missing(files))?;
         let tip = self.tree.commit_named(tip)?.ok_or_else(|| missing(tip))?;
         let now = self.tree.tip()?.ok_or_else(|| missing(&self.tree.branch))?;
-        // Check the files out as a commit, then let the branch name the commit below them: what was uncommitted before
-        // is uncommitted again.
+        // Check out the commit with the files, then move the branch to `tip` without changing the files, so
+        // that changes that were uncommitted before are uncommitted again.
         self.tree.move_branch(&files, &now)?;
         self.tree.check_out(&self.repository)?;
         self.tree.move_branch(&tip, &files)

@@ -1,7 +1,7 @@
-//! Finds what would allow a denied command: the option of `guard run` for one run, and the policy rule behind it.
+//! Finds what would allow a denied command: an option of `guard run` for one run, and a rule for the policy.
 //!
-//! The option quotes the smallest command that is denied for the same reason. [`rules_to_allow`] turns such a command
-//! into rules that lift exactly the denials that concern it, and nothing else. No I/O, like the rest of this module.
+//! The option quotes the smallest command that the policy denies for the same reason. [`rules_to_allow`] turns such a
+//! command into rules that lift exactly the denials of this command, and nothing else. This code does no I/O.
 
 use std::fmt::Write as _;
 
@@ -11,9 +11,9 @@ use crate::command::{Analysis, Arg, Context, Intent, Request, is_known_verb};
 use crate::policy::{Action, Conditions, PathAccess, PathPattern, Pattern, Place, Policy, Rule};
 use crate::terminal_text;
 
-/// Limit on the denials that are lifted to allow one command.
+/// The maximum number of denials that guard lifts to allow one command.
 const MOST_LIFTED: usize = 8;
-/// The maximum length of a command that is quoted in an option.
+/// The maximum length of a command that guard quotes in an option.
 const LONGEST_OPTION: usize = 400;
 
 /// Why no rule can allow a command.
@@ -23,7 +23,7 @@ pub enum CannotAllow {
     /// The policy allows the command already.
     #[error("the policy `{1}` already allows `{0}`")]
     Already(String, String),
-    /// The command cannot be analysed; the second field says why.
+    /// guard cannot analyse the command; the second field says why.
     #[error("guard cannot analyse the command `{0}`: {1}")]
     NotUnderstood(String, String),
     /// The command writes to a place where the run may not write.
@@ -34,7 +34,7 @@ pub enum CannotAllow {
     Fixed(String, String),
 }
 
-/// A rule for a policy that allows a command which the policy denies.
+/// A rule that, added to a policy, allows a command that the policy denies.
 #[derive(Debug, Clone)]
 pub struct AllowRule {
     rule: Rule,
@@ -43,7 +43,8 @@ pub struct AllowRule {
 }
 
 impl AllowRule {
-    /// Creates a rule that matches the program, or the git verb, of the intent and lifts no denial but the default.
+    /// Creates a rule that matches the program, or the git verb, of the intent. The rule lifts only the denial by the
+    /// policy's default.
     fn new(intent: &Intent, command: &str) -> Option<Self> {
         let mut when = Conditions::default();
         let name = match &intent.git {
@@ -73,8 +74,8 @@ impl AllowRule {
         Some(Self { rule, command: command.to_string() })
     }
 
-    /// Makes this rule lift the denial by the rule `denying`, but only for what that rule and the intent have in
-    /// common.
+    /// Makes this rule lift the denial by the rule `denying`, but only for commands that match both that rule and the
+    /// intent.
     fn lift(&mut self, denying: &Rule, intent: &Intent) -> Option<()> {
         let when = &mut self.rule.when;
         if !denying.when.subcommands.is_empty() && intent.git.is_none() {
@@ -108,14 +109,16 @@ impl AllowRule {
         Some(())
     }
 
-    /// Extends this rule by what another rule for the same program or verb lifts and matches.
+    /// Extends this rule so that it also matches the commands and lifts the denials of `other`, which is a rule for the
+    /// same program or git verb.
     pub(super) fn absorb(&mut self, other: &Self) {
         for id in &other.rule.lifts {
             if !self.rule.lifts.contains(id) {
                 self.rule.lifts.push(id.clone());
             }
         }
-        // A condition that only one of them has would keep the rule from matching the other's command.
+        // Drop a condition that only one of the rules has: it would prevent the combined rule from matching the other
+        // rule's command.
         fn union<T: Clone>(own: &mut Vec<T>, other: &[T], text: impl Fn(&T) -> &str) {
             if own.is_empty() || other.is_empty() {
                 own.clear();
@@ -138,12 +141,13 @@ impl AllowRule {
         }
     }
 
-    /// Returns the rule's id in the policy.
+    /// Returns the id that the rule has in the policy.
     pub fn id(&self) -> &str {
         &self.rule.id
     }
 
-    /// Returns the rule as TOML text for a policy file. `is_taken` says whether the policy already uses an id.
+    /// Returns the rule as TOML text for a policy file. `is_taken` returns true for an id that the policy already
+    /// uses.
     pub fn to_toml(&self, reason: &str, is_taken: impl Fn(&str) -> bool) -> String {
         let Rule { id, when, lifts, .. } = &self.rule;
         let numbered = (2..).map(|number| format!("{id}-{number}"));
@@ -176,7 +180,7 @@ impl AllowRule {
             let _ = writeln!(text, "lifts = [{}]", lifts.join(", "));
         }
         let _ = writeln!(text, "reason = {}", quoted(reason));
-        // An example with paths would depend on the directory it is judged in.
+        // The verdict on an example with paths would depend on the working directory, so add none.
         if when.paths.is_empty() {
             let _ = writeln!(text, "examples.allow = [{}]", quoted(&self.command));
         }
@@ -184,7 +188,7 @@ impl AllowRule {
     }
 }
 
-/// Returns the rules that allow a command under a policy that denies it. The command is given as shell text.
+/// Returns the rules that allow the command `command`, which is shell text, under a policy that denies it.
 pub fn rules_to_allow(
     policy: &Policy,
     command: &str,
@@ -211,7 +215,7 @@ pub fn rules_to_allow(
     Ok(rules)
 }
 
-/// Returns the rule that allows one intent of a command.
+/// Returns the rule that allows one intent (one program start) of a command.
 pub(super) fn rule_for(policy: &Policy, intent: &Intent, command: &str) -> Result<AllowRule, CannotAllow> {
     let fixed = |by: &str| CannotAllow::Fixed(command.to_string(), by.to_string());
     let mut rule = AllowRule::new(intent, command).ok_or_else(|| fixed("git.default"))?;
@@ -235,7 +239,7 @@ pub(super) fn rule_for(policy: &Policy, intent: &Intent, command: &str) -> Resul
     Err(fixed(&last))
 }
 
-/// Returns the options of `guard run` that allow a denied intent, as the user would type them.
+/// Returns the options of `guard run` that allow a denied intent, as a user would type them; `None` if no option can.
 pub(super) fn option(
     policy: &Policy,
     analysis: &Analysis,
@@ -260,7 +264,7 @@ pub(super) fn option(
     Some(format!("--allow {}", quote(&command)))
 }
 
-/// Commands that may be denied for the same reason as the intent, starting with the smallest.
+/// Returns commands that the policy may deny for the same reason as the intent, the smallest first.
 fn candidates(intent: &Intent) -> Vec<String> {
     let mut found = Vec::new();
     let mut push = |words: Vec<String>| {
@@ -302,8 +306,8 @@ fn candidates(intent: &Intent) -> Vec<String> {
     found
 }
 
-/// Converts bytes to text that can be shown and typed as it is. Returns `None` if they contain control characters or
-/// other invisible characters.
+/// Converts bytes to text that guard can show and a user can type unchanged. Returns `None` if the bytes are not UTF-8,
+/// or if the text is empty or has control characters or other invisible characters.
 fn plain_text(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
     (!text.is_empty() && terminal_text::replace(text) == text).then(|| text.to_string())
@@ -313,7 +317,7 @@ fn quote(word: &str) -> String {
     shell_words::quote(word).into_owned()
 }
 
-/// Returns a pattern that matches exactly this text.
+/// Returns a pattern that matches exactly this text; `None` if a user could not type the text unchanged.
 fn literal(bytes: &[u8]) -> Option<Pattern> {
     Pattern::new(&escaped(&plain_text(bytes)?)).ok()
 }

@@ -1,4 +1,4 @@
-//! Runs the examples of a policy: commands in its rules, each with the decision that the policy must make.
+//! Checks the examples in a policy's rules: commands, each with the decision that the policy must make.
 
 use super::judge;
 use crate::command::{Context, Cwd, Request};
@@ -8,17 +8,17 @@ use crate::policy::{
 };
 use crate::policy::{Source, find};
 
-/// An example whose decision differs from the expected one.
+/// An example for which the policy makes a different decision than the example states.
 #[derive(Debug, Clone)]
 pub struct ExampleFailure {
     /// The id of the rule that contains the example.
     pub rule: String,
-    /// A description of the problem, with the location of the example.
+    /// A description of the problem, with the location of the example in the policy file.
     pub diagnostic: Diagnostic,
 }
 
-/// Loads a policy by name or path and runs its examples. Built-in policies are skipped unless `always` is
-/// set, because guard's own tests have checked them.
+/// Loads a policy by name or path and checks its examples. Skips the examples of built-in policies unless `always` is
+/// true, because guard's own tests have checked them.
 pub fn load(reference: &str, dirs: &PolicyDirs, always: bool) -> Result<Policy, PolicyError> {
     let source = find(reference, dirs, None)?;
     if source.built_in && !always {
@@ -28,14 +28,13 @@ pub fn load(reference: &str, dirs: &PolicyDirs, always: bool) -> Result<Policy, 
     load_text(source, dirs)
 }
 
-/// Loads a policy from its text and runs its examples. Returns all problems of the file and its examples at
-/// once.
+/// Loads a policy from its text and checks its examples. Returns all problems of the file and its examples at once.
 pub fn load_text(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyError> {
     let (policy, mut problems) = load_with_problems(source, dirs)?;
     if let Some(policy) = &policy {
         problems.extend(check_examples(policy).into_iter().map(|failure| failure.diagnostic));
         problems.extend(rules_without_effect(policy));
-        // Extended files have examples too. Each is checked against the policy that ends with that file.
+        // Extended files have examples too. Check each file's examples against the policy that ends with that file.
         for parent in policy.sources[..policy.own_source()].iter().filter(|source| !source.built_in) {
             if let (Some(parent), _) = load_with_problems(parent.clone(), dirs)? {
                 problems.extend(check_examples(&parent).into_iter().map(|failure| failure.diagnostic));
@@ -51,8 +50,8 @@ pub fn load_text(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyErro
     }
 }
 
-/// Runs the examples in the policy's own text. Examples of the policies that it extends are not run: they need not hold
-/// here, because this policy may be tighter.
+/// Checks the examples in the policy's own text. Skips those of the policies that it extends: they need not hold
+/// here, because this policy may be stricter.
 pub fn check_examples(policy: &Policy) -> Vec<ExampleFailure> {
     let own = policy.own_source();
     let context = example_context();
@@ -70,8 +69,8 @@ pub fn check_examples(policy: &Policy) -> Vec<ExampleFailure> {
     failures
 }
 
-/// Warnings for `allow` rules of the policy's own text that allow nothing, because a rule of the extended policy still
-/// denies what they match.
+/// Returns a warning for each `allow` rule in the policy's own file that allows nothing, because a rule of the policy
+/// that it extends still denies the commands.
 fn rules_without_effect(policy: &Policy) -> Vec<Diagnostic> {
     let own = policy.own_source();
     let is_own = |rule: &&Rule| rule.place.source == own && own > 0 && rule.action == Action::Allow;
@@ -119,7 +118,7 @@ fn simplest_command(rule: &Rule) -> Option<String> {
     Some(words.join(" "))
 }
 
-/// Returns the context in which examples are judged: commands of an agent in its working tree.
+/// Returns the context in which guard judges examples: commands of an agent in its working tree.
 fn example_context() -> Context {
     Context { cwd: Cwd::Known(b"/work".to_vec()), ..Context::default() }
 }
@@ -147,8 +146,8 @@ fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> 
             participle(got)
         ));
     }
-    // An example with the rule's own action must be decided by that rule. Otherwise it says nothing about the
-    // rule.
+    // If an example has the same action as its rule, that rule must make the decision. Otherwise the example says
+    // nothing about the rule.
     if example.action == rule.action && example.action != Action::Allow && verdict.cause.rule != rule.id {
         let reached =
             analysis.intents.iter().any(|intent| super::matching::matches(&rule.when, rule.action, intent));

@@ -1,8 +1,9 @@
-//! Writes the smallest policy that allows what a run was seen to do. No I/O: observations in, text out.
+//! Writes the smallest policy that allows the actions observed in a run. Does no I/O: takes observations and returns
+//! text.
 //!
-//! The new policy extends another policy and tightens it to an allow-list: every program that is not named is denied.
-//! If the extended policy denies a command that the run needed, one rule for that command lifts the denial. Everything
-//! else that the extended policy denies stays denied.
+//! The new policy extends another policy and tightens it to an allow-list: it denies every program that it does not
+//! name. If the extended policy denies a command that the run needed, one rule for that command lifts the denial.
+//! Everything else that the extended policy denies stays denied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,13 +13,13 @@ use super::{analyze, rule_on};
 use crate::command::{Context, Request};
 use crate::policy::{Action, Policy};
 
-/// If this many hosts have names directly below the same domain, the policy allows all names below that domain.
+/// If the run used this many hosts directly below the same domain, the policy allows all names below that domain.
 const HOSTS_TO_GENERALIZE: usize = 3;
 
-/// A program start that was observed in a run.
+/// A program start that guard recorded during a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenCommand {
-    /// The arguments, the program's name first.
+    /// The program's arguments, starting with its name.
     pub argv: Vec<Vec<u8>>,
     /// The path of the file that was executed.
     pub program: Vec<u8>,
@@ -26,45 +27,47 @@ pub struct SeenCommand {
     pub cwd: Vec<u8>,
 }
 
-/// What runs were seen to do.
+/// The actions that guard recorded during one or more runs.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// Program starts that were observed.
+    /// The program starts that guard recorded.
     pub commands: Vec<SeenCommand>,
-    /// Hosts and ports that a run connected to, or tried to.
+    /// Hosts and ports to which a run connected or tried to connect.
     pub hosts: BTreeSet<(String, u16)>,
     /// Loopback ports on which programs of the run listened.
     pub ports: BTreeSet<u16>,
 }
 
-/// A learned policy.
+/// A policy that guard derived from recorded actions.
 #[derive(Debug, Clone)]
 pub struct Learned {
     /// The text of the policy file.
     pub text: String,
-    /// Messages about commands that no rule can allow, with the reason.
+    /// Messages about commands that no rule can allow, each with the reason.
     pub left_out: Vec<String>,
 }
 
-/// The file name of the shims.
+/// The file name of the shim program. The shims are links to this file.
 const SHIM: &[u8] = b"guard-shim";
 
 fn file_name(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
-/// Writes the policy `name`, which extends `base`. `context` applies to every command, except for the directory.
+/// Writes the policy `name`, which extends `base`. guard judges every command in `context`, but with the command's
+/// own working directory.
 pub fn learn(base: &Policy, name: &str, seen: &Seen, context: &Context) -> Learned {
     let mut programs: BTreeMap<String, String> = BTreeMap::new();
     let mut rules: Vec<AllowRule> = Vec::new();
     let mut left_out: Vec<String> = Vec::new();
-    // With the default of the learned policy every program needs a rule.
+    // By default the learned policy denies, so every program needs a rule.
     let mut tightened = base.clone();
     tightened.default_action.action = Action::Deny;
     for command in &seen.commands {
-        // A shim is guard's own file. The program that it stands for is the one that the caller named.
+        // A shim is guard's own file, so use the name under which the shim was called: it is that of the program that
+        // the shim replaces.
         let resolved = Some(command.program.clone()).filter(|path| file_name(path) != SHIM);
-        // The name that people type may be a link to another name, such as python3 to python3.11.
+        // The name that people type may be a link to a file of another name, such as python3 to python3.11.
         if let (Some(typed), Some(program)) = (command.argv.first(), &resolved)
             && file_name(typed) != file_name(program)
         {
@@ -81,13 +84,14 @@ pub fn learn(base: &Policy, name: &str, seen: &Seen, context: &Context) -> Learn
         for intent in &analysis.intents {
             let example = intent.line();
             if intent.git.is_some() {
-                // Agents set `cat` as git's pager, in a variable that the record of a start does not contain.
+                // Also allow `cat`: agents set it as git's pager in an environment variable, which the record of a
+                // program start does not contain.
                 programs.entry("cat".to_string()).or_insert_with(|| "the pager of git".to_string());
             } else if !intent.program.name.is_empty() {
                 let name = String::from_utf8_lossy(&intent.program.name).into_owned();
                 programs.entry(name).or_insert_with(|| example.clone());
             }
-            // Rules of the base policy that deny it, apart from the default for programs.
+            // Add a rule only if the base policy itself, without the tightened default, denies the intent.
             if rule_on(base, None, intent).action == Action::Allow {
                 continue;
             }
@@ -153,16 +157,17 @@ fn render(
     text
 }
 
-/// Converts a text so that it can be part of a TOML comment.
+/// Makes a text safe for use in a TOML comment.
 fn comment(text: &str) -> String {
     crate::terminal_text::replace(text).replace(['\n', '\r'], " ")
 }
 
-/// Converts hosts to entries of a policy. Several names below one domain become one entry for all names below it.
+/// Converts hosts to entries of a policy. Replaces several names below one domain by one entry for all names below
+/// it.
 fn generalize(hosts: &BTreeSet<(String, u16)>) -> Vec<String> {
     let parent = |host: &str| {
         let (_, parent) = host.split_once('.')?;
-        // Not a top-level domain, and not an address.
+        // Skip top-level domains and IP addresses.
         (parent.contains('.') && host.parse::<std::net::IpAddr>().is_err()).then(|| parent.to_string())
     };
     let mut below: BTreeMap<(String, u16), usize> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Evaluates a rule's conditions against an intent.
+//! Evaluates a rule's conditions against an intent (one program start of a command).
 //!
 //! If a command can be interpreted as several programs or subcommands, a `deny` or `ask` rule matches if any
 //! interpretation matches, and an `allow` rule only if all of them do.
@@ -6,7 +6,7 @@
 use crate::command::{Access, Arg, Intent, PathUse};
 use crate::policy::{Action, Conditions, PathAccess, PathPattern, Pattern};
 
-/// Returns true if an intent meets all conditions that a rule with this action has.
+/// Returns true if an intent meets all conditions `when` of a rule with the action `action`.
 pub(super) fn matches(when: &Conditions, action: Action, intent: &Intent) -> bool {
     program(when, action, intent)
         && verb(when, intent)
@@ -27,8 +27,8 @@ fn any_of(patterns: &[Pattern], words: &[Vec<u8>]) -> bool {
     words.iter().any(|word| patterns.iter().any(|pattern| pattern.matches(word)))
 }
 
-/// Matches the program by its file name. A rule that tightens also matches the name by which the program was
-/// called. A rule that allows does not: otherwise any program called `ls` would be allowed as `ls`.
+/// Matches the program by the name of its file. A `deny` or `ask` rule also matches the name by which the program was
+/// called. An `allow` rule does not: otherwise it would allow any program that is called as `ls`.
 fn program(when: &Conditions, action: Action, intent: &Intent) -> bool {
     if when.programs.is_empty() {
         return true;
@@ -44,7 +44,7 @@ fn program(when: &Conditions, action: Action, intent: &Intent) -> bool {
             let by_path = intent.program.path.as_ref().is_some_and(|path| pattern.matches(path));
             return by_path || (action != Action::Allow && pattern.matches(called));
         }
-        // `git-VERB` is git under another name.
+        // `git-VERB` is another name of git.
         pattern.matches(name)
             || (action != Action::Allow && called_name != name.as_slice() && pattern.matches(called_name))
             || (intent.git.is_some() && pattern.as_str() == "git")
@@ -68,7 +68,7 @@ fn verb(when: &Conditions, intent: &Intent) -> bool {
     })
 }
 
-/// Returns true if the intent has an option, in any spelling. For git, options are compared by their full names; for
+/// Returns true if the intent has the option `flag`, in any spelling. For git, compares full names of options. For
 /// other programs, the option may also be joined with its value or be part of a cluster of letters.
 fn has_flag(intent: &Intent, flag: &str) -> bool {
     if let Some(git) = &intent.git {
@@ -93,8 +93,8 @@ fn has_flag(intent: &Intent, flag: &str) -> bool {
 }
 
 /// Returns true if the subcommand matches, which is the first argument that is not an option. An argument after an
-/// option may be that option's value, so the next argument is a candidate as well. A rule that tightens matches if any
-/// candidate does; a rule that allows must match all candidates.
+/// option may be the option's value, so the next argument is a candidate as well. A `deny` or `ask` rule matches if
+/// any candidate matches; an `allow` rule only if all candidates match.
 fn subcommand(patterns: &[Pattern], action: Action, intent: &Intent) -> bool {
     let mut candidates = Vec::new();
     let mut behind_option = false;
@@ -122,7 +122,7 @@ fn any_arg(patterns: &[Pattern], intent: &Intent) -> bool {
     intent.args.iter().filter_map(Arg::known).any(|word| patterns.iter().any(|pattern| pattern.matches(word)))
 }
 
-/// Returns the files used by the intent whose kind of access (read or write) the rule's `access` selects.
+/// Returns the files that the intent uses with the kind of access (read or write) that the rule's `access` selects.
 fn uses<'i>(when: &Conditions, intent: &'i Intent) -> impl Iterator<Item = &'i PathUse> {
     let access = when.access;
     intent.paths.iter().filter(move |used| match access {
@@ -132,7 +132,7 @@ fn uses<'i>(when: &Conditions, intent: &'i Intent) -> impl Iterator<Item = &'i P
     })
 }
 
-/// Returns the files used by the intent that the rule's `paths` match.
+/// Returns the files that the intent uses and that match the rule's `paths`.
 pub(super) fn matched_paths<'i>(when: &Conditions, intent: &'i Intent) -> impl Iterator<Item = &'i PathUse> {
     uses(when, intent).filter(move |used| any_path(&when.paths, used))
 }
@@ -143,7 +143,8 @@ fn any_path(patterns: &[PathPattern], used: &PathUse) -> bool {
     })
 }
 
-/// Returns true if the command uses files and the rule's `unless_paths` match all of them. False if no files are known.
+/// Returns true if guard knows files that the command uses, and all of them match the rule's `unless_paths`. Ignores
+/// `/dev/null` and other devices that discard what is written to them.
 fn only_excepted_paths(when: &Conditions, intent: &Intent) -> bool {
     let mut known = uses(when, intent).filter(|used| !used.is_sink()).peekable();
     known.peek().is_some() && known.all(|used| any_path(&when.unless_paths, used))

@@ -1,8 +1,8 @@
-//! Decides whether a command may run: policy and intents in, [`Verdict`] out.
+//! Decides whether a command may run: takes a policy and intents (program starts), and returns a [`Verdict`].
 //!
-//! Every intent of a command is judged separately; the tightest decision applies to the whole command. This
+//! guard judges every intent of a command separately, and applies the strictest decision to the whole command. This
 //! module must never do I/O or depend on time or randomness. The same policy and command always give the same
-//! verdict, with the rule that caused it and its location.
+//! verdict, with the rule that caused it and the rule's location.
 #![forbid(unsafe_code)]
 
 mod allow_with;
@@ -33,22 +33,23 @@ pub fn judge(policy: &Policy, request: &Request, context: &Context) -> (Verdict,
     (decide(policy, &analysis), analysis)
 }
 
-/// Like [`judge`], but also finds what would allow a denied command. That takes several times as long, so use it only
-/// if a person will read the result.
+/// Analyses a command, judges it as [`judge`] does, and finds the option of `guard run` that would allow a denied
+/// command. The search for the option takes several times as long as the judgement, so it is only for results that a
+/// person will read.
 pub fn judge_and_explain(policy: &Policy, request: &Request, context: &Context) -> (Verdict, Analysis) {
     let (mut verdict, analysis) = judge(policy, request, context);
     explain(policy, &mut verdict, &analysis, context);
     (verdict, analysis)
 }
 
-/// If the verdict denies the command, adds to it what would allow the command.
+/// If the verdict denies the command or asks the user about it, adds the options of `guard run` that would allow it.
 pub fn explain(policy: &Policy, verdict: &mut Verdict, analysis: &Analysis, context: &Context) {
     if let (Action::Ask | Action::Deny, Some(index)) = (verdict.action(), verdict.intent) {
         verdict.allow_with = allow_with::option(policy, analysis, index, context);
     }
 }
 
-/// Judges a command that has been analysed.
+/// Judges a command that guard has already analysed.
 pub fn decide(policy: &Policy, analysis: &Analysis) -> Verdict {
     if let Some(refusal) = &analysis.refusal {
         return verdict::refused(refusal);
@@ -66,12 +67,12 @@ pub fn decide(policy: &Policy, analysis: &Analysis) -> Verdict {
     }
     match worst {
         Some((ruling, index)) => ruling.into_verdict(policy, analysis, index),
-        // The text contains only comments or assignments and runs nothing.
+        // The text contains only comments or assignments, and runs no program.
         None => verdict::nothing_runs(),
     }
 }
 
-/// Judges one intent by the tightest rule that matches, or by a default. `extra` is treated as the policy's last rule.
+/// Judges one intent by the strictest rule that matches, or by a default. Treats `extra` as the policy's last rule.
 fn rule_on<'p>(policy: &'p Policy, extra: Option<&'p Rule>, intent: &Intent) -> Ruling<'p> {
     let is_other = intent.effects.intersects(Effects::GIT_OTHER);
     let is_alias = intent.git.as_ref().is_some_and(|git| git.is_alias);
@@ -103,7 +104,7 @@ fn rule_on<'p>(policy: &'p Policy, extra: Option<&'p Rule>, intent: &Intent) -> 
         (Some(_), false) => &policy.git_default_action,
         (Some(_), true) => &policy.git_other_action,
     };
-    // An intent whose program or verb is unknown is judged when it runs. The expansion of an alias is a
+    // guard judges an intent whose program or verb is unknown when the program starts. The expansion of an alias is a
     // separate intent.
     let undecided = is_alias || matches!(intent.deferred, Some(Deferred::Program | Deferred::Verb));
     let default_holds = !lifted && !undecided;
@@ -114,7 +115,7 @@ fn rule_on<'p>(policy: &'p Policy, extra: Option<&'p Rule>, intent: &Intent) -> 
     }
 }
 
-/// Returns the rule id that is reported for a command that could not be analysed.
+/// Returns the rule id that a verdict contains if guard could not analyse the command.
 pub(crate) fn refusal_rule(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Empty => "input.empty",

@@ -1,18 +1,18 @@
-//! Decides whether a host and port may be reached under a policy, without any I/O.
+//! Decides whether a run may reach a host and port under a policy, without any I/O.
 //!
-//! Guard judges twice: first the name, before it is resolved, and then the address of the actual connection.
-//! The second check prevents a public name from leading into a private network.
+//! guard judges twice: first the name, before resolving it, and then the address of the actual connection. The second
+//! check prevents a public name from leading into a private network.
 
 use std::net::IpAddr;
 
 use crate::policy::{Host, HostAccess, HostEntry, Network, special_class};
 
-/// A host entry that allows access, and where it comes from.
+/// A host entry that allows access, and the source of the entry.
 #[derive(Debug, Clone)]
 pub struct Allowed {
     /// The entry, which matches the hosts that it allows.
     pub entry: HostEntry,
-    /// Where the entry comes from: `policy`, or the preset and its reason.
+    /// The source of the entry: `policy`, or the preset and its reason.
     pub why: String,
 }
 
@@ -24,12 +24,12 @@ pub struct NetworkRules {
     pins: Vec<(String, IpAddr)>,
 }
 
-/// Why a host may not be reached.
+/// Why a run may not reach a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkRefusal {
     /// The id of the rule that refuses the host.
     pub rule: &'static str,
-    /// The reason for the refusal, to be shown to the agent.
+    /// The reason for the refusal, which guard shows to the agent.
     pub reason: String,
     /// What the agent should do instead.
     pub instead: String,
@@ -52,11 +52,11 @@ impl NetworkRefusal {
     }
 }
 
-/// Returns the option of `guard run` that would let a run reach a host that `rule` refuses. Port 0 means that the name
-/// was only looked up. Returns `None` if the policy closes the host, or if the option would have to name the host's
-/// address instead of its name.
+/// Returns the option of `guard run` that would let a run reach a host that `rule` refuses. Port 0 means that the run
+/// only looked up the name. Returns `None` if `host` is not a valid host, if no option lifts the rule, or if `host` is
+/// a name and only an option with its address would lift the rule.
 pub fn host_option(rule: &str, host: &str, port: u16) -> Option<String> {
-    // The agent chooses the text. What is not a host must not become part of an option that a person types.
+    // The agent chooses this text. A text that is not a host must not become part of an option that a person types.
     let is_address = match Host::parse(host) {
         Ok(Host::Address(_)) => true,
         Ok(Host::Name(_)) => false,
@@ -71,7 +71,7 @@ pub fn host_option(rule: &str, host: &str, port: u16) -> Option<String> {
     match (is_for_host, port) {
         (false, _) => None,
         (true, 0) => Some(format!("--allow-host {bracketed}")),
-        // What is spoken there is not TLS.
+        // SSH is not TLS, so the entry must be `raw`.
         (true, SSH) => Some(format!("--allow-host 'raw {bracketed}:{port}'")),
         (true, _) => Some(format!("--allow-host {bracketed}:{port}")),
     }
@@ -96,7 +96,7 @@ impl NetworkRules {
         }
     }
 
-    /// Returns true if no host may be reached at all.
+    /// Returns true if the policy allows no host at all.
     pub fn is_empty(&self) -> bool {
         self.allow.is_empty()
     }
@@ -113,8 +113,8 @@ impl NetworkRules {
 
     /// Judges an access to a host and port.
     pub fn judge(&self, host: &Host, port: u16, access: HostAccess<'_>) -> Result<&Allowed, NetworkRefusal> {
-        // For a tunnel, a denied host is denied completely: the tunnel could carry the denied methods and
-        // paths.
+        // Through a tunnel a program could make the denied requests unseen. So if an entry denies only some requests
+        // to a host, deny every tunnel to it.
         let denied = |entry: &&HostEntry| match access {
             HostAccess::Tunnel => entry.names(host, port),
             HostAccess::Request { .. } => entry.matches(host, port, access),
@@ -126,7 +126,7 @@ impl NetworkRules {
                 INSTEAD,
             ));
         }
-        // Prefer a `raw` entry: it does not restrict the protocol, so the first bytes need not be inspected.
+        // Prefer a `raw` entry: it does not restrict the protocol, so guard need not inspect the first bytes.
         let matching = || self.allow.iter().filter(|allowed| allowed.entry.matches(host, port, access));
         if let Some(allowed) = matching().find(|allowed| allowed.entry.is_raw()).or_else(|| matching().next())
         {
@@ -155,7 +155,7 @@ impl NetworkRules {
         })
     }
 
-    /// Judges a DNS lookup: it is allowed if any port of the host may be reached.
+    /// Judges a DNS lookup: allows it if the policy allows any port of the host.
     pub fn judge_name(&self, host: &Host) -> Result<(), NetworkRefusal> {
         if self.allow.iter().any(|allowed| allowed.entry.names_host(host)) {
             return Ok(());
@@ -163,8 +163,8 @@ impl NetworkRules {
         Err(NetworkRefusal::new("network.default", "The policy does not name this host.", INSTEAD))
     }
 
-    /// Judges a direct connection by a program that does not use the proxy. If the policy allows only some requests to
-    /// the host, the connection is allowed and each request is judged when it is made.
+    /// Judges a direct connection by a program that does not use the proxy. If the policy allows only some requests
+    /// to the host, allows the connection; guard judges each request later.
     pub fn judge_connect(&self, host: &Host, port: u16) -> Result<(), NetworkRefusal> {
         match self.judge(host, port, HostAccess::Tunnel) {
             Err(refusal) if refusal.rule != "network.tunnel" => return Err(refusal),
@@ -176,7 +176,7 @@ impl NetworkRules {
         }
     }
 
-    /// Judges the address to which a host resolved.
+    /// Judges an address to which the name of a host resolved.
     pub fn judge_address(&self, host: &Host, address: IpAddr, port: u16) -> Result<(), NetworkRefusal> {
         let target = Host::Address(crate::policy::unmap_ipv4(address));
         if let Some(entry) = self.deny.iter().find(|entry| entry.names(&target, port)) {
@@ -200,7 +200,7 @@ impl NetworkRules {
         Err(NetworkRefusal::new("network.private", reason, INSTEAD))
     }
 
-    /// Returns the fixed address that the policy assigns to a name, if any.
+    /// Returns the fixed address that the policy assigns to a name; `None` if it assigns none.
     pub fn pinned(&self, name: &str) -> Option<IpAddr> {
         self.pins.iter().find(|(known, _)| known == name).map(|(_, address)| *address)
     }

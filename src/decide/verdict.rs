@@ -12,7 +12,7 @@ use crate::terminal_text;
 pub enum Decision {
     /// The command may run, under these conditions.
     Allow(Conditions),
-    /// guard asks the user; without a terminal to ask on, it denies the command.
+    /// guard asks the user. If there is no terminal for the question, guard denies the command.
     Ask,
     /// The command may not run.
     Deny,
@@ -32,11 +32,11 @@ impl Decision {
 /// The conditions under which a command is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, std::default::Default)]
 pub struct Conditions {
-    /// Parts of the command that can only be judged when they run: the text of each part, and why.
+    /// Parts of the command that guard can judge only when they run: the text of each part, and why.
     pub deferred: Vec<(String, Deferred)>,
 }
 
-/// A decision with its explanation.
+/// A decision about a command, with its explanation.
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
@@ -46,19 +46,19 @@ pub struct Verdict {
     pub cause: Cause,
     /// The part of a compound command that caused the decision, as one line.
     pub part: Option<String>,
-    /// The index of the intent that caused the decision, in the intents of the analysis.
+    /// The index of the intent (program start) that caused the decision, in the intents of the analysis.
     pub intent: Option<usize>,
-    /// The options of `guard run` that would allow the denied part, as they would be typed. They are meant for people
-    /// and not shown to the agent.
+    /// The options of `guard run` that would allow the denied part, as a user would type them. guard shows them to
+    /// users, not to the agent.
     pub allow_with: Option<String>,
 }
 
 /// The rule that caused a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// The rule's id, `default`, `git.default`, or `input.…` for a command that could not be analysed.
+    /// The rule's id; `default` or `git.default` for a default; `input.…` for a command that guard could not analyse.
     pub rule: String,
-    /// The reason for the decision, to be shown to the agent.
+    /// The reason for the decision, which guard shows to the agent.
     pub reason: String,
     /// What the agent should do instead.
     pub instead: String,
@@ -72,7 +72,7 @@ impl Verdict {
         self.decision.action()
     }
 
-    /// Returns the denial of a request that could not be parsed. guard denies everything that it does not understand.
+    /// Returns the denial of a request that guard could not parse. guard denies everything that it cannot parse.
     pub fn invalid_request(problem: &str) -> Self {
         let cause = Cause {
             rule: "input.question".to_string(),
@@ -97,13 +97,13 @@ impl Verdict {
         Self { decision: Decision::Deny, cause, part, intent: Some(index), allow_with: None }
     }
 
-    /// Returns the command that the verdict is about, shortened to fit a line of a message.
+    /// Returns the command that the verdict is about, shortened for use in a message.
     pub fn shown_part(&self) -> Cow<'_, str> {
         const LONGEST_PART: usize = 600;
         terminal_text::shorten(self.part.as_deref().unwrap_or("the command"), LONGEST_PART)
     }
 
-    /// Returns the denial as one line for the agent.
+    /// Returns the denial as one line of text for the agent.
     pub fn refusal_line(&self) -> String {
         let part = self.shown_part();
         let cause = &self.cause;
@@ -116,7 +116,7 @@ impl Verdict {
     }
 }
 
-/// The decision about one intent, and what it is based on.
+/// The decision about one intent, and the rule or default on which it is based.
 pub(super) struct Ruling<'p> {
     pub(super) action: Action,
     pub(super) by: By<'p>,
@@ -125,7 +125,7 @@ pub(super) struct Ruling<'p> {
 pub(super) enum By<'p> {
     Rule(&'p Rule),
     Default(&'p DefaultAction, bool),
-    /// Nothing yet: the intent will be judged when it runs.
+    /// No rule or default: guard will judge the intent when its program starts.
     Deferred,
 }
 
@@ -165,7 +165,7 @@ impl<'p> Ruling<'p> {
             Action::Deny => Decision::Deny,
         };
         let intent = &analysis.intents[index];
-        // The user who decides must see the complete command.
+        // The user who decides must see the complete command, so do not shorten it.
         let part = if self.action == Action::Ask { intent.whole_line() } else { intent.line() };
         Verdict { decision, cause, part: Some(part), intent: Some(index), allow_with: None }
     }
@@ -218,7 +218,7 @@ fn deferred(analysis: &Analysis) -> Vec<(String, Deferred)> {
     found.take(16).collect()
 }
 
-/// Returns the denial of a command that could not be analysed.
+/// Returns the denial of a command that guard could not analyse.
 pub(super) fn refused(refusal: &Refusal) -> Verdict {
     let mut reason = refusal.to_string();
     if let Some(first) = reason.get_mut(..1) {

@@ -30,7 +30,7 @@ pub struct Client {
     max_bytes: usize,
 }
 
-/// A request to the API.
+/// An HTTP request to the client's API.
 #[derive(Debug, Clone)]
 pub struct ApiRequest {
     /// The HTTP method, such as `GET`.
@@ -48,7 +48,7 @@ pub struct ApiRequest {
 pub struct ApiResponse {
     /// The HTTP status code, such as 200.
     pub status: u16,
-    /// The response headers.
+    /// The HTTP headers of the response.
     pub headers: HeaderMap,
     /// The whole response body.
     pub body: Bytes,
@@ -64,15 +64,15 @@ pub enum ClientError {
     /// The request could not be sent, or the response is incomplete or not valid HTTP.
     #[error("the request to {api} failed: {problem}")]
     RequestFailed {
-        /// The API's address, for the message.
+        /// The API's address, for the error message.
         api: String,
-        /// What went wrong, as text for the message.
+        /// What went wrong, for the error message.
         problem: String,
     },
     /// The API did not respond in time.
     #[error("{api} did not respond within {} seconds", time_limit.as_secs_f32())]
     TimedOut {
-        /// The API's address, for the message.
+        /// The API's address, for the error message.
         api: String,
         /// The time limit that was exceeded.
         time_limit: Duration,
@@ -80,7 +80,7 @@ pub enum ClientError {
     /// The response body is larger than the client accepts.
     #[error("the response of {api} is larger than {max_bytes} bytes")]
     TooLarge {
-        /// The API's address, for the message.
+        /// The API's address, for the error message.
         api: String,
         /// The limit on the response body that was exceeded, in bytes.
         max_bytes: usize,
@@ -148,7 +148,8 @@ impl Client {
                 Err(error) => Err(failed(&*error)),
             }
         };
-        // The connection must be polled during the exchange, and ends with it.
+        // The future `connection` must be polled while the request is sent and the response arrives, and is
+        // dropped afterwards.
         let drive = async {
             let _ = connection.await;
             std::future::pending::<()>().await;

@@ -193,8 +193,9 @@ impl Dialer {
         Ok(Dialled { stream, early: Vec::new(), proxy_authorization: Some(place.authorization.clone()) })
     }
 
-    /// Returns the upstream proxy to use for a host. An upstream proxy resolves names itself, but guard must judge the
-    /// addresses of names with a pinned address and special addresses, so those never go through the proxy.
+    /// Returns the upstream proxy to use for a host; `None` if guard connects directly. guard connects directly to
+    /// special-purpose addresses, and to names to which the policy assigns an address: it must judge the address
+    /// itself, and an upstream proxy resolves names on its own.
     fn proxy_for(&self, host: &Host, is_tunnel: bool) -> Option<&ProxyAddress> {
         match host {
             Host::Name(name) if self.rules.pinned(name).is_some() => None,

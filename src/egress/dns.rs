@@ -16,7 +16,7 @@ use crate::policy::Host;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Size limit of a query: a name of 255 bytes and a few options. The server closes the connection if a query is longer.
 const MAX_QUERY: usize = 1024;
-/// TTL of answers, in seconds.
+/// The time to live of DNS answers, in seconds.
 const TTL: u32 = 60;
 
 const HEADER: usize = 12;
@@ -70,7 +70,8 @@ pub(super) async fn serve(mut client: TcpStream, state: Rc<ProxyState>, peer: Pe
 }
 
 fn judge(question: &Question, state: &ProxyState, peer: Peer) -> Answer {
-    // Other types, such as reverse lookups: no data, and not recorded, because no host was requested.
+    // Queries of other types, such as reverse lookups, get no data. Do not record them, because they request no
+    // host.
     if !matches!(question.kind, TYPE_A | TYPE_AAAA) {
         return Answer::NoSuchName;
     }
@@ -78,14 +79,15 @@ fn judge(question: &Question, state: &ProxyState, peer: Peer) -> Answer {
         |address| if question.kind == TYPE_A { Answer::Address(address) } else { Answer::Nothing };
     let Ok(host @ Host::Name(_)) = Host::parse(&question.name) else { return Answer::NoSuchName };
     let name = host.to_string();
-    // Programs look up the machine's own name, for a log or an id. That is not a connection to a host.
+    // Programs look up the machine's own name, for a log or an id, without connecting to a host, so no rule
+    // applies.
     let is_machine = || nix::unistd::gethostname().is_ok_and(|own| own.eq_ignore_ascii_case(&name));
     if name == "localhost" || name.ends_with(".localhost") || is_machine() {
         return answer_with(Ipv4Addr::LOCALHOST);
     }
     if let Err(refusal) = state.dialer.rules.judge_name(&host) {
-        // Clients ask for both address types, and C libraries retry with their search list (empty here). Record one
-        // refusal only.
+        // One lookup can cause several queries: clients ask for both address types, and C libraries query the same name
+        // again for the search list that guard sets, which has only the root domain. Record only one refusal.
         if question.kind == TYPE_A && state.is_new_refused_lookup(peer, &name) {
             state.refused(peer, &name, 0, &format!("look up {name}"), refusal.rule, &refusal.reason);
         }
@@ -142,7 +144,7 @@ fn reply(message: &[u8], question: Option<&Question>, answer: Answer) -> Vec<u8>
     let echoed = question.and_then(|question| message.get(HEADER..question.end)).unwrap_or_default();
     let mut reply = Vec::with_capacity(HEADER + echoed.len() + 16);
     reply.extend(message.iter().copied().chain([0, 0]).take(2));
-    // A response, with recursion desired and available.
+    // These DNS flags mark the message as a response, with recursion desired and available.
     reply.extend([0x81, 0x80 | answer.code()]);
     let is_address = matches!(answer, Answer::Address(_));
     for count in [!echoed.is_empty(), is_address, false, false] {

@@ -62,7 +62,7 @@ impl KeyForms {
                 at += 1;
                 continue;
             }
-            // A longer form may begin with a shorter one, and its end may still come.
+            // The rest of the text may be the beginning of a longer form, whose end follows in the next chunk.
             if !is_last && self.forms.iter().any(|form| form.len() > rest.len() && form.starts_with(rest)) {
                 return (at, count);
             }
@@ -203,7 +203,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Tests keys and bodies made of few different bytes, so that many forms begin alike and overlap.
+        /// A body that arrives in pieces must be masked exactly as the whole body would be. Keys and bodies consist of
+        /// few different bytes, so that many forms begin alike and overlap.
         #[test]
         fn pieces_are_cut_as_the_whole(
             key in proptest::collection::vec(proptest::sample::select(vec![0xff, 0x00, b'*', b'_', b'a']), 12..24),
@@ -246,7 +247,8 @@ mod tests {
                 }
             }
         }
-        // A start that does not continue, and a key directly after one.
+        // The first text has the start of the key without its rest; the second has such a start directly before
+        // the whole key.
         assert_eq!(mask("sk-ke sk-keysk-key", 3), "sk-ke sk-keysk-key");
         assert_eq!(mask(&format!("sk-ke{KEY}"), 4), format!("sk-ke{}", "*".repeat(KEY.len())));
     }

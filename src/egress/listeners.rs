@@ -11,7 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::synthetic_addresses::SyntheticAddresses;
 use crate::policy::{Host, unmap_ipv4};
 
-/// Limit on announced connections that were never accepted. When it is reached, the registry forgets all of them.
+/// Maximum number of connections that the supervisor has announced and no listener has accepted. When it is
+/// reached, the registry forgets all of them.
 const MOST_ANNOUNCED: usize = 4096;
 /// Limit on refused hosts in the statistics; further hosts are not counted.
 const MOST_REFUSED: usize = 1000;
@@ -41,7 +42,8 @@ pub struct PeerRegistry {
     /// The ports of the listeners; the first is the proxy's.
     ports: Vec<u16>,
     announced: Mutex<HashMap<SocketAddr, (Peer, Purpose)>>,
-    /// Names that the run has looked up, and the synthetic address of each.
+    /// The names that the run has looked up, and the synthetic address (one that stands for a host name) that guard's
+    /// DNS server returned for each.
     names: Mutex<SyntheticAddresses>,
     /// How many connections the supervisor refused, by host and port.
     refused: Mutex<HashMap<(String, u16), u64>>,
@@ -62,12 +64,14 @@ impl PeerRegistry {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports.first().copied().unwrap_or_default()))
     }
 
-    /// Returns the synthetic address of a name; `None` if the name is new and the run has reached its limit of names.
+    /// Returns the synthetic address (one that stands for a host name) that guard's DNS server gives for a name;
+    /// `None` if the name is new and the run has reached its limit of names.
     pub(super) fn address_of(&self, name: &str) -> Option<Ipv4Addr> {
         lock(&self.names).address_of(name)
     }
 
-    /// Returns the host that an address stands for: a name if the address is synthetic, otherwise the address itself.
+    /// Returns the host that an address refers to: the name for which guard's DNS server returned this
+    /// synthetic address, or else the address itself.
     pub fn host_at(&self, address: IpAddr) -> Host {
         let address = unmap_ipv4(address);
         match lock(&self.names).name_at(address) {
@@ -90,7 +94,7 @@ impl PeerRegistry {
         refused.iter().map(|((host, port), count)| (host.clone(), *port, *count)).collect()
     }
 
-    /// Returns true if an address is one of the listeners.
+    /// Returns true if an address is that of one of the run's listeners.
     pub fn is_listener(&self, to: SocketAddr) -> bool {
         unmap_ipv4(to.ip()) == IpAddr::from([127, 0, 0, 1]) && self.ports.contains(&to.port())
     }

@@ -200,7 +200,7 @@ impl Session {
             }
         }
         let authority = if port == 80 { named.clone() } else { format!("{named}:{port}") };
-        // The judged host is the one requested, whatever other headers say.
+        // Set the Host header to the judged host, whatever the client's headers say.
         let Ok(value) = HeaderValue::from_str(&authority) else {
             return bad_request("The host name is not valid in a Host header.");
         };
@@ -253,7 +253,7 @@ impl Session {
         response.map(|body| ProxiedBody::forwarded(body, Box::new(observer)))
     }
 
-    /// Returns the kept connection if it leads to this server; otherwise opens a new one.
+    /// Returns the connection that the last request used if it leads to this server; otherwise opens a new one.
     async fn server(&self, host: &Host, port: u16) -> Result<Server, DialError> {
         let known = self.server.borrow_mut().take();
         if let Some(mut server) = known.filter(|server| server.host == *host && server.port == port)

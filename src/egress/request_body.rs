@@ -54,16 +54,16 @@ fn may_be_same_key(key: &str, known: &str) -> bool {
     key.chars().map(plain).eq(known.chars().map(plain))
 }
 
-/// What a JSON value in the body stands for, by its position.
+/// The meaning of a JSON value in the body, which depends on its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ValueRole {
-    /// The whole body.
+    /// The value is the whole body.
     Top,
-    /// A tool, or a list of tools.
+    /// The value is a tool, or a list of tools.
     Tools,
-    /// A list whose items can contain tools, or an item of such a list.
+    /// The value is a list whose items can contain tools, or an item of such a list.
     Items,
-    /// The type of a tool, as a string.
+    /// The value is the type of a tool.
     Kind,
     Other,
 }
@@ -71,7 +71,7 @@ enum ValueRole {
 struct BodyVisitor<'l> {
     rules: Rules<'l>,
     found: &'l mut Inspection,
-    /// The rule that forbids URLs in the visited value; `key` is the key whose value it is.
+    /// The rule that forbids URLs in the visited value; `key` is the JSON key of that value.
     rule: Option<&'l Forbid>,
     key: Option<String>,
     role: ValueRole,
@@ -109,7 +109,7 @@ impl BodyVisitor<'_> {
         }
     }
 
-    /// Handles a number, boolean or null where a tool or its type is expected.
+    /// Handles a value of the wrong JSON type, such as a number, where a tool or its type is expected.
     fn check_scalar(&mut self) {
         if matches!(self.role, ValueRole::Kind | ValueRole::Tools) {
             self.check_tool(Some("(not an object)"));
@@ -208,7 +208,7 @@ impl<'de> Visitor<'de> for BodyVisitor<'_> {
                     ValueRole::Items
                 }
                 (ValueRole::Tools, Some(tools)) => match &tools.kind_key {
-                    // Tools nested in a namespace.
+                    // An item, such as a namespace of tools, may contain tools itself.
                     Some(_) if may_be_same_key(&key, &tools.key) => ValueRole::Tools,
                     Some(kind_key) if may_be_same_key(&key, kind_key) => {
                         has_kind = true;

@@ -41,7 +41,7 @@ pub(super) trait BodyObserver {
     fn passes_trailers(&self) -> bool {
         true
     }
-    /// Called once when the body ends. `is_whole` says whether the whole body was forwarded.
+    /// Ends the observation. Called once, when the body ends; `is_whole` says whether the whole body was forwarded.
     fn finish(&mut self, is_whole: bool);
 }
 
@@ -141,7 +141,8 @@ impl Drop for ProxiedBody {
     }
 }
 
-/// A request body sent in chunks, because a TLS connection copies every chunk before it sends it.
+/// A request body that guard passes to the connection in chunks. A TLS connection copies every chunk before it sends
+/// it, so one large chunk would double the memory of the body.
 pub(super) struct ChunkedBody(pub(super) Bytes);
 
 /// The number of bytes in a chunk.

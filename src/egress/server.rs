@@ -89,7 +89,7 @@ pub struct ProxyConfig {
     pub proxy: UpstreamProxy,
     /// Limits on the run's connections and traffic.
     pub bounds: Bounds,
-    /// Limits on the run's model usage.
+    /// Limits on the run's model usage, and the usage so far.
     pub budget: Budget,
     /// Receives an event for every request and refusal.
     pub recorder: Recorder,
@@ -212,7 +212,8 @@ impl ProxyState {
         before.is_none_or(|(last_peer, last_name)| last_peer != peer || last_name != name)
     }
 
-    /// Returns the synthetic address of a name; `None` if the run has reached its limit of names.
+    /// Returns the synthetic address (one that stands for a host name) that guard's DNS server gives for a name;
+    /// `None` if the run has reached its limit of names.
     pub(super) fn address_of(&self, name: &str) -> Option<std::net::Ipv4Addr> {
         self.peer_registry.address_of(name)
     }
@@ -318,7 +319,8 @@ impl ByteCounter {
 
     /// Waits until the rate limit allows further bytes.
     pub(super) async fn pace(&self) {
-        // Sleep only if more than a little ahead.
+        // Sleep only if the transfer is well ahead of the rate limit, because many short sleeps would cost CPU
+        // time.
         let ahead = Duration::from_millis(5);
         if let Some(due) = self.state.due.get().filter(|due| *due > Instant::now() + ahead) {
             tokio::time::sleep_until(due.into()).await;
@@ -337,7 +339,7 @@ impl Drop for ByteCounter {
     }
 }
 
-/// Counts one connection against the connection limit. Dropping the permit frees its place.
+/// Counts one connection against the connection limit until the permit is dropped.
 struct ConnectionPermit(Rc<ProxyState>);
 
 impl ConnectionPermit {

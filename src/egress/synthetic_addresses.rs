@@ -12,7 +12,8 @@ const NET: u32 = 0xc612_0000;
 /// Limit on names per run. A name has at most 253 bytes, so all names together take about two megabytes.
 const MOST_NAMES: usize = 4096;
 
-/// The names that one run has looked up, and the synthetic address of each.
+/// The names that one run has looked up, and the synthetic address (one that stands for a host name) that guard's DNS
+/// server returned for each.
 #[derive(Debug, Default)]
 pub(super) struct SyntheticAddresses {
     numbers: HashMap<String, u32>,
@@ -21,7 +22,7 @@ pub(super) struct SyntheticAddresses {
 }
 
 impl SyntheticAddresses {
-    /// Returns the synthetic address of a name, which stays the same for the whole run. `None` if the name is new and
+    /// Returns the synthetic address that stands for a host name during the whole run. `None` if the name is new and
     /// the run has reached its limit of names.
     pub(super) fn address_of(&mut self, name: &str) -> Option<Ipv4Addr> {
         let number = match self.numbers.get(name) {
@@ -38,7 +39,8 @@ impl SyntheticAddresses {
         Some(Ipv4Addr::from_bits(NET + 1 + number))
     }
 
-    /// Returns the name that a synthetic address stands for; `None` for all other addresses.
+    /// Returns the name for which guard's DNS server returned this synthetic address; `None` for all other
+    /// addresses.
     pub(super) fn name_at(&self, address: IpAddr) -> Option<&str> {
         let IpAddr::V4(address) = address else { return None };
         let number = address.to_bits().checked_sub(NET + 1)?;

@@ -34,8 +34,9 @@ pub enum Hello {
     Hidden,
     /// A ClientHello without a server name: the client connects by address.
     Nameless,
-    /// The server name, in lower case and without a trailing dot. It may look like an IPv4 address, because some
-    /// clients wrongly send addresses. Compare the name with the allowed host; do not resolve it.
+    /// The server name, in lower case and without a trailing dot. The name may look like an IPv4 address, because
+    /// some clients wrongly send addresses. The caller must compare the name with the allowed host, and must not
+    /// resolve it.
     Named(String),
 }
 

@@ -1,4 +1,4 @@
-//! Reads token usage from an API's response as it passes.
+//! Reads token usage from an API's response while guard forwards the response to the run.
 //!
 //! A [`Scanner`] only observes a response: it never changes, delays or refuses anything. Responses are event streams
 //! (`data:` lines with JSON) or JSON. Documents without usage keys are not parsed; in the others only the configured
@@ -8,7 +8,8 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// The most addresses of searched pages that a scanner keeps, and the size limit of one, in bytes.
+/// Maximum number of sources (addresses of pages that the API searched) that a scanner stores. `LONGEST_SOURCE` limits
+/// the bytes of each.
 const MOST_SOURCES: usize = 100;
 const LONGEST_SOURCE: usize = 2048;
 
@@ -109,13 +110,15 @@ impl Scanner {
         self.counts.tokens()
     }
 
-    /// The usage found, and whether the whole response could be read. If not, the numbers are too low or missing.
+    /// Returns the usage found, and whether the whole response could be read. If not, the numbers are too low
+    /// or missing.
     pub fn finish(self) -> (Tokens, bool) {
         let (tokens, is_complete, _) = self.finish_with_sources();
         (tokens, is_complete)
     }
 
-    /// As [`Self::finish`], with the addresses of the pages that the API searched.
+    /// Ends the scan. Returns the usage found, whether the whole response could be read, and the addresses of the
+    /// pages that the API searched.
     pub fn finish_with_sources(mut self) -> (Tokens, bool, Vec<String>) {
         if self.is_event_stream {
             // Some servers close the connection without ending the last event.
@@ -144,7 +147,7 @@ impl Scanner {
     fn end_line(&mut self) {
         let mut line = std::mem::take(&mut self.line);
         if std::mem::take(&mut self.is_line_lost) {
-            // A line is missing, so the event is not what the server sent.
+            // A line was too long and was skipped, so the event is not what the server sent.
             self.is_event_lost = true;
             self.is_first_line = false;
         } else {
@@ -192,16 +195,17 @@ impl Scanner {
 #[derive(Debug)]
 struct Counts {
     paths: Node,
-    /// The last key of every configured path, in quotes. A document that contains none of these keys contains no usage.
+    /// The last key of every configured path, in quotes. A document without any of these keys contains nothing to read.
     keys: Vec<String>,
     found: Found,
-    /// The offset in `largest` where the entries for output tokens begin; `cached` is the same for cached tokens.
+    /// The index in `largest` at which the entries for output tokens begin; `cached` is the index for cached
+    /// input tokens.
     output: usize,
     cached: usize,
     is_complete: bool,
 }
 
-/// What a scanner has found: the largest count of every entry, and the addresses of searched pages.
+/// What a scanner has found: the largest count of every usage entry, and the addresses of pages that the API searched.
 #[derive(Debug)]
 struct Found {
     largest: Vec<u64>,
@@ -277,15 +281,16 @@ impl Counts {
     }
 }
 
-/// The configured usage paths as a tree of keys.
+/// The configured paths to token counts and sources, as a tree of JSON keys.
 #[derive(Debug, Default)]
 struct Node {
     children: Vec<(String, Node)>,
     /// Indices of the usage entries whose path ends at this node.
     entries: Vec<usize>,
-    /// Whether the path of a source leads through this node, so that lists are searched item by item.
+    /// Whether the path to a source (the address of a page that the API searched) leads through this node. Lists at
+    /// this node are then searched item by item.
     has_lists: bool,
-    /// Whether a text at this node is the address of a source.
+    /// Whether a text at this node is a source: the address of a page that the API searched.
     is_source: bool,
 }
 
@@ -303,7 +308,7 @@ impl Node {
 /// length of the longest path.
 struct Walk<'a> {
     node: &'a Node,
-    /// Whether a list is read item by item. A list in a list never is.
+    /// Whether a list is read item by item. A list inside another list never is.
     reads_lists: bool,
     found: &'a mut Found,
 }
@@ -344,7 +349,8 @@ impl<'de> Visitor<'de> for Walk<'_> {
         Ok(())
     }
 
-    /// A response may be a list of documents. Lists at deeper levels are not usage data, but may contain sources.
+    /// Reads a list item by item if `reads_lists` is set: a response may be a list of documents, and lists at deeper
+    /// levels may contain sources. Skips all other lists.
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         if self.reads_lists {
             let node = self.node;
@@ -362,7 +368,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         Ok(())
     }
 
-    /// Reads a number in quotes: the JSON form of protocol buffers encodes large integers as strings.
+    /// Reads a source, or a count in quotes: the JSON form of protocol buffers encodes large integers as strings.
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
         if self.node.is_source {
             self.found.add_source(text);

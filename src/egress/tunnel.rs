@@ -40,7 +40,7 @@ thread_local! {
 
 /// The result of checking the client's first bytes.
 pub(super) enum FirstBytes {
-    /// The bytes are valid. They are returned because they must still be forwarded.
+    /// The bytes are valid. The variant contains them, because they must still be forwarded.
     Valid(Vec<u8>),
     /// The client does not speak TLS, or names a different host than the allowed one.
     Refused(NetworkRefusal),
@@ -101,7 +101,7 @@ pub(super) async fn check_first_bytes(client: &TcpStream, early: Vec<u8>, host: 
     }
 }
 
-/// Decides when a tunnel is idle: knows when bytes were last forwarded, and whether one side has closed.
+/// Decides when a tunnel is idle, from the time when bytes were last forwarded and whether one side has closed.
 struct IdleClock {
     last: Cell<Instant>,
     is_half_closed: Cell<bool>,
@@ -256,7 +256,8 @@ impl Pipe {
                 other => other,
             };
             match filled {
-                // The end is read again once the pipe is empty.
+                // If the pipe still holds bytes, the loop drains it first; `splice` then reports the end of the
+                // source again.
                 Ok(0) if held == 0 => return Ok(true),
                 Ok(count_read) => {
                     if count_read > 0 && !count(count_read) {

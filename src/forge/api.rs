@@ -1,7 +1,7 @@
-//! Client for GitHub's REST API. Takes a path below the repository's URL; returns the status and the JSON body of the
-//! response.
+//! A client for GitHub's REST API. Takes a path below the repository's URL, and returns the status and the JSON body
+//! of the response.
 //!
-//! Requests are retried on server errors and rate limits. Error texts never contain the token.
+//! Repeats requests after server errors and rate limits. Error texts never contain the token.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const LARGEST: usize = 4 << 20;
 /// The delays before the first, second and third retry.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_millis(1000), Duration::from_millis(2000)];
-/// Maximum length of a service's error text that guard shows.
+/// Maximum length of an error text of GitHub that guard shows, in characters.
 const LONGEST_WORDS: usize = 300;
 
 pub(super) struct Api<'a> {
@@ -32,17 +32,17 @@ pub(super) struct Api<'a> {
 /// Why a request has no usable response. The messages contain neither the token nor control characters.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
-    /// The service cannot be reached.
+    /// guard cannot reach the API.
     #[error("{0}")]
     Unreachable(String),
     #[error("the GitHub token contains characters that are not allowed in an HTTP header")]
     InvalidToken,
-    /// The service sent a response that guard does not expect. Holds the text of [`Api::explain`].
+    /// The API sent a response that guard does not expect. Contains the text from [`Api::explain`].
     #[error("{0}")]
     Unexpected(String),
 }
 
-/// A response of the service, with any status.
+/// A response of the API, with any status.
 pub(super) struct Answer {
     pub(super) status: u16,
     /// The response's JSON body; null if the body is not JSON.
@@ -68,8 +68,8 @@ impl<'a> Api<'a> {
         self.call(&Method::POST, rest, Some(body))
     }
 
-    /// Sends a request and retries on server errors and rate limits. Retrying a POST is safe too: GitHub
-    /// refuses a second pull request for the same branch.
+    /// Sends a request, and repeats it after server errors and rate limits. Repeating a POST is safe too, because
+    /// GitHub refuses a second pull request for the same branch.
     fn call(&self, method: &Method, rest: &str, body: Option<&Value>) -> Result<Answer, ApiError> {
         let mut pauses = PAUSES.iter();
         loop {
@@ -189,12 +189,12 @@ impl Answer {
                 || self.number("x-ratelimit-remaining") == Some(0))
     }
 
-    /// Returns how long to wait at least before a retry; `None` if a retry would not help.
+    /// Returns the minimum time to wait before a retry; `None` if a retry would not help.
     fn retry_delay(&self) -> Option<Duration> {
         let is_used_up = self.number("x-ratelimit-remaining") == Some(0);
         let is_server_error = (500..=599).contains(&self.status);
         if !is_server_error && (!self.is_limited() || is_used_up) {
-            // An exhausted rate limit resets within the hour, not within seconds.
+            // GitHub resets an exhausted rate limit within the hour, not within seconds.
             return None;
         }
         Some(Duration::from_secs(self.number("retry-after").unwrap_or(0)))

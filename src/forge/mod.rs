@@ -1,4 +1,4 @@
-//! Operations on a hosting service (GitHub) on behalf of the user, outside every sandbox.
+//! Operations on a hosting service (GitHub) that guard performs for the user, outside every sandbox.
 //!
 //! ```text
 //!   Remote::of ── where `origin` is ──► protection   is the base branch protected?  (two requests, no changes)
@@ -6,9 +6,9 @@
 //!                                  └──► pull_request finds the open pull request, or opens a new one
 //! ```
 //!
-//! A token is sent only to the API that the user's environment names, or to GitHub's own: never to a host that a
-//! repository's configuration or a redirect names. If protection cannot be determined, it is reported as unknown, never
-//! as "protected".
+//! guard sends a token only to GitHub's own API or to the API that the user's environment names: never to a host that
+//! a repository's configuration or a redirect names. If guard cannot determine the protection of a branch, it reports
+//! the protection as unknown, never as "protected".
 #![forbid(unsafe_code)]
 
 mod api;
@@ -30,13 +30,13 @@ use crate::workspace::WorkspaceError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForgeError {
-    /// git failed, or the repository cannot be used.
+    /// git failed, or guard cannot use the repository.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
-    /// guard refuses to perform the operation, or a precondition is not met.
+    /// guard refuses to perform the operation, or a precondition does not hold.
     #[error("{problem}")]
     Refused {
-        /// What was refused, and why.
+        /// What guard refused, and why.
         problem: String,
         /// What the user can do next.
         hint: String,
@@ -52,7 +52,7 @@ pub enum ForgeError {
     /// The service refused the operation, or sent a response that guard cannot interpret.
     #[error("{what}: {why}")]
     Service {
-        /// The operation that failed.
+        /// The operation that failed, as text for the message.
         what: String,
         /// The service's error text, or what is wrong with its response.
         why: String,
@@ -64,7 +64,7 @@ impl ForgeError {
         Self::Refused { problem: problem.into(), hint: hint.into() }
     }
 
-    /// Returns what the user can do next, if there is anything to suggest.
+    /// Returns what the user can do next; `None` if there is nothing to suggest.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Workspace(error) => error.hint(),

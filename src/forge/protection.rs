@@ -1,9 +1,8 @@
-//! Determines whether a branch at the remote is protected, so that it changes only by pull request and rejects force
-//! pushes.
+//! Determines whether a branch of the remote is protected: it must require pull requests and reject force pushes.
 //!
-//! GitHub has two mechanisms, and a branch has the protections of both: rulesets (of the repository and its
-//! organization), readable by everyone who can read the repository, and the older branch protection, readable only by
-//! administrators.
+//! GitHub has two mechanisms, and both apply to a branch: rulesets (of the repository and its organization), which
+//! everyone who can read the repository can read, and the older branch protection, which only administrators can
+//! read.
 
 use std::ops::BitOr;
 
@@ -14,28 +13,28 @@ use super::remote::{GitHub, Remote};
 use super::short;
 use super::token::Token;
 
-/// Maximum number of pages that are read from GitHub's list of rules.
+/// Maximum number of pages that guard reads from GitHub's list of rules.
 const MOST_PAGES: usize = 10;
 
-/// The protection of a branch.
+/// The protection of a branch on GitHub.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
 pub enum Protection {
     /// A pull request is required, and force pushes are blocked.
     Protected,
-    /// The branch is known to lack at least one of the required protections.
+    /// The branch lacks at least one of the required protections.
     Unprotected {
         /// The missing protections, as text for the user.
         missing: Vec<String>,
     },
-    /// The protection cannot be determined. Callers must never treat this as protected.
+    /// guard cannot determine the protection. Callers must never treat this as protected.
     Unknown {
-        /// Why the protection cannot be determined.
+        /// Why guard cannot determine the protection.
         why: String,
     },
 }
 
-/// The protections of a branch that are known to be in force.
+/// The protections that are known to apply to a branch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct InForce {
     pull_request: bool,
@@ -53,7 +52,8 @@ impl BitOr for InForce {
     }
 }
 
-/// What one of GitHub's mechanisms says about a branch: the protections in force, and what could not be read.
+/// The protections of a branch by one of GitHub's mechanisms. `problem` says why guard could not read all of them;
+/// `None` if it could.
 #[derive(Debug, Default)]
 struct Found {
     in_force: InForce,
@@ -66,7 +66,7 @@ impl Found {
     }
 }
 
-/// Determines whether a branch is protected. Without a token, only public information is read.
+/// Determines whether a branch is protected. Without a token, guard reads only public information.
 pub fn protection(remote: &Remote, token: Option<&Token>, branch: &str) -> Protection {
     let Some(github) = remote.github() else {
         return Protection::Unknown { why: format!("{} is not on GitHub", remote.shown) };
@@ -145,8 +145,7 @@ fn classic(api: &Api<'_>, token: Option<&Token>, branch: &str) -> Found {
             let no_force = answer.body["allow_force_pushes"]["enabled"] == false;
             Found { in_force: InForce { pull_request, no_force }, problem: None }
         }
-        // GitHub sends this exact message only to callers who may read the protection. Others get a plain
-        // "Not Found".
+        // GitHub sends this exact message only to users who may read the protection. Others get a plain "Not Found".
         404 if answer.error_text() == "Branch not protected" => Found::default(),
         _ => Found::unreadable(api.explain(&answer)),
     }

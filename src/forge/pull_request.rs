@@ -1,6 +1,6 @@
 //! Finds the open pull request of a branch, or opens a new one.
 //!
-//! Idempotent: after a crash, a second call finds the pull request that the first one opened.
+//! guard can repeat the call: after a crash, a second call finds the pull request that the first one opened.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -13,19 +13,19 @@ use super::{ForgeError, short};
 /// GitHub's limits for the title and the body of a pull request, in characters.
 const LONGEST_TITLE: usize = 256;
 const LONGEST_BODY: usize = 65_536;
-/// The text that is appended to a truncated body.
+/// The text that guard appends to a truncated body.
 const CUT: &str = "\n\n… (cut here: the text was too long)";
 
 /// The contents of the pull request to open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proposal<'a> {
-    /// The branch that contains the work. It must already be pushed.
+    /// The branch that contains the work. The remote must already have it.
     pub head: &'a str,
-    /// The branch that the work is to be merged into.
+    /// The branch into which the work should be merged.
     pub base: &'a str,
-    /// The title, a single line. It is truncated to GitHub's limit.
+    /// The title, a single line. guard truncates it to GitHub's limit.
     pub title: &'a str,
-    /// The description, in Markdown. It is truncated to GitHub's limit.
+    /// The description, in Markdown. guard truncates it to GitHub's limit.
     pub body: &'a str,
 }
 
@@ -36,11 +36,11 @@ pub struct PullRequest {
     pub number: u64,
     /// The URL of the pull request's web page.
     pub url: String,
-    /// Whether the pull request was already open. If so, its title and body were not changed.
+    /// True if the pull request was already open. guard then did not change its title and body.
     pub existed: bool,
 }
 
-/// Finds the open pull request of a branch, or opens one. Safe to repeat after a crash.
+/// Finds the open pull request of a branch, or opens one. guard can repeat the call after a crash.
 pub fn pull_request(
     remote: &Remote,
     token: &Token,
@@ -69,7 +69,7 @@ pub fn pull_request(
     let answer = api.post("/pulls", &content(github, head, base, proposal)).map_err(failed)?;
     match (answer.status, parse_pull_request(&answer.body, github, false)) {
         (201, Some(made)) => Ok(made),
-        // Another user or process opened it first, or the response to an earlier request was lost.
+        // Another user or process opened the pull request first, or the response to an earlier request was lost.
         (422, _) if answer.error_text().contains("already exists") => {
             find(&api, github, head, base).map_err(failed)?.ok_or_else(|| {
                 let why = format!("{}, but guard cannot find that pull request", api.explain(&answer));
@@ -88,8 +88,8 @@ fn unexpected(api: &Api<'_>, answer: &Answer) -> ApiError {
     })
 }
 
-/// Finds the open pull request from `head` into `base`. Compares every field of the results, because a service ignores
-/// query filters that it does not know.
+/// Finds the open pull request from `head` into `base`. Compares every field of the results, because a service may
+/// ignore query filters that it does not know.
 fn find(api: &Api<'_>, github: &GitHub, head: &str, base: &str) -> Result<Option<PullRequest>, ApiError> {
     let whose = &github.pushes_to;
     let label = escaped(&format!("{whose}:{head}"));
@@ -115,7 +115,7 @@ fn find(api: &Api<'_>, github: &GitHub, head: &str, base: &str) -> Result<Option
 fn parse_pull_request(pull: &Value, github: &GitHub, existed: bool) -> Option<PullRequest> {
     let number = pull["number"].as_u64().filter(|number| *number > 0)?;
     let url = pull["html_url"].as_str()?;
-    // The URL is printed and users open it, so it must be this pull request's page and have no unusual
+    // guard prints the URL and users open it, so it must be the page of this pull request and have no unusual
     // characters.
     let GitHub { owner, repo, .. } = github;
     let end = format!("/{owner}/{repo}/pull/{number}").to_ascii_lowercase();
@@ -135,7 +135,7 @@ fn content(github: &GitHub, head: &str, base: &str, proposal: &Proposal<'_>) -> 
         body = body.chars().take(LONGEST_BODY - CUT.chars().count()).collect();
         body.push_str(CUT);
     }
-    // GitHub wants `owner:branch` for a branch of a fork.
+    // GitHub expects `owner:branch` for a branch of a fork.
     let head = if github.pushes_to == github.owner {
         head.to_string()
     } else {

@@ -1,4 +1,4 @@
-//! Pushes a task's branch to the user's remote. Fast-forward only, and never to the base branch.
+//! Pushes a task's branch to the user's remote, only as a fast-forward, and never to the base branch.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Branches that guard never pushes to, whatever the configuration says.
 const NEVER: [&str; 2] = ["main", "master"];
 
-/// The result of a push.
+/// The result of pushing a task's branch to a remote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Push {
     /// The short name of the branch.
     pub branch: String,
     /// The commit that the remote's branch points to now.
     pub tip: String,
-    /// Whether the remote already had this commit, so that nothing was sent.
+    /// True if the remote already had this commit, so that git sent nothing.
     pub already: bool,
 }
 
-/// Pushes a branch to the remote branch of the same name, fast-forward only. Refuses `base` (the branch that
-/// the work will be merged into), the remote's default branch, `main` and `master`.
+/// Pushes a branch to the remote branch of the same name, only as a fast-forward. Refuses `base` (the branch into
+/// which the work will be merged), the remote's default branch, `main` and `master`.
 pub fn push(repository: &Repository, remote: &Remote, branch: &str, base: &str) -> Result<Push, ForgeError> {
     let branch = short(branch);
     if is_base(repository, remote, branch, base)? {
@@ -46,8 +46,8 @@ pub fn push(repository: &Repository, remote: &Remote, branch: &str, base: &str) 
     }
 }
 
-/// True for a branch that guard never pushes: the base, in every form that git accepts (`main`, `refs/heads/main`,
-/// `origin/main`), the remote's default branch, `main` and `master`.
+/// True for a branch that guard never pushes: the base branch, in every form that git accepts (`main`,
+/// `refs/heads/main`, `origin/main`), the remote's default branch, `main` and `master`.
 fn is_base(repository: &Repository, remote: &Remote, branch: &str, base: &str) -> Result<bool, ForgeError> {
     let tracking = format!("{}/", remote.name);
     let local = base.strip_prefix("refs/").unwrap_or(base);

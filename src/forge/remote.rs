@@ -1,6 +1,7 @@
-//! Parses the URL of a git remote: which service hosts it, and where that service's API is.
+//! Parses the URL of a git remote: finds out which service hosts the repository, and the URL of the service's API.
 //!
-//! The API's address comes from the user's environment or is GitHub's own, never from the repository.
+//! The URL of the API comes from the user's environment or is that of GitHub itself. It never comes from the
+//! repository.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,7 +25,7 @@ const LONGEST: usize = 100;
 pub struct Remote {
     /// git's name for the remote, for example `origin`.
     pub name: String,
-    /// The remote's URL without credentials, to show to the user.
+    /// The remote's URL without credentials, for messages to the user.
     pub shown: String,
     /// The remote's host; `None` for a local path, or if git needs a remote helper.
     pub host: Option<String>,
@@ -48,8 +49,8 @@ pub struct GitHub {
     pub owner: String,
     /// The name of the repository.
     pub repo: String,
-    /// The owner of the repository to which branches are pushed. It differs from `owner` if the remote has a separate
-    /// push URL, for example of a fork.
+    /// The owner of the repository to which guard pushes branches. It differs from `owner` if the remote has a
+    /// separate push URL, for example of a fork.
     pub pushes_to: String,
     /// The URL of GitHub's API.
     pub api: Upstream,
@@ -60,13 +61,14 @@ pub struct GitHub {
 }
 
 impl Remote {
-    /// Reads the remote of this name; `None` if the repository has no such remote. `GITHUB_API_URL` and
-    /// `GITHUB_SERVER_URL` name a GitHub Enterprise server, as in GitHub Actions.
+    /// Reads the remote with the name `name`; `None` if the repository has no such remote. The environment variables
+    /// `GITHUB_API_URL` and `GITHUB_SERVER_URL` may name a GitHub Enterprise server, as in GitHub Actions.
     pub fn of(repository: &Repository, name: &str) -> Result<Option<Self>, ForgeError> {
         Self::with(repository, name, |variable| std::env::var(variable).ok())
     }
 
-    /// Like [`Remote::of`], but the caller provides the environment variables.
+    /// Reads the remote with the name `name`; `None` if the repository has no such remote. `variable` returns the
+    /// value of an environment variable, which may name a GitHub Enterprise server (see [`Remote::of`]).
     pub fn with(
         repository: &Repository,
         name: &str,
@@ -103,7 +105,7 @@ impl Remote {
         Ok(Self { name: name.to_string(), shown: address.to_string(), host, kind })
     }
 
-    /// Returns the GitHub repository, if the remote is on GitHub.
+    /// Returns the GitHub repository; `None` if the remote is not on GitHub.
     pub fn github(&self) -> Option<&GitHub> {
         match &self.kind {
             Kind::GitHub(github) => Some(github),
@@ -112,8 +114,8 @@ impl Remote {
     }
 }
 
-/// Returns the API for a host, if the host is github.com or a GitHub Enterprise server that the user's environment
-/// names. A repository's configuration must not be able to redirect the token.
+/// Returns the URL of the API for a host; `None` unless the host is github.com or a GitHub Enterprise server that the
+/// user's environment names. Otherwise a repository's configuration could make guard send the token to another host.
 fn api(host: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Upstream>, ForgeError> {
     let filled = |name: &str| variable(name).filter(|text| !text.is_empty());
     if let Some(text) = filled("GITHUB_API_URL") {
@@ -159,7 +161,7 @@ enum Address {
     },
     /// A path on this machine.
     Local(String),
-    /// A URL that needs a remote helper or cannot be parsed. Holds only the start of the URL.
+    /// A URL that needs a remote helper, or that guard cannot parse. Contains only the start of the URL.
     Unknown(String),
 }
 
@@ -177,7 +179,7 @@ impl Address {
         if !word.is_empty() && text[word.len()..].starts_with("::") {
             return Self::Unknown(format!("{word}::…"));
         }
-        // `host:path` (scp syntax) needs the colon before any slash.
+        // In `host:path` (scp syntax) the colon comes before any slash.
         match text.find([':', '/', '[']) {
             Some(at) if !text[at..].starts_with('/') => {
                 Self::scp(text).unwrap_or_else(|| Self::Unknown("…".to_string()))
@@ -211,7 +213,7 @@ impl Address {
         let place = place.rsplit('@').next()?;
         let inner = place.strip_prefix('[').unwrap_or(place);
         let inner = inner.strip_suffix(']').unwrap_or(inner);
-        // Brackets hold an IPv6 address, or a host with a port.
+        // Brackets contain an IPv6 address, or a host with a port.
         let host =
             Host::parse(inner).or_else(|_| Host::parse_with_port(inner, Some(22)).map(|found| found.0));
         Self::at("ssh", &host.ok()?, None, &format!("/{}", path.trim_start_matches('/')))
@@ -222,7 +224,7 @@ impl Address {
         if ALSO_GITHUB.contains(&host.as_str()) {
             host = GITHUB.0.to_string();
         }
-        // A query may hold a credential, and an `@` may be part of one that was split.
+        // A query may contain a credential. An `@` may be part of a credential that contains a slash.
         let is_fine = !path.contains(['?', '#', '@']);
         is_fine.then(|| Self::Host { scheme, host, port, path: path.to_string() })
     }

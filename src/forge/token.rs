@@ -1,7 +1,7 @@
-//! The user's token for GitHub: from the environment, or from `gh auth token`.
+//! Finds the user's token for GitHub: in the environment, or in the output of `gh auth token`.
 //!
-//! The token is stored in memory that child processes do not inherit. Its `Debug` output names only the
-//! source, and guard removes it from every text that it shows.
+//! guard stores the token in memory that child processes do not inherit. Its `Debug` output contains only the source
+//! of the token, and guard removes the token from every text that it shows.
 
 use std::fmt;
 use std::path::Path;
@@ -13,12 +13,12 @@ use super::remote::Remote;
 use crate::sys::programs::ProgramSearch;
 use crate::sys::secret::Secret;
 
-/// Environment variables that may hold the token, in order of precedence.
+/// Environment variables that may contain the token, in order of precedence.
 const VARIABLES: [&str; 2] = ["GH_TOKEN", "GITHUB_TOKEN"];
 /// Maximum duration of `gh auth token`, which may have to unlock a keyring.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A GitHub token, and where it came from.
+/// A GitHub token, and the variable or command from which it came.
 pub struct Token {
     secret: Secret,
     source: &'static str,
@@ -37,7 +37,8 @@ impl Token {
         Self::with(remote, |variable| std::env::var(variable).ok())
     }
 
-    /// Like [`Token::find`], but the caller provides the environment variables.
+    /// Finds the user's token for a remote: `GH_TOKEN`, `GITHUB_TOKEN`, or the output of `gh auth token`. `variable`
+    /// returns the value of an environment variable. `None` if the remote is not on GitHub, or there is no token.
     pub fn with(
         remote: &Remote,
         variable: impl Fn(&str) -> Option<String>,
@@ -66,7 +67,7 @@ impl Token {
         Ok(printed.map(|secret| Self { secret, source: "gh auth token" }))
     }
 
-    /// Returns where the token came from, as text for the user.
+    /// Returns the variable or command from which the token came, as text for the user.
     pub fn source(&self) -> &str {
         self.source
     }
@@ -76,7 +77,7 @@ impl Token {
         [b"Bearer ", self.secret.expose()].concat()
     }
 
-    /// Removes the token from a text that the service sent, because the service may repeat what it received.
+    /// Removes the token from a text that the service sent, because the service may repeat parts of the request.
     pub(super) fn redact(&self, text: &str) -> String {
         // A token is one ASCII word.
         let secret = std::str::from_utf8(self.secret.expose()).unwrap_or_default();

@@ -4,16 +4,18 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// After this many failures in a row, messages are dropped instead of summarised.
+/// After this many failures in a row, guard drops old messages from prompts instead of asking the model for a
+/// summary.
 const FAILURES: u32 = 2;
-/// How long after the last failure the model is asked again.
+/// How long guard waits after the last failure before it asks the model again.
 const PAUSE: Duration = Duration::from_secs(300);
 
-/// Counts failures of the summary model. Closed: the model is asked. Open, after two failures in a row: it is not. Half
-/// open, five minutes later: it is asked once more, and its answer closes or opens the breaker again.
+/// Counts the failures of the summary model and decides whether guard may ask the model. Closed: guard may ask.
+/// Open, after two failures in a row: guard must not ask. Half open, five minutes after the last failure: guard
+/// may ask once, and the result closes or opens the breaker again.
 ///
-/// It reads no clock. Times are durations since any fixed point, such as the Unix epoch, so that a stored breaker can be
-/// continued by another process.
+/// The breaker reads no clock. The caller passes times as durations since any fixed point, such as the Unix
+/// epoch, so that another process can continue with a stored breaker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CircuitBreaker {
@@ -21,14 +23,14 @@ pub struct CircuitBreaker {
     last_failure: Duration,
 }
 
-/// What a [`CircuitBreaker`] permits.
+/// Whether a [`CircuitBreaker`] lets guard ask the summary model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerState {
-    /// The model is asked.
+    /// guard may ask the model.
     Closed,
-    /// The model is not asked.
+    /// guard must not ask the model.
     Open,
-    /// The model is asked once, to find out whether it works again.
+    /// guard may ask the model once, to find out whether it works again.
     HalfOpen,
 }
 
@@ -39,7 +41,8 @@ impl Default for CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    /// The state at this time. A clock that was set back does not keep the breaker open.
+    /// Returns the state at the time `now`. If `now` is before the last failure because the clock was set back,
+    /// the state is `HalfOpen`, so that the breaker does not stay open.
     pub fn state(&self, now: Duration) -> BreakerState {
         if self.failures < FAILURES {
             return BreakerState::Closed;
@@ -50,17 +53,17 @@ impl CircuitBreaker {
         }
     }
 
-    /// Whether the model may be asked.
+    /// Returns whether guard may ask the model at the time `now`.
     pub fn allows(&self, now: Duration) -> bool {
         self.state(now) != BreakerState::Open
     }
 
-    /// Records a usable answer.
+    /// Records a usable answer of the model, which closes the breaker.
     pub fn succeeded(&mut self) {
         *self = Self::default();
     }
 
-    /// Records a failure and returns whether the breaker is now open.
+    /// Records a failure of the model and returns whether the breaker is now open.
     pub fn failed(&mut self, now: Duration) -> bool {
         self.failures = self.failures.saturating_add(1);
         self.last_failure = now;

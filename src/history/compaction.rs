@@ -1,7 +1,8 @@
-//! Decides when older messages are replaced by a summary, which ones, and what the summary model is asked.
+//! Decides when a summary replaces older messages, which messages it replaces, and which prompt the summary
+//! model gets.
 //!
-//! Planning is pure. The caller runs the model in the background, while the conversation goes on, and hands the answer
-//! to [`super::GeminiHistoryManager::apply_summary`].
+//! Planning does no I/O. The caller runs the model in the background, while the conversation goes on, and
+//! passes the answer to [`super::GeminiHistoryManager::apply_summary`].
 
 use std::ops::Range;
 
@@ -15,29 +16,32 @@ use super::prompt_text::{BLANK_LINE, EARLIER_SUMMARY, HEADER, TO_SUMMARISE, head
 use super::summary::{Summary, SummaryError, SummaryRequest, digest_of};
 use super::tokens::Size;
 
-/// From this size on the middle of a conversation is summarised.
+/// From this size on, a summary replaces the middle of a conversation.
 const WINDOW_TOKENS: usize = 5_000;
-/// Above this size everything but the recent messages is.
+/// Above this size, a summary replaces everything but the recent messages.
 const MOST_WINDOW_TOKENS: usize = 15_000;
-/// A compaction that saves less than this is not worth a call of the model, unless the messages no longer fit.
+/// If a compaction would save fewer tokens than this, guard does not call the model, unless the messages no
+/// longer fit into a prompt.
 const SMALLEST_GAIN: usize = 256;
-/// However large they are, the last question and its answer are never summarised.
+/// The minimum number of newest messages that stay verbatim, however large they are: the last question and its
+/// answer.
 const FEWEST_RECENT: usize = 2;
 
-/// How much of a conversation a prompt keeps verbatim.
+/// How much of a conversation a prompt contains verbatim. A summary replaces the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
-    /// Everything: the conversation has fewer than 5,000 tokens.
+    /// The prompt contains every message verbatim. For conversations with fewer than 5,000 tokens.
     Verbatim,
-    /// The first message and the recent ones: 5,000 to 15,000 tokens.
+    /// The prompt contains the first message and the recent ones verbatim. For conversations with 5,000 to
+    /// 15,000 tokens.
     Window,
-    /// The recent messages only: more than 15,000 tokens.
+    /// The prompt contains only the recent messages verbatim. For conversations with more than 15,000 tokens.
     AllButRecent,
 }
 
 impl Level {
-    /// The level for a conversation of this size.
+    /// Returns the level for a conversation of this size.
     pub fn of(tokens: usize) -> Self {
         match tokens {
             0..WINDOW_TOKENS => Self::Verbatim,
@@ -47,31 +51,32 @@ impl Level {
     }
 }
 
-/// Messages to summarise, and what to ask the model for it.
+/// The messages to summarise, and the request to send to the summary model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompactionPlan {
-    /// How much stays verbatim.
+    /// How much of the conversation a prompt contains verbatim after the compaction.
     pub level: Level,
-    /// The messages that the new summary describes. Earlier ones are described by the earlier summary, which the request
-    /// contains.
+    /// The indices of the messages that the new summary describes. Messages before the range are described by
+    /// the earlier summary, which is part of the request.
     pub range: Range<usize>,
-    /// What to ask the model.
+    /// The request to send to the summary model.
     pub request: SummaryRequest,
 }
 
-/// What became of the answer of a summary model.
+/// How an answer of the summary model was used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Applied {
-    /// The summary is in use.
+    /// The history uses this summary in prompts.
     Accepted(Summary),
-    /// The answer is not used, and nothing has changed.
+    /// The answer is unusable, and the history has not changed.
     Rejected(SummaryError),
-    /// The model failed too often or there is none: the messages were dropped, and only their pinned facts remain.
+    /// There is no model to write a summary, or it failed too often. Prompts no longer contain the oldest messages, only
+    /// the names, paths, numbers and constraints that guard copied from them.
     Truncated(Summary),
 }
 
-/// The state of a conversation that a plan depends on.
+/// The parts of a conversation's state that a compaction plan depends on.
 pub(super) struct PlanInput<'a> {
     pub(super) messages: &'a [Message],
     pub(super) sizes: &'a Sizes,
@@ -84,20 +89,22 @@ impl PlanInput<'_> {
         self.summary.map_or(0, |summary| summary.covers)
     }
 
-    /// The messages without a question that is not answered yet: it is the current message of the next prompt.
+    /// Returns the number of messages, without a last message of the user that has no answer yet: the next prompt
+    /// contains that message as its current message.
     fn answered(&self) -> usize {
         let is_open = self.messages.last().is_some_and(|message| message.role == Role::User);
         self.messages.len() - usize::from(is_open)
     }
 
-    /// The size of what a prompt has to hold now: the summary, and the messages that it does not cover.
+    /// Returns the size of what the next prompt should contain: the summary, and the messages that it does not
+    /// cover.
     fn uncompacted(&self) -> Size {
         let summary = self.summary.map_or(Size::default(), Summary::size);
         summary.plus(self.sizes.content(self.covered()..self.messages.len()))
     }
 
-    /// How many of the newest messages stay verbatim. All recent ones, unless they alone exceed the budget; then as many
-    /// as fit beside a summary and a new message.
+    /// Returns how many of the newest messages stay verbatim: all recent ones or, if they alone exceed the
+    /// budget, as many as fit beside a summary and a new message.
     fn kept(&self) -> usize {
         let answered = self.answered();
         let recent = self.config.recent_message_count.min(answered);
@@ -116,7 +123,7 @@ impl PlanInput<'_> {
         kept.max(FEWEST_RECENT).min(recent)
     }
 
-    /// The plan, if the conversation is large enough to need one.
+    /// Returns a compaction plan if the conversation is large enough to need one.
     pub(super) fn plan(&self) -> Option<CompactionPlan> {
         let level = self.level();
         let uncompacted = self.uncompacted();
@@ -133,7 +140,8 @@ impl PlanInput<'_> {
         self.plan_until(end)
     }
 
-    /// A plan that summarises everything but the recent messages, whatever the size of the conversation.
+    /// Returns a plan that summarises everything but the recent messages, whatever the size of the
+    /// conversation.
     pub(super) fn plan_all(&self) -> Option<CompactionPlan> {
         self.plan_until(self.answered() - self.kept())
     }
@@ -146,7 +154,7 @@ impl PlanInput<'_> {
         if end <= self.covered() {
             return None;
         }
-        // What was dropped without a summary is still in the history: it is summarised now.
+        // Messages that were dropped from prompts without a summary are still stored, so summarise them now.
         let range = self.summary.map_or(0, Summary::described)..end;
         let earlier = self.summary.filter(|_| range.start > 0);
         let request = SummaryRequest {
@@ -176,7 +184,7 @@ impl PlanInput<'_> {
     }
 }
 
-/// What the summary model is asked to do.
+/// The instructions at the beginning of each prompt for the summary model.
 const INSTRUCTIONS: &str = "\
 Summarise the conversation below for the assistant that will continue it. Write at most 200 words, as plain sentences.
 Keep: what the user wants, the user's constraints, decisions and their reasons, what was done, what is open, and every file path, \

@@ -4,29 +4,31 @@ use serde::{Deserialize, Serialize};
 
 use super::model_limits::limits_of;
 
-/// How large prompts may be, and when older messages are replaced by a summary. Sizes are in estimated tokens.
+/// How large prompts may be, and when a summary replaces older messages. Sizes are in estimated tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HistoryConfig {
-    /// No prompt is larger than this.
+    /// Maximum size of a prompt.
     pub max_prompt_tokens: usize,
-    /// Compaction starts when the summary and the messages it does not cover are larger than this.
+    /// Compaction starts when the summary and the messages that it does not cover are together larger than
+    /// this.
     pub summary_threshold: usize,
     /// How many of the newest messages stay verbatim. Eight messages are four exchanges.
     pub recent_message_count: usize,
-    /// Whether older messages are summarised at all. If not, messages that do not fit are left out.
+    /// Whether guard summarises older messages at all. If not, prompts leave out the messages that do not fit.
     pub enable_compression: bool,
-    /// What is kept free for the answer in the model's context.
+    /// Tokens of the model's context that guard reserves for the answer.
     pub response_reserve: usize,
-    /// The model that answers. Its context limits apply to prompts.
+    /// The model that answers prompts. The size of its context limits the size of prompts.
     pub model: String,
     /// The model that writes summaries.
     pub summary_model: String,
-    /// No summary is larger than this; a longer one is cut.
+    /// Maximum size of a summary. guard cuts a longer summary.
     pub max_summary_tokens: usize,
-    /// No list of pinned facts is larger than this.
+    /// Maximum size of the list of pinned facts in a summary: the constraints, paths, names and numbers that guard
+    /// copies word for word from the replaced messages.
     pub max_pinned_tokens: usize,
-    /// One prompt for the summary model shows at most this much of the messages.
+    /// Maximum size of the messages in one prompt for the summary model.
     pub max_summary_input_tokens: usize,
 }
 
@@ -48,8 +50,9 @@ impl Default for HistoryConfig {
 }
 
 impl HistoryConfig {
-    /// The largest prompt: the configured maximum, or less if the model's context is too small for prompt and answer.
-    /// The reserve never takes more than half of the context, so that a small context leaves room for a prompt.
+    /// Returns the maximum size of a prompt: the configured maximum, or less if the model's context is too
+    /// small for prompt and answer. The reserve for the answer never takes more than half of the context, so
+    /// that a small context leaves room for a prompt.
     pub fn prompt_budget(&self) -> usize {
         let safe_limit = limits_of(&self.model).safe_limit;
         self.max_prompt_tokens.min(safe_limit - self.response_reserve.min(safe_limit / 2))

@@ -1,9 +1,9 @@
 //! Finds the sentences in which a user demands or forbids something: "never push", "the port must be 8080", "不要改".
 
-/// A longer sentence is cut.
+/// Maximum length of a constraint, in characters. A longer sentence is cut.
 const LONGEST: usize = 300;
 
-/// Words that mark a constraint by themselves.
+/// Words that mark a sentence as a constraint by themselves.
 const WORDS: &[&str] = &[
     "never",
     "must",
@@ -23,7 +23,7 @@ const WORDS: &[&str] = &[
     "siempre",
 ];
 
-/// Pairs of words that mark a constraint.
+/// Pairs of adjacent words that mark a sentence as a constraint.
 const PAIRS: &[(&str, &str)] = &[
     ("do", "not"),
     ("should", "not"),
@@ -36,7 +36,7 @@ const PAIRS: &[(&str, &str)] = &[
     ("dürfen", "nicht"),
 ];
 
-/// Marks in languages that are written without spaces.
+/// Character sequences that mark a sentence as a constraint in languages that are written without spaces.
 const PARTS: &[&str] = &[
     "不要",
     "必须",
@@ -66,14 +66,14 @@ const PARTS: &[&str] = &[
     "하지 마",
 ];
 
-/// The sentences of a text that state a constraint, in order. Fenced code blocks are skipped: code and logs are full of
-/// "must" and "never" that nobody demanded.
+/// Returns the sentences of a text that state a constraint, in order. Skips fenced code blocks, because code
+/// and logs often contain "must" and "never" although the user demands nothing.
 pub(super) fn constraints(text: &str) -> impl Iterator<Item = String> {
     let sentences = lines_outside_code(text).flat_map(sentences);
     sentences.filter(|sentence| states_constraint(sentence)).map(shortened)
 }
 
-/// The lines of a text that are not part of a fenced code block.
+/// Returns the lines of a text that are not part of a fenced code block.
 pub(super) fn lines_outside_code(text: &str) -> impl Iterator<Item = &str> {
     let mut is_code = false;
     text.lines().filter(move |line| {
@@ -83,7 +83,7 @@ pub(super) fn lines_outside_code(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Splits a line at full stops, and removes the mark of a list item.
+/// Splits a line into sentences, and removes the marks of a list item or a quotation from its beginning.
 fn sentences(line: &str) -> impl Iterator<Item = &str> {
     let mut rest = line.trim_start_matches(|first: char| first.is_whitespace() || "-*•>".contains(first));
     std::iter::from_fn(move || {

@@ -1,4 +1,5 @@
-//! Fits messages into limited room: small ones stay whole, the largest ones lose their middle.
+//! Fits messages into a limited size: small messages stay whole, and the middle of the largest ones is left
+//! out.
 
 use std::ops::Range;
 
@@ -6,30 +7,32 @@ use super::message::{Message, Sizes};
 use super::prompt_text::write_message_within;
 use super::tokens::Size;
 
-/// A cut message with less than this says too little to be worth its room.
+/// The minimum size to which guard cuts a message, in tokens. A shorter excerpt would not help the model, so guard
+/// leaves out the oldest messages instead.
 const SMALLEST_CUT: usize = 64;
 
-/// Messages as they appear in a prompt.
+/// The texts of messages in a prompt, after some were cut or left out to fit.
 pub(super) struct Fitted {
-    /// The texts, from the oldest to the newest.
+    /// The texts of the messages, from the oldest to the newest.
     pub(super) texts: Vec<String>,
     /// How many of the oldest messages were left out.
     pub(super) left_out: usize,
-    /// How many of the texts lost their middle.
+    /// How many messages were cut, that is, are without their middle.
     pub(super) cut: usize,
-    /// The room that the texts need.
+    /// The total size of the texts.
     pub(super) size: Size,
 }
 
-/// Writes these messages so that they fit into `room` together. If they are too large, the largest ones lose their
-/// middle. If that leaves too little of them, the oldest ones are left out.
+/// Writes these messages so that they fit into `room` together. If they are too large, leaves out the middle of the
+/// largest messages; if too little of these would remain, leaves out the oldest messages instead.
 pub(super) fn fit_messages(messages: &[Message], sizes: &Sizes, range: Range<usize>, room: Size) -> Fitted {
     let share = |first: usize| {
         let sizes = (first..range.end).map(|index| sizes.in_prompt(index)).collect();
         largest_share(sizes, room)
     };
     let is_too_small = |first: usize| share(first).is_some_and(|share| share < Size::of_tokens(SMALLEST_CUT));
-    // The fewer messages there are, the larger is the share of each: search for the first index that leaves enough.
+    // The fewer messages there are, the larger is the share of each: search for the first index that leaves
+    // large enough shares.
     let (mut first, mut enough) = (range.start, range.end);
     if !is_too_small(first) {
         enough = first;
@@ -51,8 +54,8 @@ pub(super) fn fit_messages(messages: &[Message], sizes: &Sizes, range: Range<usi
     fitted
 }
 
-/// The size above which messages must be cut so that all of them fit into `room`: small ones stay whole, and the large
-/// ones share the rest equally. `None` if nothing must be cut.
+/// Returns the size to which larger messages must be cut so that all messages fit into `room`. Smaller messages stay
+/// whole, and the larger ones get equal parts of the remaining room. `None` if no message must be cut.
 fn largest_share(mut sizes: Vec<Size>, mut room: Size) -> Option<Size> {
     sizes.sort_unstable();
     let count = sizes.len();

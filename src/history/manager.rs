@@ -16,9 +16,11 @@ use super::summary::{
 };
 use super::tokens::Size;
 
-/// Manages the history of a conversation with a model that keeps none, such as the Gemini CLI without sessions.
+/// Manages the history of a conversation with a model that stores no history, such as the Gemini CLI without
+/// sessions.
 ///
-/// It keeps every message. A summary replaces the oldest ones only in prompts. It does no I/O and reads no clock.
+/// The manager stores every message. A summary replaces the oldest messages only in prompts. The manager does
+/// no I/O and reads no clock.
 #[derive(Clone)]
 pub struct GeminiHistoryManager {
     messages: Vec<Message>,
@@ -28,44 +30,48 @@ pub struct GeminiHistoryManager {
     cache: SummaryCache,
     breaker: CircuitBreaker,
     now: Duration,
-    /// The digest of the plan that `maybe_compress` returned and that is not applied yet.
+    /// The digest of the plan that `maybe_compress` returned and that the caller has not applied yet.
     pending: Option<String>,
     summarizer: Option<Arc<dyn Summarizer>>,
 }
 
-/// What compaction took out of the prompts, and what stands there instead.
+/// The messages that compaction removed from prompts, and the summary that replaces them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dropped<'a> {
     /// The messages that prompts no longer contain.
     pub messages: &'a [Message],
-    /// Their estimated tokens.
+    /// The estimated number of tokens of these messages.
     pub tokens: usize,
-    /// What replaces them.
+    /// The summary that replaces the messages in prompts.
     pub summary: &'a Summary,
-    /// Estimated tokens of the summary with its pinned facts.
+    /// The estimated number of tokens of the summary, including the facts that guard copied word for word from the
+    /// messages.
     pub summary_tokens: usize,
-    /// Constraints, paths, names and numbers of the messages that are neither in the summary nor pinned.
+    /// Constraints, paths, names and numbers in the messages that are neither in the summary's text nor among the
+    /// facts that guard copied from the messages.
     pub lost_facts: Vec<String>,
 }
 
-/// What to do after the model did not answer a prompt in time.
+/// What the caller should do after the model did not answer a prompt in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeoutAdvice {
-    /// The prompt was small, so its size was not the reason.
+    /// The prompt was small, so its size did not cause the time-out.
     SizeIsNotTheReason,
-    /// Compact the history and try once more with [`GeminiHistoryManager::build_prompt_within`] this many tokens.
+    /// Compact the history, and try once more with a prompt of at most this many tokens
+    /// ([`GeminiHistoryManager::build_prompt_within`]).
     RetryWithin(usize),
-    /// A small prompt failed as well. Offer the user to clear the history.
+    /// The second attempt failed as well. Offer the user to clear the history.
     OfferToClear,
 }
 
 impl GeminiHistoryManager {
-    /// An empty conversation.
+    /// Creates an empty conversation.
     pub fn new(config: HistoryConfig) -> Self {
         Self::from_parts(config, Vec::new(), None)
     }
 
-    /// Continues a stored conversation. A summary that does not belong to these messages, by its digest, is ignored.
+    /// Continues a stored conversation. Ignores the summary if its digest shows that it was not made from these
+    /// messages.
     pub fn from_parts(config: HistoryConfig, messages: Vec<Message>, summary: Option<Summary>) -> Self {
         let fits = |summary: &Summary| {
             messages.get(..summary.covers).is_some_and(|covered| digest_of(covered) == summary.digest)
@@ -85,14 +91,14 @@ impl GeminiHistoryManager {
         }
     }
 
-    /// Sets what [`Self::summarize_history`] asks.
+    /// Sets the summarizer that [`Self::summarize_history`] asks for summaries.
     #[must_use]
     pub fn with_summarizer(mut self, summarizer: Arc<dyn Summarizer>) -> Self {
         self.summarizer = Some(summarizer);
         self
     }
 
-    /// Continues with the summaries and the failures of the model that an earlier process stored.
+    /// Continues with the cached summaries and the circuit breaker that an earlier process stored.
     #[must_use]
     pub fn with_state(mut self, cache: SummaryCache, breaker: CircuitBreaker) -> Self {
         self.cache = cache;
@@ -100,30 +106,32 @@ impl GeminiHistoryManager {
         self
     }
 
-    /// Tells the time, as a duration since a fixed point such as the Unix epoch. It decides when a summary model that
-    /// failed is asked again. Without it such a model is never asked again.
+    /// Sets the current time, as a duration since a fixed point such as the Unix epoch. The time decides when a
+    /// summary model that failed is asked again. If the caller never sets it, such a model is never asked
+    /// again.
     pub fn set_time(&mut self, now: Duration) {
         self.now = now;
     }
 
-    /// Adds a message.
+    /// Adds a message with this author and text to the conversation.
     pub fn add_message(&mut self, role: Role, content: impl Into<String>) {
         let message = Message::new(role, content);
         self.sizes.push(&message);
         self.messages.push(message);
     }
 
-    /// Adds a message of the user.
+    /// Adds a message of the user to the conversation.
     pub fn add_user(&mut self, content: impl Into<String>) {
         self.add_message(Role::User, content);
     }
 
-    /// Adds an answer of the model.
+    /// Adds an answer of the model to the conversation.
     pub fn add_assistant(&mut self, content: impl Into<String>) {
         self.add_message(Role::Assistant, content);
     }
 
-    /// Forgets all messages and their summary. Cached summaries and failures of the model stay.
+    /// Deletes all messages and their summary. Keeps the cached summaries and the count of the model's
+    /// failures.
     pub fn clear_history(&mut self) {
         self.messages.clear();
         self.sizes = Sizes::default();
@@ -131,42 +139,45 @@ impl GeminiHistoryManager {
         self.pending = None;
     }
 
-    /// How many messages the conversation has, summarised ones included.
+    /// Returns the number of messages in the conversation, including summarised ones.
     pub fn message_count(&self) -> usize {
         self.messages.len()
     }
 
-    /// The estimated tokens of all messages, summarised ones included.
+    /// Returns the estimated number of tokens of all messages, including summarised ones.
     pub fn estimated_total_tokens(&self) -> usize {
         self.sizes.content(0..self.messages.len()).tokens()
     }
 
-    /// All messages.
+    /// Returns all messages of the conversation, oldest first, including summarised ones.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// The settings.
+    /// Returns the settings of the history.
     pub fn config(&self) -> &HistoryConfig {
         &self.config
     }
 
-    /// The summary in use.
+    /// Returns the summary that replaces the oldest messages in prompts; `None` if there is none.
     pub fn summary(&self) -> Option<&Summary> {
         self.summary.as_ref()
     }
 
-    /// The summaries of earlier states of the conversation, to be stored with it.
+    /// Returns the summaries of earlier states of the conversation. The caller stores them with the
+    /// conversation.
     pub fn cache(&self) -> &SummaryCache {
         &self.cache
     }
 
-    /// The failures of the summary model, to be stored with the conversation.
+    /// Returns the circuit breaker with the failures of the summary model. The caller stores it with the
+    /// conversation.
     pub fn breaker(&self) -> &CircuitBreaker {
         &self.breaker
     }
 
-    /// The conversation as prompts show it: one system message instead of all summarised ones, then the others.
+    /// Returns the conversation as prompts contain it: one system message with the summary, then the messages
+    /// that the summary does not cover.
     pub fn compacted_messages(&self) -> Vec<Message> {
         let covered = self.summary.as_ref().map_or(0, |summary| summary.covers);
         let summary = self.summary.iter().map(Summary::as_message);
@@ -175,13 +186,13 @@ impl GeminiHistoryManager {
 
     /// Builds the prompt for a new message. The result is never larger than the configured maximum.
     ///
-    /// The new message may already be the last one of the history; it is not repeated then. Without other messages the
-    /// prompt is the new message alone.
+    /// The new message may already be the last one of the history; the prompt does not repeat it then. If there
+    /// are no other messages, the prompt is the new message alone.
     pub fn build_prompt(&self, new_user_message: &str) -> PromptResult {
         self.build_prompt_within(new_user_message, self.config.max_prompt_tokens)
     }
 
-    /// Builds a prompt of at most this size, for example a smaller one after a time-out.
+    /// Builds a prompt of at most `max_tokens`, for example a smaller one after a time-out.
     pub fn build_prompt_within(&self, new_user_message: &str, max_tokens: usize) -> PromptResult {
         let is_added = self
             .messages
@@ -209,15 +220,16 @@ impl GeminiHistoryManager {
         }
     }
 
-    /// What should be summarised now, if anything. Changes nothing; see [`Self::maybe_compress`].
+    /// Returns the plan for the compaction that is due now; `None` if none is due. Changes nothing, unlike
+    /// [`Self::maybe_compress`].
     pub fn plan_compaction(&self) -> Option<CompactionPlan> {
         self.plan_input().plan()
     }
 
-    /// Compacts the history if it is too large. What needs no model is done at once: a cached summary is used, and while
-    /// the model is failing the oldest messages are dropped; [`Self::summary`] is a new one then. Otherwise returns what
-    /// to ask the model. The caller asks, and hands the answer to [`Self::apply_summary`]. Until then further calls
-    /// return nothing.
+    /// Compacts the history if it is too large. If the history needs no model for that, it changes
+    /// [`Self::summary`] at once and returns `None`: it uses a cached summary, or, while the model is failing,
+    /// drops the oldest messages from prompts. Otherwise returns a plan: the caller asks the model and passes
+    /// its answer to [`Self::apply_summary`]. Until then further calls return `None`.
     pub fn maybe_compress(&mut self) -> Option<CompactionPlan> {
         if self.pending.is_some() {
             return None;
@@ -235,8 +247,9 @@ impl GeminiHistoryManager {
         Some(plan)
     }
 
-    /// Uses the answer of the summary model. An answer that is empty, or not smaller than what it replaces, is a failure
-    /// of the model. After two failures in a row, or without a summarizer, the messages are dropped instead.
+    /// Uses the answer of the summary model. An answer that is empty, or not smaller than what it replaces,
+    /// counts as a failure of the model. After two failures in a row, or without a summarizer, drops the
+    /// messages from prompts instead.
     pub fn apply_summary(&mut self, plan: &CompactionPlan, answer: Result<String, SummaryError>) -> Applied {
         if self.pending.as_ref() == Some(&plan.request.digest) {
             self.pending = None;
@@ -262,7 +275,8 @@ impl GeminiHistoryManager {
         }
     }
 
-    /// Whether the plan still describes the conversation: messages may have been cleared, or summarised further.
+    /// Fails if the plan no longer fits the conversation, because messages were deleted or a newer summary
+    /// covers them.
     fn check_plan(&self, plan: &CompactionPlan) -> Result<(), SummaryError> {
         let covered = self.messages.get(..plan.request.covers).ok_or(SummaryError::Stale)?;
         let is_consistent = plan.range.start <= plan.range.end && plan.range.end == plan.request.covers;
@@ -275,7 +289,8 @@ impl GeminiHistoryManager {
         if self.summary.as_ref().is_some_and(is_newer) { Err(SummaryError::Superseded) } else { Ok(()) }
     }
 
-    /// Checks the text of a model and adds the pinned facts.
+    /// Checks the text that the model wrote. Returns a summary with this text and the pinned facts, which guard
+    /// copies word for word from the messages.
     fn new_summary(&self, plan: &CompactionPlan, text: &str) -> Result<Summary, SummaryError> {
         let text = text.trim();
         if text.is_empty() {
@@ -291,7 +306,8 @@ impl GeminiHistoryManager {
         Ok(self.with_facts(plan, text, made_by, 0))
     }
 
-    /// The size of what a plan takes out of prompts: the messages, and the earlier summary that describes those before.
+    /// Returns the size of what a plan removes from prompts: its messages and, if it does not begin at the
+    /// first message, the earlier summary.
     fn replaced_by(&self, plan: &CompactionPlan) -> Size {
         let earlier = self.summary.as_ref().filter(|_| plan.range.start > 0);
         self.sizes.content(plan.range.clone()).plus(earlier.map_or(Size::default(), Summary::size))
@@ -304,7 +320,7 @@ impl GeminiHistoryManager {
         made_by: SummarySource,
         dropped: usize,
     ) -> Summary {
-        // The facts must not make the prompt larger than the messages would.
+        // The summary with its facts must not be larger than the messages that it replaces.
         let room = self.replaced_by(plan).minus(Size::of(&text)).divided_by(2);
         let room = room.min(Size::of_tokens(self.config.max_pinned_tokens)).minus(Size::of(PINNED));
         let covers = plan.request.covers;
@@ -312,7 +328,8 @@ impl GeminiHistoryManager {
         Summary { covers, text, pinned, digest: plan.request.digest.clone(), made_by, dropped }
     }
 
-    /// Drops the messages of a plan: keeps the earlier summary, a note about what is missing, and the pinned facts.
+    /// Drops the messages of a plan from prompts. The new summary consists of the earlier summary, a note about the
+    /// dropped messages, and the pinned facts (constraints, paths, names and numbers of these messages).
     fn truncate(&mut self, plan: &CompactionPlan) -> Summary {
         let described = self.summary.as_ref().map_or(0, Summary::described);
         let earlier = self.summary.as_ref().map_or("", Summary::description);
@@ -323,15 +340,17 @@ impl GeminiHistoryManager {
         summary
     }
 
-    /// Drops everything but the recent messages at once, without asking a model. Returns the new summary, or nothing if
-    /// there is nothing to drop.
+    /// Drops everything but the recent messages from prompts at once, without asking a model. Returns the new
+    /// summary; `None` if there is nothing to drop.
     pub fn truncate_history(&mut self) -> Option<Summary> {
         let plan = self.plan_input().plan_all()?;
         Some(self.truncate(&plan))
     }
 
-    /// Summarises everything but the recent messages now, whatever their size, and returns the text of the summary. If the
-    /// model fails for the second time, the text only says what was dropped; [`Summary::made_by`] tells.
+    /// Summarises everything but the recent messages now, whatever their size, and returns the text of the
+    /// summary. If the model fails for the second time in a row, drops the messages from prompts instead: the text is
+    /// then the earlier summary, if there is one, and a note that says how many messages were dropped, and
+    /// [`Summary::made_by`] is [`SummarySource::Truncation`].
     pub async fn summarize_history(&mut self) -> Result<String, SummaryError> {
         let plan = self.plan_input().plan_all().ok_or(SummaryError::NothingToSummarize)?;
         let summarizer = self.summarizer.clone().ok_or(SummaryError::NoSummarizer)?;
@@ -342,7 +361,7 @@ impl GeminiHistoryManager {
         }
     }
 
-    /// What compaction took out of the prompts. Nothing if there is no summary.
+    /// Returns the messages that compaction removed from prompts; `None` if there is no summary.
     pub fn dropped(&self) -> Option<Dropped<'_>> {
         let summary = self.summary.as_ref()?;
         let messages = self.messages.get(..summary.covers)?;
@@ -356,7 +375,8 @@ impl GeminiHistoryManager {
         })
     }
 
-    /// What to do after a time-out of this prompt. `attempts` counts how often the model was asked, this time included.
+    /// Returns what to do after this prompt timed out. `attempts` is how often the model was asked, including
+    /// this time.
     pub fn after_timeout(&self, prompt: &PromptResult, attempts: u32) -> TimeoutAdvice {
         let small = self.config.summary_threshold.min(self.config.prompt_budget());
         if attempts > 1 {

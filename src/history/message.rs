@@ -9,16 +9,16 @@ use super::tokens::Size;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The person who asks.
+    /// The person who talks to the model.
     User,
-    /// The model that answers.
+    /// The model that answers the user.
     Assistant,
-    /// guard itself: the summary that stands for older messages.
+    /// guard itself, whose only message is the summary that replaces older messages.
     System,
 }
 
 impl Role {
-    /// The label of the role in a prompt.
+    /// Returns the label of the role in a prompt, such as `User`.
     pub fn label(self) -> &'static str {
         match self {
             Self::User => "User",
@@ -31,26 +31,26 @@ impl Role {
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who wrote it.
+    /// The author of the message.
     pub role: Role,
-    /// Its text, unchanged.
+    /// The text of the message, unchanged.
     pub content: String,
 }
 
 impl Message {
-    /// A message of this role.
+    /// Creates a message with this author and text.
     pub fn new(role: Role, content: impl Into<String>) -> Self {
         Self { role, content: content.into() }
     }
 }
 
-/// Sizes of all messages of a conversation. Kept up to date while messages are added, so that building a prompt reads
-/// only the messages that are part of it.
+/// The sizes of all messages of a conversation. They are updated whenever a message is added, so that building
+/// a prompt reads only the messages that become part of it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sizes {
     /// At index `i`: the size of the contents of messages `0..=i`.
     content_until: Vec<Size>,
-    /// The size of each message as it appears in a prompt, with label and escapes.
+    /// The size of each message as a prompt contains it, with its label and escapes.
     in_prompt: Vec<Size>,
 }
 
@@ -68,17 +68,17 @@ impl Sizes {
         self.in_prompt.push(message_size(message));
     }
 
-    /// The size of the contents of all messages before `index`.
+    /// Returns the size of the contents of all messages before `index`.
     fn content_before(&self, index: usize) -> Size {
         index.checked_sub(1).and_then(|last| self.content_until.get(last)).copied().unwrap_or_default()
     }
 
-    /// The size of the contents of these messages.
+    /// Returns the size of the contents of the messages in this range.
     pub(super) fn content(&self, range: std::ops::Range<usize>) -> Size {
         self.content_before(range.end).minus(self.content_before(range.start))
     }
 
-    /// The size of one message in a prompt.
+    /// Returns the size of one message as a prompt contains it.
     pub(super) fn in_prompt(&self, index: usize) -> Size {
         self.in_prompt.get(index).copied().unwrap_or_default()
     }

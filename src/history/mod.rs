@@ -1,11 +1,12 @@
-//! The history of a conversation with a model that keeps none: messages in, prompts of a limited size out.
+//! The history of a conversation with a model that stores none: messages in, prompts of a limited size out.
 //!
-//! [`GeminiHistoryManager`] keeps every message and builds each prompt from a summary of the older messages, the recent
-//! ones verbatim, and the new one. Prompts stay small because a model answers a small one in seconds and a large one
-//! possibly not at all. `docs/internals/conversation-history.md` explains budgets and compaction.
+//! [`GeminiHistoryManager`] stores every message and builds each prompt from a summary of the older messages,
+//! the recent messages verbatim, and the new message. Prompts stay small because a model answers a small one in
+//! seconds and a large one possibly not at all. `docs/internals/conversation-history.md` explains budgets and
+//! compaction.
 //!
-//! This module is pure: it does no I/O, starts nothing and reads no clock. Whoever uses it stores the messages, asks the
-//! summary model and tells the time.
+//! This module does no I/O, starts no process and reads no clock. Its caller stores the messages, asks the
+//! summary model and passes the time.
 #![forbid(unsafe_code)]
 
 mod circuit_breaker;

@@ -1,24 +1,25 @@
-//! The context limits of models, from `policies/models.toml`. Models are data: a new one needs no code.
+//! The context limits of models, from `policies/models.toml`. To add a model, add an entry there; no code
+//! changes.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-/// The content of `policies/models.toml`.
+/// The content of `policies/models.toml`, which lists the models and their limits.
 const TEXT: &str = include_str!("../../policies/models.toml");
 
 /// How large a prompt for a model may be, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelLimits {
-    /// What the model accepts at most.
+    /// The maximum size that the model accepts.
     pub hard_limit: usize,
-    /// What guard sends at most, the reserve for the answer included.
+    /// The maximum size that guard uses, including the reserve for the answer.
     pub safe_limit: usize,
-    /// The size that prompts should stay below; the model answers them quickly.
+    /// The size below which prompts should stay, because the model then answers quickly.
     pub target: usize,
-    /// Prompts between `target` and this size get a warning; larger ones are answered slowly.
+    /// Prompts between `target` and this size get a warning; the model answers larger ones slowly.
     pub warning: usize,
     /// Prompts larger than this are likely to time out.
     pub maximum: usize,
@@ -30,7 +31,7 @@ impl Default for ModelLimits {
     }
 }
 
-/// The table of an entry: what it does not set comes from the defaults.
+/// The entry of one model in the file. Limits that it does not set are the defaults.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Entry {
@@ -51,7 +52,7 @@ struct Models {
 }
 
 impl Models {
-    /// The full name of a model, and its entry if there is one.
+    /// Returns the full name of a model, and its entry if there is one.
     fn find<'m>(&'m self, model: &'m str) -> (&'m str, Option<&'m Entry>) {
         if let Some(entry) = self.models.get(model) {
             return (model, Some(entry));
@@ -73,7 +74,8 @@ impl Models {
     }
 }
 
-/// A test parses the file; the fallback keeps a broken one from stopping a conversation.
+/// The parsed file of models. A test ensures that it can be parsed; if it cannot, every model has the default limits,
+/// so that conversations still work.
 static MODELS: LazyLock<Models> = LazyLock::new(|| {
     toml::from_str(TEXT)
         .unwrap_or_else(|_| Models { default: ModelLimits::default(), models: BTreeMap::new() })

@@ -7,9 +7,10 @@ use super::constraints::{constraints, lines_outside_code};
 use super::message::{Message, Role};
 use super::tokens::Size;
 
-/// Facts of one kind are counted up to this many. A message that is one long list of paths must not fill the memory.
+/// Maximum number of different facts of one kind, so that a message with a very long list of paths cannot fill
+/// the memory.
 const MOST: usize = 2_000;
-/// A longer path or name is no fact that a prompt should carry.
+/// Maximum length of a path or name, in bytes. A longer one is not treated as a fact.
 const LONGEST: usize = 160;
 
 /// All facts of some messages, the most important first: constraints in the order in which the user stated them, so that
@@ -41,8 +42,8 @@ impl Facts {
         Self { constraints: stated.in_order(), others }
     }
 
-    /// The facts that fit into `room` as list items. A path, name or number that `text` or a chosen fact already contains
-    /// is not repeated.
+    /// Returns the facts that fit into `room` as list items. Skips a path, name or number that `text` or a
+    /// chosen fact already contains.
     pub(super) fn chosen(&self, text: &str, mut room: Size) -> Vec<String> {
         let mut chosen: Vec<String> = Vec::new();
         let mut choose = |fact: &str, chosen: &mut Vec<String>| {
@@ -63,17 +64,18 @@ impl Facts {
         chosen
     }
 
-    /// The facts that none of these texts contains.
+    /// Returns the facts that none of these texts contains.
     pub(super) fn missing_in(&self, texts: &[&str]) -> Vec<String> {
         let all = self.constraints.iter().chain(&self.others);
         all.filter(|fact| !texts.iter().any(|text| text.contains(fact.as_str()))).cloned().collect()
     }
 }
 
-/// Distinct texts, with how often and in which order they were found.
+/// Different texts, and for each text how often it occurred and when it was first found.
 #[derive(Debug, Default)]
 struct Counted {
-    /// Text → how often, and its place in the order.
+    /// For each text, the number of its occurrences, and its position in the order in which texts were first
+    /// found.
     found: HashMap<String, (usize, usize)>,
 }
 
@@ -99,7 +101,8 @@ impl Counted {
     }
 }
 
-/// The words of a line: separated by spaces, quotes, brackets, commas, and by characters of scripts without spaces.
+/// Splits a line into words, at spaces, quotes, brackets and commas, and at characters of scripts without
+/// spaces.
 fn words(line: &str) -> impl Iterator<Item = &str> {
     let separates = |character: char| {
         character.is_whitespace()
@@ -119,14 +122,14 @@ fn is_of_script_without_spaces(character: char) -> bool {
     matches!(character, '\u{2e80}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}' | '\u{ff00}'..='\u{ffef}' | '\u{20000}'..='\u{3ffff}')
 }
 
-/// Endings by which a word without a slash is a file.
+/// File name extensions: a word without a slash that ends with one of these is a path.
 const ENDINGS: &[&str] = &[
     "rs", "toml", "md", "json", "yaml", "yml", "py", "js", "ts", "tsx", "jsx", "go", "c", "h", "cpp", "hpp",
     "java", "kt", "sh", "txt", "html", "css", "sql", "lock", "xml", "csv", "proto", "ini", "cfg", "conf",
     "env", "log", "rb", "php", "swift",
 ];
 
-/// Words with a slash that are no paths.
+/// Words with a slash that are not paths.
 const NO_PATHS: &[&str] = &[
     "and/or",
     "he/she",
@@ -157,13 +160,13 @@ fn is_path(word: &str) -> bool {
     if word.get(1..3) == Some(":\\") {
         return true;
     }
-    // `main.rs:120` names a line of a file.
+    // In `main.rs:120`, the part after the colon is a line number.
     let file = word.split(':').next().unwrap_or(word);
     let Some((stem, ending)) = file.rsplit_once('.') else { return false };
     ENDINGS.contains(&ending) && (has_letter(stem) || stem.is_empty())
 }
 
-/// The names in a line: code spans, identifiers, and capitalised words that do not begin a sentence.
+/// Returns the names in a line: code spans, identifiers, and capitalised words that do not begin a sentence.
 fn names_of(line: &str) -> impl Iterator<Item = &str> {
     let spans = line.split('`').skip(1).step_by(2).map(str::trim);
     let spans = spans.filter(|span| span.chars().count() > 1 && span.len() <= LONGEST && !is_path(span));
@@ -196,13 +199,14 @@ fn is_proper_name(word: &str) -> bool {
         && letters.any(char::is_lowercase)
 }
 
-/// Words after a number that belong to it.
+/// Units of measure. A unit after a number becomes part of the fact.
 const UNITS: &[&str] = &[
     "%", "s", "ms", "seconds", "minutes", "hours", "days", "bytes", "kb", "mb", "gb", "kib", "mib", "gib",
     "tokens", "lines", "messages", "files", "users", "requests", "percent", "usd", "eur", "cores", "threads",
 ];
 
-/// Finds the numbers in a line, each with the word before it and its unit: a number alone says nothing.
+/// Finds the numbers in a line, each with the word before it and its unit, because a number alone has no
+/// meaning.
 fn numbers_of(line: &str, mut found: impl FnMut(&str)) {
     let mut all = words(line).peekable();
     let mut previous = "";
@@ -219,7 +223,8 @@ fn numbers_of(line: &str, mut found: impl FnMut(&str)) {
     }
 }
 
-/// Numbers, versions, dates, amounts: `8080`, `16_000`, `1.2.3`, `v2`, `#41`, `120ms`, `50%`, `2026-11-17`.
+/// True for numbers, versions, dates and amounts: `8080`, `16_000`, `1.2.3`, `v2`, `#41`, `120ms`, `50%`,
+/// `2026-11-17`.
 fn is_number(word: &str) -> bool {
     let digits = word.trim_start_matches(['#', 'v', '$', '€', '~', '+', '-']);
     let ends = |character: char| character.is_ascii_alphabetic() || character == '%';

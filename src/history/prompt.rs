@@ -1,6 +1,7 @@
-//! Builds the prompt for a new message: header, summary, recent messages, current message, never above the budget.
+//! Builds the prompt for a new message: header, summary, recent messages, current message. A prompt never
+//! exceeds its budget.
 //!
-//! When not everything fits, the room goes to the current message first, then to the newest messages of the history, the
+//! When not everything fits, the current message gets room first, then the newest messages of the history, the
 //! summary, older messages that no summary covers, and the first message.
 
 use serde::{Deserialize, Serialize};
@@ -16,26 +17,26 @@ use super::size_warning::SizeWarning;
 use super::summary::Summary;
 use super::tokens::Size;
 
-/// A prompt for a model, and what had to be done to keep it small.
+/// A prompt for a model, and how the conversation was shortened to fit into it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptResult {
-    /// The prompt.
+    /// The text of the prompt.
     pub prompt_text: String,
-    /// Its estimated size, at most `max_prompt_tokens`.
+    /// The estimated size of the prompt, at most `max_prompt_tokens`.
     pub estimated_tokens: usize,
-    /// Whether any message is missing, cut, or only in the summary.
+    /// Whether any message is missing or cut, or only the summary describes it.
     pub was_compressed: bool,
-    /// What the user should know about the size.
+    /// A warning for the user about the size of the prompt or the conversation.
     pub warning: Option<SizeWarning>,
     /// How many messages are neither in the prompt nor in its summary.
     pub left_out: usize,
-    /// How many messages lost their middle, the current one included.
+    /// How many messages were cut, that is, are without their middle, including the current one.
     pub cut: usize,
 }
 
-/// Everything that decides a prompt.
+/// Everything that a prompt is built from.
 pub(super) struct PromptInput<'a> {
-    /// The messages before the current one.
+    /// The messages before the current message.
     pub(super) history: &'a [Message],
     pub(super) sizes: &'a Sizes,
     pub(super) summary: Option<&'a Summary>,
@@ -46,7 +47,7 @@ pub(super) struct PromptInput<'a> {
     pub(super) limits: ModelLimits,
 }
 
-/// What a prompt consists of, from the oldest to the newest.
+/// The parts of a prompt, from the oldest to the newest.
 #[derive(Default)]
 struct Parts {
     first: Option<String>,
@@ -67,7 +68,8 @@ pub(super) fn build(input: &PromptInput<'_>) -> PromptResult {
     }
     let frame = Size::of(HEADER).plus(Size::of(&heading(RECENT))).plus(Size::of(&heading(CURRENT)));
     if budget <= frame {
-        // Not even the headings fit. A budget of a few tokens is a mistake, but it must still be kept.
+        // Not even the headings fit. A budget of a few tokens is a configuration mistake, but the prompt must
+        // not exceed it.
         let left_out = input.history.len();
         let text = cut(input.current, budget);
         let current_is_cut = text.len() != input.current.len();
@@ -77,7 +79,7 @@ pub(super) fn build(input: &PromptInput<'_>) -> PromptResult {
     result(input, write(&parts), &parts)
 }
 
-/// Chooses what becomes part of the prompt. All of it together fits into `room`.
+/// Chooses the parts of the prompt, which together fit into `room`.
 fn choose(input: &PromptInput<'_>, mut room: Size) -> Parts {
     let mut parts = Parts::default();
     let wanted = escaped_size(input.current);
@@ -114,7 +116,8 @@ fn choose(input: &PromptInput<'_>, mut room: Size) -> Parts {
     parts
 }
 
-/// Takes older messages that no summary covers, the newest first, as long as they fit whole. Returns the room left.
+/// Adds older messages that no summary covers, the newest first, as long as they fit uncut. Returns the
+/// remaining room.
 fn choose_older(
     input: &PromptInput<'_>,
     older: std::ops::Range<usize>,
@@ -132,7 +135,8 @@ fn choose_older(
     room
 }
 
-/// On the middle level the first message stays verbatim although the summary covers it: it usually states the task.
+/// At [`Level::Window`], adds the first message verbatim although the summary covers it: it usually states the
+/// task.
 fn choose_first(input: &PromptInput<'_>, covered: usize, room: Size, parts: &mut Parts) {
     let Some(message) = input.history.first() else { return };
     if input.level != Level::Window || covered == 0 || parts.summary.is_empty() {
@@ -144,7 +148,7 @@ fn choose_first(input: &PromptInput<'_>, covered: usize, room: Size, parts: &mut
     }
 }
 
-/// Introduces the first message in the summary.
+/// The line before the first message of the conversation, in the summary section of a prompt.
 const FIRST: &str = "The conversation began with:\n";
 
 fn write(parts: &Parts) -> String {

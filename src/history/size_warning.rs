@@ -1,10 +1,11 @@
-//! What a user should know about the size of a prompt or a conversation.
+//! Warnings for the user about the size of a prompt or a conversation.
 
 use serde::{Deserialize, Serialize};
 
 use super::model_limits::ModelLimits;
 
-/// Why a prompt is not what the user might expect, or why its answer may be slow. Sizes are estimated tokens.
+/// Why a prompt does not contain everything that the user may expect, or why its answer may be slow. Sizes are
+/// estimated tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SizeWarning {
@@ -14,15 +15,15 @@ pub enum SizeWarning {
          put the text into a file and name the file instead"
     )]
     CurrentMessageCut {
-        /// The size of the message.
+        /// The size of the new message.
         tokens: usize,
-        /// The largest prompt.
+        /// The maximum size of a prompt.
         budget: usize,
     },
     /// The newest messages of the history are together larger than a prompt.
     #[error("{messages} of the newest messages are too large for the prompt: their middle was left out")]
     RecentMessagesCut {
-        /// How many were cut.
+        /// How many messages were cut.
         messages: usize,
     },
     /// Some messages fit neither into the prompt nor into the summary.
@@ -31,7 +32,7 @@ pub enum SizeWarning {
          state again what is still important, or clear the history"
     )]
     MessagesLeftOut {
-        /// How many are missing.
+        /// How many messages are left out.
         messages: usize,
     },
     /// The prompt is larger than the model's target.
@@ -47,7 +48,7 @@ pub enum SizeWarning {
     PromptSlow {
         /// The size of the prompt.
         tokens: usize,
-        /// The size that it exceeds.
+        /// The size above which the model answers slowly.
         warning: usize,
     },
     /// The prompt is so large that a time-out is likely.
@@ -58,22 +59,23 @@ pub enum SizeWarning {
     PromptTooLarge {
         /// The size of the prompt.
         tokens: usize,
-        /// The practical maximum of the model.
+        /// The size above which the model is likely to time out.
         maximum: usize,
     },
-    /// The prompt is fine, but the conversation has become long and most of it is only in the summary.
+    /// The prompt is small enough, but the conversation has become long and the prompt contains most of it only
+    /// as a summary.
     #[error(
         "the conversation has about {tokens} tokens, and the model sees most of it only as a summary; \
          a new conversation would be more exact"
     )]
     ConversationLong {
-        /// The size of all messages.
+        /// The size of all messages of the conversation.
         tokens: usize,
     },
 }
 
 impl SizeWarning {
-    /// The warning about the size of a prompt, and of the conversation that it belongs to.
+    /// Returns the warning about the size of a prompt and its conversation; `None` if both are small enough.
     pub(super) fn about(prompt: usize, conversation: usize, limits: &ModelLimits) -> Option<Self> {
         if prompt > limits.maximum {
             Some(Self::PromptTooLarge { tokens: prompt, maximum: limits.maximum })

@@ -1,4 +1,4 @@
-//! Summaries: what stands for older messages in a prompt, who writes it, and how it is asked for.
+//! Summaries, which replace older messages in prompts, and the requests for them to a model.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -11,57 +11,61 @@ use super::message::{Message, Role};
 use super::prompt_text::{BLANK_LINE, cut, escape};
 use super::tokens::Size;
 
-/// What stands for the oldest messages of a conversation.
+/// A summary that replaces the oldest messages of a conversation in prompts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// How many of the oldest messages it stands for.
+    /// How many of the oldest messages the summary replaces.
     pub covers: usize,
-    /// The summary itself.
+    /// The text of the summary, without the facts in `pinned`.
     pub text: String,
-    /// The user's constraints, and paths, names and numbers, verbatim from the covered messages, the most important first.
+    /// Facts that are copied word for word from the replaced messages, the most important first: the user's
+    /// constraints, then paths, names and numbers.
     pub pinned: Vec<String>,
-    /// The digest of the covered messages, see [`digest_of`]. It is the key in the [`SummaryCache`], and it shows whether
-    /// a stored summary belongs to the stored messages.
+    /// The digest of the replaced messages, see [`digest_of`]. It is the key in the [`SummaryCache`], and it
+    /// shows whether a stored summary belongs to the stored messages.
     pub digest: String,
-    /// Where the text comes from.
+    /// Who made the text: a model, or guard because no model could.
     pub made_by: SummarySource,
-    /// How many of the covered messages the text does not describe, because no model could summarise them.
+    /// How many of the replaced messages the text does not describe, because no model could summarise them.
     #[serde(default)]
     pub dropped: usize,
 }
 
-/// Where a summary comes from.
+/// Who made a summary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SummarySource {
-    /// The model of this name wrote it.
+    /// The model of this name wrote the summary.
     Model(String),
-    /// No model could: the messages were dropped, and only the pinned facts remain.
+    /// No model could write a summary: guard dropped the messages from prompts and kept only the facts in
+    /// [`Summary::pinned`].
     Truncation,
 }
 
 impl Summary {
-    /// The summary as the one system message that replaces the covered messages.
+    /// Returns the summary as the one system message that replaces the older messages.
     pub fn as_message(&self) -> Message {
         Message::new(Role::System, self.body())
     }
 
-    /// The estimated tokens of the summary in a prompt.
+    /// Returns the estimated number of tokens of the summary in a prompt.
     pub fn estimated_tokens(&self) -> usize {
         self.size().tokens()
     }
 
-    /// How many of the oldest messages the text describes. The dropped ones follow them.
+    /// Returns how many of the oldest messages the text describes. The messages that were dropped without a
+    /// description follow them.
     pub(super) fn described(&self) -> usize {
         self.covers.saturating_sub(self.dropped)
     }
 
-    /// The text without the note about dropped messages.
+    /// Returns the text without the note about dropped messages.
     pub(super) fn description(&self) -> &str {
         self.text.strip_suffix(&note(self.dropped)).unwrap_or(&self.text).trim_end()
     }
 
-    /// The text and, below it, the pinned facts. Both come from messages or from a model, so both are escaped.
+    /// Returns the text and, below it, the facts in `pinned`. Both are escaped, because they come from messages or
+    /// from a model.
     pub(super) fn body(&self) -> String {
         body(&self.text, &self.pinned)
     }
@@ -70,8 +74,8 @@ impl Summary {
         Size::of(&self.body())
     }
 
-    /// The body, shortened to fit into `room`: the most important facts get at most half of it, and the text is cut to
-    /// the rest. Returns an empty text if nothing useful fits.
+    /// Returns the body, shortened to fit into `room`: the most important facts get at most half of the room,
+    /// and the text is cut to the rest. Returns an empty text if nothing useful fits.
     pub(super) fn body_within(&self, room: Size) -> String {
         if self.size() <= room {
             return self.body();
@@ -99,7 +103,7 @@ impl Summary {
     }
 }
 
-/// The end of a summary that stands for messages which no model summarised.
+/// Returns the note at the end of a summary about messages that no model summarised.
 pub(super) fn note(dropped: usize) -> String {
     format!("[{dropped} messages were left out without a summary.]")
 }
@@ -120,14 +124,14 @@ fn body(text: &str, pinned: &[String]) -> String {
     out
 }
 
-/// Introduces the pinned facts.
+/// The line in a summary before the list of facts that guard copied from the messages.
 pub(super) const PINNED: &str = "Stated in these messages, word for word:";
 
-/// A digest of messages: SHA-256 over the role and the content of each, as hexadecimal text.
+/// Returns a digest of messages: SHA-256 over the role and the content of each, in hexadecimal.
 pub fn digest_of(messages: &[Message]) -> String {
     let mut hash = Sha256::new();
     for message in messages {
-        // With its length before it, no content can imitate the end of a message.
+        // With the length before it, no content can imitate the end of a message and the beginning of another.
         hash.update(message.role.label());
         hash.update((message.content.len() as u64).to_le_bytes());
         hash.update(&message.content);
@@ -135,26 +139,26 @@ pub fn digest_of(messages: &[Message]) -> String {
     crate::hex::encode(hash.finalize())
 }
 
-/// What the summary model is asked. The caller sends `prompt` to `model` and hands the answer to
+/// A request for a summary. The caller sends `prompt` to `model` and passes the answer to
 /// [`super::GeminiHistoryManager::apply_summary`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SummaryRequest {
-    /// The whole prompt.
+    /// The whole prompt for the model.
     pub prompt: String,
-    /// The model to ask.
+    /// The name of the model to ask.
     pub model: String,
-    /// How many of the oldest messages the summary will stand for.
+    /// How many of the oldest messages the summary will replace.
     pub covers: usize,
-    /// The digest of these messages.
+    /// The digest of the messages that the summary will replace.
     pub digest: String,
 }
 
 /// The future that [`Summarizer::summarize`] returns.
 pub type SummaryFuture<'a> = Pin<Box<dyn Future<Output = Result<String, SummaryError>> + Send + 'a>>;
 
-/// Something that writes summaries: a model behind a CLI, or a test.
+/// Writes summaries: a model behind a CLI, or a test double.
 pub trait Summarizer: Send + Sync {
-    /// Answers the request with the text of the summary.
+    /// Returns the text of a summary for this request.
     fn summarize<'a>(&'a self, request: &'a SummaryRequest) -> SummaryFuture<'a>;
 }
 
@@ -164,42 +168,42 @@ pub enum SummaryError {
     /// The history was built without a summarizer.
     #[error("no summarizer is configured")]
     NoSummarizer,
-    /// Every message is recent.
+    /// The conversation has only recent messages, which are never summarised.
     #[error("the conversation has no messages old enough to summarise")]
     NothingToSummarize,
     /// The model did not answer in time.
     #[error("the summary model did not answer within {seconds} s")]
     Timeout {
-        /// How long the caller waited.
+        /// How long the caller waited for the answer.
         seconds: u64,
     },
-    /// The model, or the CLI in front of it, failed.
+    /// The model failed, or the CLI through which guard asks it.
     #[error("the summary model failed: {reason}")]
     Failed {
-        /// What it reported.
+        /// The error that the model or the CLI reported.
         reason: String,
     },
-    /// The answer has no text.
+    /// The model's answer has no text.
     #[error("the summary model returned an empty summary")]
     Empty,
     /// The answer is not smaller than the messages.
     #[error("the summary has about {summary} tokens, the messages it replaces only {replaced}")]
     TooLarge {
-        /// Estimated tokens of the answer.
+        /// Estimated tokens of the summary.
         summary: usize,
-        /// Estimated tokens of what it should have replaced.
+        /// Estimated tokens of the messages that the summary should replace.
         replaced: usize,
     },
     /// The messages are no longer those of the request.
     #[error("the conversation changed while the summary was written")]
     Stale,
-    /// Another summary covers at least as many messages.
+    /// The history already has a summary of at least as many messages.
     #[error("a newer summary already covers these messages")]
     Superseded,
 }
 
 impl SummaryError {
-    /// Whether the summary model is to blame, so that the circuit breaker counts the failure.
+    /// True if the summary model caused the error, so that the circuit breaker counts it as a failure.
     pub(super) fn is_failure_of_model(&self) -> bool {
         match self {
             Self::Timeout { .. } | Self::Failed { .. } | Self::Empty | Self::TooLarge { .. } => true,
@@ -208,24 +212,24 @@ impl SummaryError {
     }
 }
 
-/// The last summaries by the digest of what they cover. A conversation that returns to an earlier state, by an undo or
-/// in a branch, gets its summary from here instead of from the model.
+/// The last summaries, by the digest of the messages that they replace. A conversation that returns to an
+/// earlier state, by an undo or in a branch, gets its summary from here instead of from the model.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SummaryCache {
     summaries: VecDeque<Summary>,
 }
 
-/// A summary has at most a few kilobytes.
+/// Maximum number of cached summaries. Each has at most a few kilobytes.
 const CACHED: usize = 32;
 
 impl SummaryCache {
-    /// The summary of the messages with this digest.
+    /// Returns the summary of the messages with this digest; `None` if it is not in the cache.
     pub fn get(&self, digest: &str) -> Option<&Summary> {
         self.summaries.iter().find(|summary| summary.digest == digest)
     }
 
-    /// Adds a summary that a model wrote, and forgets the oldest one if there are too many.
+    /// Adds a summary that a model wrote, and removes the oldest one if there are too many.
     pub fn insert(&mut self, summary: Summary) {
         self.summaries.retain(|other| other.digest != summary.digest);
         self.summaries.push_back(summary);

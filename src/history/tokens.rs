@@ -4,18 +4,19 @@
 //! three tokens for most Chinese characters and emoji. `docs/internals/conversation-history.md` compares the
 //! estimates with real tokenizers.
 
-/// The size of a text in quarters of a token. Sizes of parts add up exactly to the size of the whole.
+/// The size of a text, in quarters of a token. The sizes of a text's parts add up exactly to the size of the
+/// text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Size(u64);
 
-/// An ASCII character, in quarters of a token.
+/// The size of an ASCII character, in quarters of a token.
 const ASCII: u64 = 1;
-/// Any other character, in quarters of a token.
+/// The size of any other character, in quarters of a token.
 const OTHER: u64 = 6;
 
 impl Size {
     pub(super) fn of(text: &str) -> Self {
-        // Every character has exactly one byte that is not a continuation byte (0b10xx_xxxx).
+        // Count every character once: at its only byte that is not a continuation byte (0b10xx_xxxx).
         let ascii = text.bytes().filter(u8::is_ascii).count() as u64;
         let other = text.bytes().filter(|byte| *byte >= 0xC0).count() as u64;
         Self(ascii * ASCII + other * OTHER)
@@ -29,7 +30,7 @@ impl Size {
         Self((tokens as u64).saturating_mul(4))
     }
 
-    /// Whole tokens, rounded up: a text that is not empty has at least one.
+    /// Returns the size in whole tokens, rounded up, so that a text that is not empty has at least one.
     pub(super) fn tokens(self) -> usize {
         usize::try_from(self.0.div_ceil(4)).unwrap_or(usize::MAX)
     }
@@ -38,7 +39,7 @@ impl Size {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// The difference, or zero if `other` is larger.
+    /// Returns the difference of the sizes; zero if `other` is larger.
     pub(super) fn minus(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -89,8 +90,9 @@ mod tests {
         assert_eq!(estimate_tokens(&"x".repeat(1 << 20)), 1 << 18);
     }
 
-    /// Counts of `scripts/token-estimates` for a short conversation of prose, JSON and code: Gemini, GPT, Claude. The
-    /// estimate of each text alone is less exact: prose is overestimated, and JSON and code are underestimated.
+    /// Compares the estimate with counts of the Gemini, GPT and Claude tokenizers, from
+    /// `scripts/token-estimates`, for a short conversation of prose, JSON and code. The estimate of each text
+    /// alone is less exact: it is too high for prose, and too low for JSON and code.
     #[test]
     fn the_estimate_of_a_mixed_conversation_is_near_real_counts() {
         let prose = "The supervisor reads the request, resolves the file through links and scripts, and asks the policy \

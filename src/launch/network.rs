@@ -1,6 +1,6 @@
-//! Plans a run's network access from the policy, presets and the user's configuration: which hosts the agent may reach,
-//! which APIs it reaches through a gateway, and which environment variables point programs at them. Before the run
-//! starts, opens the listeners of the proxy and the gateways.
+//! Plans a run's network access from the policy, presets and the user's configuration: which hosts the agent may
+//! reach, which APIs it reaches through a gateway, and which environment variables tell programs to use the proxy and
+//! the gateways. Opens the listeners of the proxy and the gateways before the run starts.
 //!
 //! The agent must never get an API key. It gets a placeholder, and the gateway adds the key outside the sandbox.
 
@@ -27,9 +27,10 @@ use crate::transcript::Recorder;
 
 /// The text that the agent gets instead of an API key.
 pub(crate) const PLACEHOLDER: &str = "guard-keeps-the-key";
-/// A script that makes `fetch` of older Node versions use the proxy: (content, path in the private home).
+/// A script that makes `fetch` in older Node versions use the proxy: (content, path in the run's private home
+/// directory).
 pub(crate) const FETCH: (&str, &str) = (include_str!("../../shims/fetch.cjs"), ".guard/fetch.cjs");
-/// Stands for the proxy's port in planned variables until the proxy's listener is open.
+/// The placeholder for the proxy's port in planned variables. guard replaces it when the proxy's listener is open.
 const PROXY_PORT: &str = "{proxy-port}";
 
 /// The planned network access of a run.
@@ -43,7 +44,7 @@ pub struct NetworkPlan {
     pub resolve: Vec<(String, IpAddr)>,
     /// APIs that the agent reaches through a gateway.
     pub gateways: Vec<PlannedGateway>,
-    /// Whether the agent may connect to servers on loopback that the run itself has started.
+    /// True if the agent may connect to servers on loopback that the run itself has started.
     pub loopback: bool,
     /// Loopback ports on which the run's servers may listen, even without `loopback`.
     pub listen: Vec<u16>,
@@ -75,7 +76,7 @@ pub struct PlannedGateway {
     pub name: String,
     /// The URL of the API to which the gateway forwards requests.
     pub upstream: String,
-    /// Where the API key comes from, if the API needs one.
+    /// A description of the source of the API key; `None` if the API needs no key.
     pub key: Option<String>,
     #[serde(skip)]
     spec: policy::Gateway,
@@ -86,7 +87,7 @@ pub struct PlannedGateway {
 }
 
 impl PlannedGateway {
-    /// Returns the URL of the gateway, with a placeholder for the port.
+    /// Returns the URL of the gateway, with a placeholder in place of the port.
     fn address(&self) -> String {
         format!("http://127.0.0.1:{}", self.port_placeholder())
     }
@@ -101,7 +102,7 @@ fn variable<'r>(request: &'r RunRequest, name: &str) -> Option<&'r str> {
     found.and_then(|(_, value)| value.to_str()).filter(|value| !value.is_empty())
 }
 
-/// Returns the hosts of a network preset: those that it names, and those from which its tools fetch packages.
+/// Returns the hosts of a network preset: the hosts in the preset, and those from which its tools fetch packages.
 fn preset_hosts(
     name: &str,
     preset: &policy::Preset,
@@ -122,7 +123,7 @@ fn preset_hosts(
     hosts
 }
 
-/// Returns the hosts that a policy lets runs of this user reach, and notes for the user.
+/// Returns the hosts that a policy allows runs of this user to reach, and notes for the user.
 pub fn network_rules(
     policy: &Policy,
     home: Option<&Path>,
@@ -137,7 +138,7 @@ pub fn network_rules(
     (rules, notes)
 }
 
-/// Plans the network access of a request.
+/// Plans the network access of the run that `request` describes.
 pub(crate) fn plan(request: &RunRequest, notes: &mut Vec<String>) -> Result<NetworkPlan, LaunchError> {
     let network = &request.policy.network;
     let options = &request.options;
@@ -257,12 +258,13 @@ fn gateway(
 }
 
 impl NetworkPlan {
-    /// Returns true if the agent may reach any host. If not, there is still a proxy, which refuses every request.
+    /// Returns true if the agent may reach at least one host. If it may reach none, guard still runs a proxy, which
+    /// refuses every request.
     pub fn reaches_hosts(&self) -> bool {
         !self.rules.is_empty()
     }
 
-    /// Returns the environment variables that point programs at the proxy and the gateways.
+    /// Returns the environment variables that tell programs to use the proxy and the gateways.
     pub(crate) fn variables(&self, home: &Path) -> Vec<(OsString, OsString)> {
         let mut variables: Vec<(OsString, OsString)> = Vec::new();
         let address = format!("http://127.0.0.1:{PROXY_PORT}");
@@ -274,15 +276,16 @@ impl NetworkPlan {
         }
         // Newer Node versions read the proxy variables only if this is set.
         variables.push(("NODE_USE_ENV_PROXY".into(), "1".into()));
-        // Makes the C library resolve names over TCP, where guard answers, and without the machine's search domains.
+        // Make the C library resolve names over TCP, because guard answers such requests, and without the machine's
+        // search domains.
         variables.push(("RES_OPTIONS".into(), "use-vc ndots:0".into()));
         variables.push(("LOCALDOMAIN".into(), ".".into()));
-        // guard would deny checks for updates, and every result would list the denial.
+        // Disable checks for updates: guard would deny them, and every result would list the denials.
         variables.push(("npm_config_update_notifier".into(), "false".into()));
         variables.push(("PIP_DISABLE_PIP_VERSION_CHECK".into(), "1".into()));
         if self.reaches_hosts() {
-            // Older Node versions do not know the proxy variables at all. In quotes, Node takes a backslash as an
-            // escape.
+            // Older Node versions ignore the proxy variables. Escape backslashes, because Node treats a backslash
+            // inside quotes as an escape character.
             if let Some(script) = home.join(FETCH.1).to_str() {
                 let script = script.replace('\\', "\\\\").replace('"', "\\\"");
                 variables.push(("NODE_OPTIONS".into(), format!("--require=\"{script}\"").into()));
@@ -299,7 +302,7 @@ impl NetworkPlan {
         variables
     }
 
-    /// Files in the private home that point programs at the gateways: (path, content).
+    /// Returns the files in the private home directory that make programs use the gateways: (path, content).
     pub(crate) fn home_files(&self) -> Vec<(&'static str, String)> {
         let replaced = |gateway: &PlannedGateway| {
             let prefixes = gateway.spec.git_instead_of.iter();
@@ -320,7 +323,8 @@ impl NetworkPlan {
     }
 }
 
-/// The open listeners of a run's proxy and gateways. The proxy's thread serves them once that thread has started.
+/// The open listeners of a run's proxy and gateways. The proxy's thread accepts their connections once it has
+/// started.
 pub(crate) struct Network {
     pub(crate) peer_registry: Arc<PeerRegistry>,
     listeners: Vec<BoundListener>,
@@ -329,8 +333,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Returns all API keys, so that the transcript can redact them. Call this only after the fork of init, because
-    /// init would otherwise get a copy of the keys.
+    /// Returns all API keys, so that the transcript can redact them. guard must call this only after it has forked
+    /// init, because init would otherwise get a copy of the keys.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = Vec<u8>> {
         let of_gateways = self.listeners.iter().filter_map(|listener| match &listener.kind {
             ListenerKind::Gateway(plan) => plan.key.as_ref(),
@@ -339,7 +343,7 @@ impl Network {
         of_gateways.chain(&self.others).map(|key| key.expose().to_vec())
     }
 
-    /// Returns the settings for the proxy's thread, which takes over the listeners.
+    /// Returns the settings for the proxy's thread. The listeners move into them.
     pub(crate) fn proxy_config(
         &mut self,
         plan: &NetworkPlan,
@@ -360,7 +364,7 @@ impl Network {
         }
     }
 
-    /// Adds the connections that the supervisor denied to the traffic rows of their hosts.
+    /// Adds the number of connections that the supervisor denied to the row of each host in the traffic report.
     pub(crate) fn add_refused(&self, rows: &mut Vec<HostTraffic>) {
         for (host, port, refused) in self.peer_registry.refused() {
             match rows.iter_mut().find(|row| row.host == host && row.port == port) {

@@ -21,12 +21,12 @@ use crate::outcome::ErrorKind;
 
 /// The longest time that a poll may wait, in seconds.
 const LONGEST_WAIT: u64 = 60;
-/// The number of results in an answer, unless the client says otherwise.
+/// The maximum number of results in an answer if the client does not set `limit`.
 const DEFAULT_LIMIT: usize = 100;
 const MOST_RESULTS: usize = 1000;
-/// The size from which an answer has no further results, in bytes: a model reads it.
+/// When an answer has reached this size, in bytes, it gets no further results, because a model must read it.
 const LARGE: usize = 1 << 20;
-/// The number of results that are read at once.
+/// The number of results that are read from the queue at once.
 const PAGE: usize = 16;
 
 /// How the server reaches the queue of batches.
@@ -34,7 +34,7 @@ const PAGE: usize = 16;
 pub struct BatchAccess {
     /// Opens a connection to the queue.
     pub open_queue: OpenQueue,
-    /// The known task types.
+    /// The types of tasks that workers can execute.
     pub types: Arc<TaskTypes>,
     /// Starts a worker in the background if none is running.
     pub start_worker: Arc<dyn Fn() -> io::Result<()> + Send + Sync>,
@@ -46,7 +46,7 @@ impl fmt::Debug for BatchAccess {
     }
 }
 
-/// Queue tasks, which workers do in the background.
+/// Queue tasks. Workers run them in the background.
 #[derive(Debug, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(dead_code, reason = "read by their names")]
@@ -54,12 +54,13 @@ pub(super) struct Submit {
     /// The tasks: objects with `task_id` (unique), `type` and `parameters`, and optionally `priority`, `depends_on`,
     /// `idempotency_key`, `expires_after`, `timeout`, `max_retries`, `policy`, `directory`, `agent`.
     tasks: Vec<Map<String, Value>>,
-    /// The directory of tasks that name none, as an absolute path. It must be inside one of the server's root
-    /// directories. Default: the first root directory.
+    /// The directory in which a task works if it does not set its own `directory`, as an absolute path. It must be
+    /// inside one of the server's root directories. Default: the first root directory.
     #[serde(default)]
     #[schemars(with = "String")]
     directory: Option<String>,
-    /// A submission with the key of an earlier one queues nothing, and returns the response of that one.
+    /// A key of your choice. A submission with the key of an earlier one queues nothing, and returns the response of
+    /// the earlier submission.
     #[serde(default)]
     #[schemars(with = "String")]
     idempotency_key: Option<String>,
@@ -72,19 +73,20 @@ pub(super) struct Submit {
 pub(super) struct Poll {
     /// The `response_id` of the submission.
     response_id: String,
-    /// Wait at most this many seconds for the batch, or the task, to end.
+    /// The maximum number of seconds to wait for the batch, or the task, to end. Default: 0.
     #[serde(default)]
     #[schemars(range(max = 60))]
     wait: u64,
-    /// The id of a task: only its result.
+    /// The id of a task, to get only the result of this task.
     #[serde(default)]
     #[schemars(with = "String")]
     task: Option<String>,
-    /// The maximum number of results; 0 for the status and the counts alone. Default: 100.
+    /// The maximum number of results; with 0, the answer has only the status and the counts. Default: 100.
     #[serde(default)]
     #[schemars(range(max = 1000), with = "u64")]
     limit: Option<usize>,
-    /// Only results after this position: the `next_after` of the previous answer.
+    /// Return only results after this position in the batch. To get more results, use `next_after` of the previous
+    /// answer.
     #[serde(default)]
     #[schemars(with = "i64")]
     after: Option<i64>,
@@ -97,7 +99,7 @@ pub(super) struct Poll {
 pub(super) struct Cancel {
     /// The `response_id` of the submission.
     response_id: String,
-    /// The id of a task: only this one, and those that depend on it.
+    /// The id of a task, to cancel only this task. The tasks that depend on it fail.
     #[serde(default)]
     #[schemars(with = "String")]
     task: Option<String>,
@@ -111,22 +113,22 @@ pub(super) struct BatchAnswer {
     /// The id of the batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     response_id: Option<String>,
-    /// `pending`, `completed`, or `failed` if all tasks failed.
+    /// The status of the batch: `pending` (not all tasks have ended), `completed`, or `failed` (all tasks have failed).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     status: Option<BatchStatus>,
-    /// The results, in the order of the tasks.
+    /// The results of the tasks, in the order of the submission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     results: Option<Vec<TaskResult>>,
     /// The suggested time until the next poll, in seconds; 0 if all tasks have ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next_poll_interval_seconds: Option<u64>,
-    /// How many tasks have which status.
+    /// The number of tasks with each status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     counts: Option<Counts>,
-    /// The value of `after` with which further results can be asked for.
+    /// The value of `after` with which a poll returns further results; absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next_after: Option<i64>,
-    /// The number of tasks that were cancelled.
+    /// The number of tasks that ended because of the cancellation, including the tasks that depend on a cancelled task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cancelled: Option<u64>,
     /// The error message, if the request is invalid or the queue cannot be used.
@@ -137,7 +139,7 @@ pub(super) struct BatchAnswer {
     error_kind: Option<ErrorKind>,
 }
 
-/// Why a tool could not do its work.
+/// Why a call of a batch tool failed: the kind of error, and the message.
 struct Failure(ErrorKind, String);
 
 impl From<String> for Failure {
@@ -273,7 +275,7 @@ fn look(queue: &mut dyn Queue, id: &str, task: Option<&str>) -> Result<(bool, Op
     Ok((row.state.is_terminal(), Some(TaskResult::from(row))))
 }
 
-/// Returns the status of a batch and a page of its results, fewer if they are large.
+/// Returns the status of a batch and a page of its results. Returns fewer results if they are large.
 fn answer(queue: &mut dyn Queue, id: &str, page: Page) -> Result<BatchAnswer, Failure> {
     let summary = respond(queue, id, Page::SUMMARY)?;
     let mut response =

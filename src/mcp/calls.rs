@@ -37,7 +37,7 @@ pub(super) struct Calls {
     max_calls: usize,
     log: fn(&str),
     state: Mutex<CallTable>,
-    /// A counter that is incremented whenever a call ends, so that tasks can wait for it.
+    /// A counter that is incremented whenever a call ends, so that asynchronous code can wait for the end of a call.
     ends: watch::Sender<u64>,
 }
 
@@ -47,7 +47,7 @@ struct CallTable {
     is_closing: bool,
 }
 
-/// Removes a call from the list of running calls when this value is dropped, however the call's thread ends.
+/// Removes a call from the list of running calls when this value is dropped, even if the call's thread panics.
 struct Ending {
     calls: Arc<Calls>,
     id: String,
@@ -133,7 +133,7 @@ impl Calls {
             .ok()
     }
 
-    /// Remembers the agent's latest event as the call's progress message.
+    /// Stores the message of the agent's latest event as the call's progress message.
     fn record_progress(&self, id: &str, event: &AgentEvent) {
         if !event.event_type.starts_with("agent.") {
             return;

@@ -6,11 +6,11 @@
 //!   clients ───► http ─► Host, Origin, token ─────────┘                 └─► store: results on disk
 //! ```
 //!
-//! A call of the tool `gemini` becomes a request to the executor. The server reports the progress of the call, and
-//! cancels it if the client asks for that. The result can be requested again by the call's id. Over standard input and
-//! output, all calls end when the client disconnects. Over HTTP, a call continues until it is done, the client cancels
-//! it explicitly, or the server stops. The batch tools only read and write the queue; a worker in another process does the
-//! tasks, whatever happens to the client and the server.
+//! A call of the tool `gemini` becomes a request to the executor. The server reports the progress of the call,
+//! and cancels it if the client asks for that. The client can request the result again by the call's id. Over
+//! standard input and output, all calls end when the client disconnects. Over HTTP, a call continues until it
+//! is done, the client cancels it explicitly, or the server stops. The batch tools only read and write the
+//! queue; a worker in another process executes the tasks, even if the client and the server end.
 #![forbid(unsafe_code)]
 
 mod batches;
@@ -44,7 +44,7 @@ use server::Shared;
 /// How long the stopping server waits for all calls to end: a cancelled run has a grace period before it is killed.
 const END: Duration = Duration::from_secs(12);
 
-/// The configuration of the server.
+/// The configuration of the MCP server.
 #[derive(Debug, Clone)]
 pub struct McpConfig {
     /// The executor that runs the clients' requests.

@@ -34,7 +34,7 @@ pub(super) struct Report {
 pub(super) struct Reported {
     /// Whether the call or run was found. `result` states whether it succeeded.
     success: bool,
-    /// `running`, `done`, or `broken_off`: the guard process that ran it ended first.
+    /// `running`, `done`, or `broken_off` if the guard process of the call or run ended before the call or run did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["running", "done", "broken_off"]), with = "String")]
     status: Option<&'static str>,
@@ -68,7 +68,7 @@ pub(super) struct Reported {
 struct Listed {
     /// The id of the call.
     call_id: String,
-    /// `running`, `done` or `broken_off`.
+    /// `running`, `done`, or `broken_off` if the guard process of the call ended before the call did.
     status: &'static str,
     /// The directory in which the agent works.
     cd: String,

@@ -31,7 +31,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of simultaneous tool calls that read transcripts or policies.
 const MOST_READING: usize = 4;
-/// The maximum number of simultaneous tool calls that use the queue of batches. Some wait for a minute.
+/// The maximum number of simultaneous tool calls that use the queue of batches or send commands. Some of these calls
+/// wait for up to a minute.
 const MOST_USING_QUEUE: usize = 16;
 
 /// What the handlers of all clients share.
@@ -157,7 +158,7 @@ impl ServerHandler for Server {
 }
 
 impl Server {
-    /// Runs a tool call on a thread that may block, when there is a permit for it.
+    /// Runs a tool call on a thread that may block, as soon as one of the permits is free.
     async fn block<T: Serialize + Send + 'static>(
         &self,
         permits: &Semaphore,
@@ -185,7 +186,7 @@ impl Server {
                 result = &mut answer => return result.unwrap_or_else(|_| broken_off()),
                 () = context.ct.cancelled() => {
                     if !self.ends_with_client {
-                        // The client no longer waits for this answer. It has not asked to cancel the call, so
+                        // The client no longer waits for this answer, but has not asked to cancel the call, so
                         // the call continues.
                         return broken_off();
                     }

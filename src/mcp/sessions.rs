@@ -76,7 +76,7 @@ impl Sessions {
     }
 }
 
-/// Marks a session as in use while it exists.
+/// Marks a session as in use until this value is dropped.
 pub(super) struct SessionPermit {
     sessions: Arc<Sessions>,
     id: String,

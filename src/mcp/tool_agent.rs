@@ -11,14 +11,14 @@ use super::parameters::Parameters;
 use crate::agent_exec::{EventCounts, ExecRequest, ExecResult, Sandbox};
 use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
 
-/// The name of the tool.
+/// The name of the MCP tool that runs the Gemini CLI.
 pub(super) const NAME: &str = "gemini";
 /// The default idle limit, in seconds: how long an agent may be inactive before its run is ended.
 const IDLE: u64 = 300;
 /// The default limit on the total duration of an attempt, in seconds.
 const TOTAL: u64 = 1800;
 
-/// Ask the Gemini CLI, which works in a sandbox.
+/// Give a prompt to the Gemini CLI, which runs in a sandbox.
 #[derive(Debug, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(non_snake_case, reason = "callers know these names")]

@@ -34,8 +34,8 @@ fn object(schema: Schema) -> Arc<JsonObject> {
     Arc::new(schema.as_object().cloned().unwrap_or_default())
 }
 
-/// Rewrites a schema for clients with limited JSON Schema support: every value has one type, and only standard formats
-/// are used. Null is not allowed for optional values; they are left out instead.
+/// Rewrites a schema for clients with limited JSON Schema support: it has one `type` or an `anyOf`, never a list of
+/// types, and no `format`. Null is not allowed for optional values; they are left out instead.
 fn make_portable(schema: &mut Value, is_required: bool) {
     if schema.as_bool() == Some(true) {
         *schema = json!({ "type": "object", "additionalProperties": true });

@@ -1,4 +1,4 @@
-//! Lists the files of a directory that were created or changed since a given time, by comparing their inode change time
+//! Lists the files in a directory that were created or changed since a given time. Compares the inode change time
 //! (ctime), which a process in the sandbox cannot set.
 
 use std::collections::VecDeque;
@@ -30,14 +30,14 @@ pub enum ChangeKind {
     Deleted,
 }
 
-/// The maximum number of directory entries that [`changes`] examines; more would take too long.
+/// The maximum number of directory entries that [`changes`] examines. To examine more would take too long.
 const MOST_ENTRIES: usize = 50_000;
-/// The maximum number of changed files in a result.
+/// The maximum number of changed files that a result lists.
 pub const MOST_CHANGES: usize = 1_000;
 
-/// Returns the files below a directory that changed since a given time, and whether the list is complete.
-/// Skips `.git` and does not follow symbolic links. `is_new` means that guard created the directory just before
-/// `since`, so that older entries in it never count as changes of the run.
+/// Returns the files below a directory that changed since a given time, and true if the list is complete. Skips
+/// `.git` and does not follow symbolic links. `is_new` is true if guard itself created the directory and its files just
+/// before `since`. Then a file that is even slightly older than `since` is not a change of the run.
 pub fn changes(directory: &Path, since: SystemTime, is_new: bool) -> (Vec<Change>, bool) {
     let mut found = Vec::new();
     let mut left = MOST_ENTRIES;
@@ -49,11 +49,11 @@ pub fn changes(directory: &Path, since: SystemTime, is_new: bool) -> (Vec<Change
     (found, complete)
 }
 
-/// Adds the changed files below `root` to `found`, after examining at most `left` entries. Returns false if the
-/// list is incomplete.
+/// Adds the changed files below `root` to `found`, after examining at most `left` entries. Returns false if the list
+/// is incomplete.
 fn scan(root: &Path, since: SystemTime, left: &mut usize, found: &mut Vec<Change>) -> bool {
     let mut complete = true;
-    // Breadth first, so that only one directory is open at a time and entries near the top come first.
+    // Search breadth first, so that only one directory is open at a time, and entries near the top come first.
     let mut directories = VecDeque::from([root.to_path_buf()]);
     while let Some(directory) = directories.pop_front() {
         let Ok(entries) = std::fs::read_dir(&directory) else {

@@ -1,6 +1,6 @@
-//! Counts denials while the transcript is written, for the list of denials in the result.
+//! Collects and counts denials while guard writes the transcript, for the list of denials in the result.
 //!
-//! The list is bounded, but a flood of denials by one rule must never hide a denial by another.
+//! The list has a maximum length, but many denials by one rule must never hide a denial by another.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,13 +9,13 @@ use crate::transcript::Line;
 
 /// The maximum number of distinct denials that a result lists.
 const MOST_DENIALS: usize = 1000;
-/// The maximum number of distinct denials by a single rule in the list, so that a flood of denials by one rule does not
-/// hide those by another.
+/// The maximum number of distinct denials by a single rule in the list, so that many denials by one rule do not hide
+/// those by another.
 const MOST_OF_RULE: usize = 200;
-/// The maximum number of rules whose further denials are counted after the list is full.
+/// The maximum number of rules for which guard counts further denials after the list is full.
 const MOST_RULES: usize = 200;
 
-/// Observes every line of a transcript and collects the denials for the result.
+/// Observes every line that guard writes to a transcript, and collects the denials for the result.
 #[derive(Debug, Clone, Default)]
 pub struct DenialCounter {
     denials: Arc<Mutex<Vec<Denial>>>,
@@ -80,7 +80,7 @@ mod tests {
         tally.see(&Line { event_type: EventType::DenyExec, message, data: &data, json: b"" });
     }
 
-    /// A flood of denials by some rules hides no other rule, and every denial is counted.
+    /// Many denials by some rules must not hide the denials by another rule, and the counter must count every denial.
     #[test]
     fn a_flood_of_refusals_hides_no_rule() {
         let tally = DenialCounter::default();

@@ -62,7 +62,7 @@ string_enum! {
     }
 }
 
-/// Results of other versions of guard stay readable: a kind that this version does not know is
+/// Results of other versions of guard stay readable: a kind that this version does not know becomes
 /// [`ErrorKind::Unrecognized`].
 impl<'de> Deserialize<'de> for ErrorKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

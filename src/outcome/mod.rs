@@ -1,7 +1,7 @@
-//! The structured result of a run: what was denied, which files changed, how it ended.
+//! The structured result of a run: which actions guard denied, which files changed, and how the run ended.
 //!
-//! Callers depend on the result, so fields are only ever added. The result is also the last event of the
-//! transcript, so that readers need not recompute it.
+//! Other programs depend on the result, so new versions of guard only add fields. The result is also the last event
+//! of the transcript, so that readers need not recompute it.
 
 mod changed_files;
 mod denial_counter;

@@ -135,12 +135,12 @@ pub struct Finding {
     /// The kind of finding: `danger.…` is in the files or commits of the run, `repository.…` is a change of the user's
     /// repository during the run, `worktree.…` concerns the worktree itself.
     pub kind: String,
-    /// A one-line description.
+    /// A one-line description of the finding.
     pub message: String,
-    /// The path of the file concerned.
+    /// The path of the file or directory that the finding is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Advice for the reviewer.
+    /// What the reviewer should do about the finding.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead: Option<String>,
 }
@@ -190,7 +190,7 @@ pub struct Enforcement {
     pub verify_exec: bool,
     /// Whether the run had its own mount, PID and IPC namespaces.
     pub namespaces: bool,
-    /// For each boundary of the run, the layers that held it; each of them is sufficient. Older kernels have fewer.
+    /// For each boundary of the run, the layers of the sandbox that enforced it. Each layer is sufficient on its own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held_by: BTreeMap<String, Vec<String>>,
     /// Whether a cgroup limited memory.
@@ -226,7 +226,7 @@ pub struct LimitNotInForce {
 pub struct Denial {
     /// The event type: `deny.exec`, `deny.connect`, …
     pub kind: String,
-    /// A one-line description.
+    /// A one-line description of the denial.
     pub message: String,
     /// The denied command, connection or system call. Empty if the entry only counts further denials by a rule.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -237,7 +237,7 @@ pub struct Denial {
     pub reason: String,
     /// How often the action was denied.
     pub count: u64,
-    /// The options of `guard run` that would have allowed it; absent if no option can.
+    /// The options of `guard run` that would have allowed the action; absent if no option can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_with: Option<String>,
 }

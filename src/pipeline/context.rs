@@ -1,4 +1,5 @@
-//! What every step of a task works with: the task itself, its journal, its repository, its agents and its events.
+//! The context that every step of a task receives: the task itself, its journal, its repository, the executor
+//! of its agents, and the callback for its events.
 
 use std::path::PathBuf;
 
@@ -63,7 +64,7 @@ impl<'r> TaskContext<'r> {
         Self { task, journal, repository, events: Events::new(on_event), task_store, cancel }
     }
 
-    /// Returns the directory that holds the task's own files, in the directory of tasks.
+    /// Returns the task's own directory, which is a subdirectory of the directory where all tasks are stored.
     pub(crate) fn directory(&self) -> PathBuf {
         self.task_store.task_directory(&self.task.id)
     }
@@ -83,7 +84,8 @@ impl<'r> TaskContext<'r> {
         control.wait_while_paused(&self.cancel);
     }
 
-    /// Runs an agent or a command in its sandbox, and reports its events converted by `task_event`.
+    /// Runs an agent or a command in a sandbox. Converts its events with `task_event` and reports them to the
+    /// task's caller.
     pub(crate) fn execute(
         &mut self,
         request: &ExecRequest,
@@ -106,8 +108,11 @@ impl<'r> TaskContext<'r> {
         Ok(self.journal.save_progress(status, reason, &self.task.state)?)
     }
 
-    /// Runs one effect of the current visit: records its intent in the journal, calls `act`, and records the outcome.
-    /// `act` receives the recorded intent, and whether an earlier attempt may already have performed the effect.
+    /// Performs one effect (an action such as an agent call or a commit) in the current visit (execution of a
+    /// step): records its intent, that is its parameters, in the journal, calls `act`, and records the outcome.
+    /// `intent` computes the parameters, unless an earlier attempt recorded them. `act` receives the parameters, and
+    /// whether an earlier attempt may already have performed the effect. If the journal already has an outcome,
+    /// returns that without calling either.
     pub(crate) fn effect<I, O>(
         &mut self,
         step: &str,
@@ -128,7 +133,9 @@ impl<'r> TaskContext<'r> {
         self.effect_at(visit, step, name, &intent, act)
     }
 
-    /// Like [`Self::effect`], but with a visit and an intent given by the caller.
+    /// Performs one effect (an action such as an agent call or a commit) in the given visit (execution of a step):
+    /// records `intent`, the parameters of the effect, in the journal, calls `act`, and records the outcome. If the
+    /// journal already has an outcome, returns that without calling `act`.
     pub(crate) fn effect_at<I, O>(
         &mut self,
         visit: u32,
@@ -152,8 +159,9 @@ impl<'r> TaskContext<'r> {
         Ok(outcome)
     }
 
-    /// Resets the branch and the working tree to the state before an interrupted or failed agent call. Saves what the
-    /// agent did under `refs/guard/`. If `tip` is `None`, the branch stays at its current commit.
+    /// Resets the branch to the commit `tip`, and the working tree to the files of that commit. If `tip` is `None`, the
+    /// branch stays at its current commit. If this discards commits or uncommitted changes, saves them under
+    /// `refs/guard/` first.
     pub(crate) fn restore(&mut self, tip: Option<&str>) -> Result<(), PipelineError> {
         let tree = &self.task.setting.tree;
         tree.dispose_killed_runs(&self.task_store.runs)?;

@@ -71,22 +71,22 @@ pub(crate) fn is_plain(directory: &Path, path: &str) -> bool {
     is_there && directory.join(path).symlink_metadata().is_ok_and(is_plain)
 }
 
-/// True if `path` is a directory that is reached without symbolic links and contains only directories and regular
-/// files, and no git repository.
+/// True if `path` is a directory that is reached without symbolic links, contains only directories and regular files
+/// with one hard link, at most `MOST_VISITED` of them, and contains no git repository.
 pub(crate) fn is_plain_directory(directory: &Path, path: &str) -> bool {
     let is_there = check_parents(directory, &format!("{path}/."), false).unwrap_or(false);
     is_there && contains_only_plain(&directory.join(path), &mut 0)
 }
 
 /// True if a directory contains only directories and regular files with one hard link, and no git repository. `seen`
-/// counts the visited entries.
+/// counts the visited entries, of which there may be at most `MOST_VISITED`.
 fn contains_only_plain(directory: &Path, seen: &mut usize) -> bool {
     let Ok(entries) = fs::read_dir(directory) else { return false };
     for entry in entries {
         *seen += 1;
         let found = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)));
         let Ok((path, found)) = found else { return false };
-        // git ignores the contents of a nested repository, so guard could not see changes there.
+        // git ignores the contents of a nested repository, so guard could not detect changes there.
         let is_repository = path.file_name().is_some_and(|name| name.eq_ignore_ascii_case(".git"));
         let is_plain =
             (found.is_file() && found.nlink() == 1) || (found.is_dir() && contains_only_plain(&path, seen));
@@ -97,8 +97,8 @@ fn contains_only_plain(directory: &Path, seen: &mut usize) -> bool {
     true
 }
 
-/// Makes `path` writable by moving what is in the way to the directory `aside`: any parent that is not a directory, and
-/// anything at `path` itself that is not a regular file.
+/// Makes it possible to write a file at `path`. Moves the first obstacle on the path to the directory `aside`: a
+/// parent that is not a directory, or anything at `path` itself that is not a regular file with one hard link.
 pub(crate) fn clear(directory: &Path, path: &str, aside: &Path) -> io::Result<()> {
     let mut at = directory.to_path_buf();
     let parts: Vec<&str> = path.split('/').collect();

@@ -21,8 +21,8 @@ pub(crate) struct StepSnapshot {
     pub(crate) tip: String,
 }
 
-/// True if the last agent call failed and the runner died before it could record the failure, for example because the
-/// disk was full. If so, adds the usage of the step's calls, which has not been counted yet.
+/// True if an agent call of the current step failed and the runner died before it could record that the step failed,
+/// for example because the disk was full. If so, adds the usage of the step's calls, which has not been counted yet.
 fn died_after_failed_call(context: &mut TaskContext<'_>, status: Status) -> Result<bool, PipelineError> {
     if !matches!(status, Status::Running | Status::Interrupted) {
         return Ok(false);
@@ -58,7 +58,7 @@ pub(crate) fn prepare_resume(context: &mut TaskContext<'_>, status: Status) -> R
         Status::Failed | Status::BudgetExhausted | Status::NeedsHuman if is_merged_by_hand => {
             context.task.state.since = BTreeMap::from([(context.task.state.step.clone(), 1)]);
         }
-        // The user did not merge by hand: the agent tries again.
+        // The user did not merge by hand, so the agent tries again.
         Status::NeedsHuman if is_unsolved && began.is_some() => {
             context.task.state.since = BTreeMap::from([(context.task.state.step.clone(), 1)]);
             context.journal.delete_entries_from(context.task.state.visit, false)?;
@@ -71,7 +71,7 @@ pub(crate) fn prepare_resume(context: &mut TaskContext<'_>, status: Status) -> R
             context.journal.delete_entries_from(visit, false)?;
             context.task.state.warned.clear();
         }
-        // The user has seen the problem: allow one more round.
+        // The user has resumed the task in spite of the problem, so allow one more round.
         Status::NeedsHuman => {
             context.task.state.since = BTreeMap::from([(context.task.state.step.clone(), 1)]);
             context.task.state.said.clear();
@@ -90,8 +90,8 @@ pub(crate) fn prepare_resume(context: &mut TaskContext<'_>, status: Status) -> R
     context.save_progress(Status::Running, "")
 }
 
-/// Returns the task to the state in which `step` last began. Saves later work under `refs/guard/`, and deletes the
-/// journal entries about it.
+/// Returns the task to the state in which `step` last began. Saves later work under `refs/guard/`, and deletes
+/// the journal entries of that work.
 pub(crate) fn retry(context: &mut TaskContext<'_>, step: &str) -> Result<(), PipelineError> {
     let entries = context.journal.entries()?;
     let last = entries.iter().rev().find(|entry| entry.step == step && entry.effect == "visit");

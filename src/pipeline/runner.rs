@@ -30,21 +30,22 @@ pub struct Ending {
     pub status: Status,
     /// Why the task stopped.
     pub reason: String,
-    /// The task's branch.
+    /// The name of the task's branch.
     pub branch: String,
     /// The path of the task's worktree.
     pub worktree: String,
-    /// The commits of the task, oldest first.
+    /// The short ids and subjects of the task's commits, oldest first.
     pub commits: Vec<String>,
     /// The path of each document of the task, by the document's name.
     pub documents: BTreeMap<String, String>,
     /// The resources that the task has used so far.
     pub used: Used,
-    /// Where the branch was delivered, for example the URL of a pull request; `None` if it was not delivered.
+    /// The URL of the branch's pull request or, if the branch stays local, the path of the task's summary; `None` if
+    /// the task has not delivered the branch.
     pub delivered: Option<String>,
 }
 
-/// Runs one task, and holds the task's lock until it is dropped.
+/// Runs one task. Holds the task's lock until the `Runner` is dropped.
 pub struct Runner<'r> {
     context: TaskContext<'r>,
     is_resumed: bool,
@@ -116,8 +117,8 @@ impl<'r> Runner<'r> {
         let repository = repository(&setting)?;
         let task = Task { id: row.id, request: row.request, setting, state };
         let mut context = TaskContext::new(task, journal, repository, task_store, cancel, on_event);
-        // A missing worktree is created again from the branch. A missing branch is an error: it held the
-        // work.
+        // Create a missing worktree again from the branch. A missing branch is an error, because the task's
+        // commits were on it.
         let effect = context.journal.effect_state(0, "worktree")?;
         let was_made = matches!(effect, Some(EffectState::Done(_)));
         if was_made && context.task.setting.tree.tip()?.is_none() {
@@ -226,7 +227,7 @@ impl<'r> Runner<'r> {
         }
     }
 
-    /// Waits while a command pauses the task, and raises the limits that commands have raised.
+    /// Applies the commands of `guard control`: waits while the task is paused, and raises limits as requested.
     fn obey(&mut self, control: &TaskControl) -> Result<(), PipelineError> {
         if control.is_paused() {
             self.context.announce(RUNNER, "Paused. `guard control TASK resume` continues.");

@@ -1,8 +1,9 @@
-//! Reads the user's configuration, `$XDG_CONFIG_HOME/guard/config.toml`: the sources of API keys, the addresses of APIs,
-//! and their prices.
+//! Reads the user's configuration, `$XDG_CONFIG_HOME/guard/config.toml`: API gateways with the sources of their keys,
+//! prices of models, agents, defaults of `guard run`, how long guard keeps its records, and the store of the batch
+//! queue. Also parses the configuration of a project, `.guard/config.toml`, which has only defaults of `guard run`.
 //!
-//! guard never reads it from a project. An author of this file decides which program guard runs outside the sandbox to
-//! get a key, and which server receives the key.
+//! guard accepts settings of gateways only from the user: such a setting decides which program guard runs outside the
+//! sandbox to get a key, and which server receives the key.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,36 +18,37 @@ const LARGEST: u64 = 1 << 20;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// API gateways by name: `gemini`, `openai`, `anthropic`, `github`.
+    /// Settings for API gateways, by the name of the gateway: `gemini`, `openai`, `anthropic`, `github`.
     #[serde(default)]
     pub gateway: BTreeMap<String, GatewayConfig>,
-    /// Prices by model. Each name matches all models that begin with it; the longest match applies.
+    /// The prices of models, by name. Each name matches all models whose names begin with it; the longest match
+    /// applies.
     #[serde(default)]
     pub prices: BTreeMap<String, Price>,
-    /// Agents by name: `claude`, `codex`, `gemini`.
+    /// Settings for agents, by the name of the agent: `claude`, `codex`, `gemini`.
     #[serde(default)]
     pub agent: BTreeMap<String, AgentConfig>,
-    /// The defaults of `guard run`, for options that its command line does not give.
+    /// The defaults of `guard run`, for options that are not on its command line.
     #[serde(default)]
     pub run: RunDefaults,
-    /// How long guard keeps the records of runs. Without it, only `guard runs prune` deletes them.
+    /// How long guard keeps the records of runs. Without this table, only `guard runs prune` deletes them.
     #[serde(default)]
     pub state: StateConfig,
-    /// Where `guard batch` and `guard worker` keep their queue.
+    /// Where `guard batch` and `guard worker` store their queue of tasks.
     #[serde(default)]
     pub batch: BatchConfig,
 }
 
-/// Where batches are queued.
+/// Where guard stores the queue of the tasks of batches.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BatchConfig {
-    /// The database of the queue, `"postgres://…"`. Without it, a file in the state directory.
+    /// The URL of the database that stores the queue, `"postgres://…"`. Default: a file in guard's state directory.
     pub store: Option<String>,
 }
 
-/// Which finished runs guard deletes by itself, with their transcripts. It looks at most once an hour, after a run, and keeps
-/// runs whose worktree or commits exist nowhere else.
+/// Which finished runs guard deletes automatically, with their transcripts. guard checks this at most once an hour,
+/// after a run, and keeps runs whose worktree or commits exist nowhere else.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StateConfig {
@@ -60,15 +62,15 @@ pub struct StateConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunDefaults {
-    /// The policy: a name or a path. A project names a built-in policy, or its own `.guard/policy.toml`.
+    /// The name or the path of the policy. A project can only use a built-in policy or its own `.guard/policy.toml`.
     pub policy: Option<String>,
     /// Network presets, in addition to the policy's: `["rust", "node"]`.
     pub presets: Vec<String>,
     /// Whether runs get the dependencies of your checkout (`node_modules`, virtual environments). Default: `true`.
     pub deps: Option<bool>,
-    /// Untracked files of the checkout that runs get a copy of.
+    /// Untracked files of your checkout that guard copies into the worktree of each run.
     pub copy: Vec<String>,
-    /// Untracked files of the checkout that runs can read, through a link.
+    /// Untracked files of your checkout that guard links into the worktree of each run, read-only.
     pub link: Vec<String>,
     /// The prefix of the branches of runs, such as `task/`.
     pub branch_prefix: Option<String>,
@@ -129,12 +131,12 @@ impl JsonSchema for TimeLimit {
 
 /// A project's configuration, `.guard/config.toml` in its repository.
 ///
-/// guard reads it from the commit that a run starts at, so that an agent cannot change it for itself. It can tighten what
-/// the user allows. What would loosen it needs the user's confirmation.
+/// guard reads it from the commit at which a run starts, so that an agent cannot change its own configuration. The
+/// configuration can restrict what the user allows. Settings that would allow more need the user's confirmation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProjectConfig {
-    /// The defaults of `guard run` in this repository, for options that its command line does not give.
+    /// The defaults of `guard run` in this repository, for options that are not on its command line.
     pub run: RunDefaults,
 }
 
@@ -178,9 +180,10 @@ pub enum LoginUse {
 pub struct GatewayConfig {
     /// The base URL of the API. The agent's usual variable, such as `GOOGLE_GEMINI_BASE_URL`, takes precedence.
     pub upstream: Option<String>,
-    /// The environment variable that holds the key, instead of the usual one.
+    /// The name of the environment variable that contains the key, if it is not the usual one (for example
+    /// `GEMINI_API_KEY`).
     pub key_variable: Option<String>,
-    /// A file that holds the key. Only its owner may read it (mode 600). `~/` is the home directory.
+    /// A file that contains the key. Only its owner may have access to it (mode 600). `~/` is the home directory.
     pub key_file: Option<PathBuf>,
     /// A command that prints the key, as a list of arguments. guard runs it outside the sandbox.
     pub key_command: Option<Vec<String>>,
@@ -194,7 +197,7 @@ pub struct Price {
     pub input: f64,
     /// Price of a million output tokens.
     pub output: f64,
-    /// Price of a million cached input tokens. Without it, they cost as much as other input.
+    /// Price of a million cached input tokens. Default: the price of other input tokens.
     pub cached: Option<f64>,
 }
 
@@ -244,7 +247,7 @@ pub enum ConfigProblem {
 }
 
 impl Config {
-    /// Returns the path of the configuration file, from `XDG_CONFIG_HOME` or `HOME`.
+    /// Returns the path of the configuration file, derived from `XDG_CONFIG_HOME` or `HOME`.
     pub fn place() -> Option<PathBuf> {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let base = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute());

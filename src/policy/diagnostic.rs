@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 
-/// The text of a policy and its origin.
+/// The text of a policy file, and where it comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     /// The name to show: the path the policy was read from, or `builtin:NAME.toml`.
@@ -17,7 +17,7 @@ pub struct Source {
     pub built_in: bool,
 }
 
-/// A position in a source, as line and column.
+/// A line and column in a policy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     /// The name of the source that contains the position.
@@ -54,7 +54,7 @@ pub enum Severity {
     Error,
     /// The policy can be used, but probably does not do what its author intended.
     Warning,
-    /// Information, such as an override that is in force.
+    /// The diagnostic is information, such as an override that is in force.
     Note,
 }
 
@@ -63,7 +63,7 @@ pub enum Severity {
 pub struct Diagnostic {
     /// How serious the problem is.
     pub severity: Severity,
-    /// What is wrong.
+    /// What is wrong, in one sentence.
     pub message: String,
     /// The file that contains the problem.
     pub source: Source,
@@ -91,7 +91,7 @@ impl Diagnostic {
         let text = &*self.source.text;
         let start = floor(text, self.span.start);
         let end = floor(text, self.span.end).max(start);
-        // Show only the first line of a span over several lines.
+        // If the span covers several lines, show only the first.
         let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
         let annotation = AnnotationKind::Primary.span(start..end.min(line_end)).label(self.label.as_str());
         let snippet = Snippet::source(text).path(self.source.name.as_str()).fold(true).annotation(annotation);

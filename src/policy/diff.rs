@@ -7,11 +7,11 @@ use super::model::{
     Sandbox, Toolchains, Worktree,
 };
 
-/// Lists the differences from `a` to `b`: `-` only in `a`, `+` only in `b`, `~` in both but changed. Empty if
-/// they are equal.
+/// Lists the differences between the policies `a` and `b`. A line begins with `-` if its item is only in `a`, with
+/// `+` if it is only in `b`, and with `~` if its value changed. The list is empty if the policies are equal.
 ///
-/// The policy and its sections are destructured without `..`, so that a new field that is not compared here
-/// fails to compile.
+/// The code destructures the policy and its sections without `..`, so that it does not compile if a new field is not
+/// compared here.
 pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
     let Policy {
         name: _,
@@ -87,7 +87,7 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
 /// The differences between two versions of one section, as lines to print.
 #[derive(Default)]
 struct Differences {
-    /// Lines about single values that changed.
+    /// Lines about changed settings that have a single value.
     values: Vec<String>,
     /// Lines about items that were added to or removed from lists.
     items: Vec<String>,
@@ -111,7 +111,7 @@ impl Differences {
         self.items.extend(only_in(right, left, '+'));
     }
 
-    /// Compares named values; `prefix` is prepended to each name.
+    /// Compares named values. Each name in the output begins with `prefix`.
     fn named<V: PartialEq + std::fmt::Display>(
         &mut self,
         prefix: &str,
@@ -228,7 +228,7 @@ impl Filesystem {
         found.list("filesystem.write", write, &other.write);
         match (execute, &other.execute) {
             (Some(left), Some(right)) => found.list("filesystem.execute", left, right),
-            // Only one of the policies restricts `execute`, so there are no two lists to compare.
+            // At most one of the policies restricts `execute`, so there are no two lists to compare.
             _ => found.changed("filesystem.execute", &self.describe_execute(), &other.describe_execute()),
         }
         found

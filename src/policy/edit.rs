@@ -1,5 +1,5 @@
-//! Edits the text of a policy file: adds a rule, or an item to a list of a section. Everything else in the file, comments
-//! included, stays as it is.
+//! Edits the text of a policy file: adds a rule, or an item to a list of a section. Everything else in the file,
+//! comments included, stays unchanged.
 
 use toml::de::{DeTable, DeValue};
 
@@ -80,7 +80,7 @@ pub fn add_to_list(
         edited.push('\n');
         insertions.iter_mut().for_each(|(at, _)| *at = edited.len());
     }
-    // The last first, so that earlier offsets stay valid.
+    // Insert at the highest offset first, so that the lower offsets stay valid.
     insertions.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
     for (at, insertion) in insertions {
         edited.insert_str(at, &insertion);

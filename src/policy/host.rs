@@ -1,16 +1,15 @@
 //! Parses host entries of policies and host names requested by programs.
 //!
 //! An entry is `[raw | METHODS ]host[:ports][/path]`: `example.org`, `*.example.org:443`, `10.0.0.0/8:8000-8100`,
-//! `GET,HEAD mirror.example.org:80/debian/`, `raw git.example.org:22`. A requested host is normalized to
-//! either a name or an address, in one canonical spelling. Text that different programs could interpret
-//! differently is rejected, never guessed at.
+//! `GET,HEAD mirror.example.org:80/debian/`, `raw git.example.org:22`. guard converts a requested host to a name or
+//! an address in one canonical form. It rejects text that different programs could interpret differently.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::ip_classes::{special_class, unmap_ipv4};
 
-/// The maximum length of a name in DNS.
+/// The maximum length of a DNS name, in bytes.
 const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
@@ -122,7 +121,7 @@ impl Host {
         if let Ok(address) = name.parse::<Ipv4Addr>() {
             return Ok(Self::Address(IpAddr::V4(address)));
         }
-        // Resolvers would interpret such a name as a numeric address.
+        // Resolvers would interpret a name whose last label is a number as a numeric address.
         let last = name.rsplit('.').next().unwrap_or_default();
         if last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x") {
             return Err(HostError::Ambiguous);
@@ -132,7 +131,7 @@ impl Host {
 
     /// Parses `host:port` or `[address]:port`. `port` is the default if the text has none.
     pub fn parse_with_port(text: &str, port: Option<u16>) -> Result<(Self, u16), HostError> {
-        // Check this first: the user part may look like a host with a port.
+        // Check for `@` first: the user part may look like a host with a port.
         if text.contains('@') {
             return Err(HostError::UserInfo);
         }
@@ -175,7 +174,7 @@ enum Hosts {
     Name(String),
     /// Every subdomain of this name.
     Below(String),
-    /// A network: an address and the length of its prefix.
+    /// A network: an address and its prefix length.
     Net(IpAddr, u8),
 }
 
@@ -241,7 +240,7 @@ fn in_net(address: IpAddr, net: IpAddr, length: u8) -> bool {
 /// Access to a host, classified by how much of the traffic guard can inspect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostAccess<'a> {
-    /// A connection whose content guard does not see.
+    /// A connection whose content guard cannot inspect, such as TLS.
     Tunnel,
     /// A plain-text HTTP request.
     Request {
@@ -319,8 +318,8 @@ impl HostEntry {
         self.hosts.include(host)
     }
 
-    /// Returns true if the entry names this special-purpose address deliberately. A wide, mostly public network that
-    /// happens to include the address does not count.
+    /// Returns true if the entry names this special-purpose address deliberately. An entry for a wide, mostly public
+    /// network that happens to contain the address does not count.
     pub fn names_special(&self, address: IpAddr, port: u16) -> bool {
         let Hosts::Net(net, length) = &self.hosts else { return false };
         *length >= 8 && special_class(*net).is_some() && self.names(&Host::Address(unmap_ipv4(address)), port)
@@ -330,7 +329,7 @@ impl HostEntry {
     pub fn matches(&self, host: &Host, port: u16, access: HostAccess<'_>) -> bool {
         self.names(host, port)
             && match access {
-                // Methods and paths cannot be enforced on content that guard does not see.
+                // guard cannot enforce methods and paths on a connection whose content it cannot inspect.
                 HostAccess::Tunnel => self.methods.is_empty() && self.path.is_none(),
                 HostAccess::Request { method, path } => {
                     (self.methods.is_empty() || self.methods.iter().any(|known| known == method))
@@ -349,7 +348,7 @@ impl HostEntry {
         self.raw
     }
 
-    /// Returns true if this entry allows everything that another one allows.
+    /// Returns true if this entry allows everything that the entry `other` allows.
     pub fn covers(&self, other: &Self) -> bool {
         let in_one =
             |(from, to): &(u16, u16)| self.ports.iter().any(|(least, most)| least <= from && to <= most);
@@ -368,8 +367,8 @@ impl HostEntry {
     }
 }
 
-/// Returns true if a path lies below a prefix. A path with dot segments or suspicious escapes never does, because
-/// servers resolve them differently.
+/// Returns true if a path is below a prefix. Always false for a path with dot segments or ambiguous percent-escapes,
+/// because servers resolve them differently.
 fn is_below(path: &str, prefix: &str) -> bool {
     let lower = path.to_ascii_lowercase();
     let climbs = path.split(['/', '\\']).any(|part| part == ".." || part == ".")
@@ -596,7 +595,7 @@ mod tests {
                 let _ = Host::parse_with_port(text, Some(1));
                 let _ = HostEntry::parse(text);
                 if let Ok(host) = Host::parse(text) {
-                    // The canonical form parses to itself.
+                    // Parsing the canonical form must return the same host.
                     assert_eq!(Host::parse(&host.to_string()), Ok(host));
                 }
             }

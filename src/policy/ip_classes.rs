@@ -10,8 +10,8 @@ pub fn unmap_ipv4(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Returns the class of a special-purpose address, which no public name should resolve to. `None` for a
-/// public address.
+/// Returns the class of a special-purpose address, to which no public host name should resolve; `None` for a public
+/// address.
 pub fn special_class(address: IpAddr) -> Option<&'static str> {
     match unmap_ipv4(address) {
         IpAddr::V4(v4) => special_v4(v4),
@@ -47,7 +47,7 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
     }
     match words {
         [0, 0, 0, 0, 0, 0, high, low] => embedded(high, low).or(Some("reserved")),
-        // Translation prefixes (NAT64, 6to4): the real target is the embedded IPv4 address.
+        // Addresses with a translation prefix (NAT64, 6to4) lead to the IPv4 address that they contain.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => embedded(high, low),
         [0x64, 0xff9b, ..] => Some("reserved"),
         [0x2002, high, low, ..] => embedded(high, low).or(Some("reserved")),

@@ -1,7 +1,7 @@
 //! The format of a policy file: every key, its kind and its meaning, in one table.
 //!
-//! The parser checks files against the table, and the published JSON Schema is generated from it, so the two cannot
-//! differ. For each section, the `section!` macro also generates the struct that the merge destructures.
+//! The parser checks files against this table, and guard generates the published JSON Schema from it, so the two
+//! always agree. For each section, the `section!` macro also generates the struct that the merge destructures.
 
 use super::parse::{Reader, Table};
 
@@ -9,7 +9,7 @@ use super::parse::{Reader, Table};
 pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// What the key means, in one or two sentences for editors and documentation.
+    /// The description of the key, in one or two sentences, for editors and documentation.
     pub(super) doc: &'static str,
 }
 

@@ -16,7 +16,7 @@ use super::parse::{File, LARGEST_FILE};
 /// The maximum number of policies in a chain of `extends`. A longer chain is an error.
 const LONGEST_CHAIN: usize = 8;
 
-/// The directories to search for a policy by name, before the built-in ones.
+/// The directories in which guard searches for a policy by name, before it uses a built-in policy.
 #[derive(Debug, Clone, Default)]
 pub struct PolicyDirs {
     /// The user's policies: `$XDG_CONFIG_HOME/guard/policies`.
@@ -91,7 +91,7 @@ pub fn load(reference: &str, dirs: &PolicyDirs) -> Result<Policy, PolicyError> {
     load_source(find(reference, dirs, None)?, dirs)
 }
 
-/// Loads a policy from its text, with everything it extends.
+/// Loads a policy from its text, and merges the policies that it extends.
 pub fn load_source(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyError> {
     let (policy, problems) = load_with_problems(source, dirs)?;
     if problems.iter().any(|problem| problem.severity == Severity::Error) {
@@ -102,7 +102,8 @@ pub fn load_source(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyEr
     Ok(policy)
 }
 
-/// Loads a policy and returns all problems. The policy is `None` if a rule could not be parsed.
+/// Loads a policy and returns all problems. The policy is `None` if an extended policy is missing, a file is not
+/// valid TOML, or a rule has an error.
 pub fn load_with_problems(
     source: Source,
     dirs: &PolicyDirs,
@@ -128,7 +129,8 @@ pub fn load_with_problems(
         }
         chain.push((source, file));
     }
-    // Without its parent, merging a chain would report errors that are not real.
+    // If an extended policy is missing, the chain is incomplete, and merging it would report errors that are not
+    // real.
     let is_cut = chain.last().is_some_and(|(_, file)| file.extends.is_some());
     if is_cut || chain.iter().any(|(_, file)| file.is_damaged) {
         return Ok((None, problems));
@@ -140,8 +142,8 @@ pub fn load_with_problems(
     Ok(((!broken).then_some(policy), problems))
 }
 
-/// Adds the text of a policy file to a policy that is already loaded, as if it extended that policy. The policy keeps
-/// its name.
+/// Adds the text of a policy file to a policy that is already loaded, as if the file extended that policy. The name
+/// of the policy stays the same.
 pub fn extend(policy: Policy, source: Source) -> Result<Policy, PolicyError> {
     let (file, mut problems) = parse::read(&source);
     let is_broken = file.is_damaged || file.has_broken_rules;
@@ -154,7 +156,7 @@ pub fn extend(policy: Policy, source: Source) -> Result<Policy, PolicyError> {
     Ok(policy)
 }
 
-/// Finds the policy that `extends` names.
+/// Finds the policy that a policy file names in `extends`.
 fn extended(
     name: &str,
     from: &Source,
@@ -185,16 +187,16 @@ pub fn find(reference: &str, dirs: &PolicyDirs, from: Option<&Source>) -> Result
         };
         return read_file(&path);
     }
-    // A built-in policy extends built-in ones: a user's file of the same name must not change its parent.
+    // A built-in policy extends only built-in policies: a user's file of the same name must not become its parent.
     if let Some(directory) = &dirs.user
         && parse::is_policy_name(reference)
         && from.is_none_or(|from| !from.built_in)
     {
         let path = directory.join(format!("{reference}.toml"));
-        // A user's `strict` may extend the built-in `strict`.
+        // The user's policy `strict` may extend the built-in `strict`.
         let is_asking = from.is_some_and(|from| is_same_file(Path::new(&from.name), &path));
-        // Any error other than "not found" must be reported: an unreadable file must not be replaced by the
-        // built-in policy.
+        // Report any error other than "not found": guard must not use the built-in policy instead of a file that it
+        // cannot read.
         let absent =
             std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
         if !is_asking && !absent {

@@ -1,6 +1,7 @@
 //! Merges a chain of policy files into one policy.
 //!
-//! A file can only tighten what it extends. Loosening is an error unless the file says `override`.
+//! A file can only tighten the policy that it extends. Loosening is an error unless the file marks it as an
+//! `override`.
 
 use super::diagnostic::{Diagnostic, Severity, Source};
 use super::diff::described;
@@ -8,8 +9,8 @@ use super::keys::nearest;
 use super::model::{Action, DefaultAction, Place, Policy, Rule};
 use super::parse::{File, FileRule, Located};
 
-/// Merges the policy files of a chain, which begins with its root. Returns the merged policy and the problems in the
-/// files.
+/// Merges a chain of policy files, which begins with the policy that extends no other. Returns the merged policy and
+/// the problems in the files.
 pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
     let sources: Vec<Source> = chain.iter().map(|(source, _)| source.clone()).collect();
     let mut merger = Merger {
@@ -44,7 +45,7 @@ pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
     (merger.policy, merger.problems)
 }
 
-/// Adds a file to a policy that is already merged, as if the file extended it. The policy keeps its name.
+/// Adds a file to a policy that is already merged, as if the file extended it. The name of the policy stays the same.
 pub(super) fn extend(policy: Policy, source: Source, file: File) -> (Policy, Vec<Diagnostic>) {
     let (name, description, extends) =
         (policy.name.clone(), policy.description.clone(), policy.extends.clone());
@@ -55,13 +56,13 @@ pub(super) fn extend(policy: Policy, source: Source, file: File) -> (Policy, Vec
     (policy, merger.problems)
 }
 
-/// The name of the policy-wide default action in messages. No section's `override` can loosen it.
+/// What messages call the default action of the whole policy. No section's `override` can loosen it.
 const TOP_DEFAULT: &str = "the default action";
 
 pub(super) struct Merger {
     pub(super) policy: Policy,
     problems: Vec<Diagnostic>,
-    /// The position in the chain of the file that is being merged; 0 is the root.
+    /// The position of the current file in the chain; 0 is the file that extends no other.
     pub(super) level: usize,
 }
 
@@ -114,8 +115,8 @@ impl Merger {
         }
     }
 
-    /// Reports a setting that grants more than the extended policy: an error, or a note if it is an explicit
-    /// override.
+    /// Reports a setting that grants more than the extended policy: as an error, or as a note if the file marks it as
+    /// an override.
     pub(super) fn loosened(&mut self, span: std::ops::Range<usize>, what: &str, overrides: bool) {
         let next_step = if what == TOP_DEFAULT {
             "an extending policy can only tighten; allow single programs by rules with `override = true`"
@@ -166,7 +167,7 @@ impl Merger {
                 ),
                 (None, overrides) => {
                     if !rule.lifts.is_empty() {
-                        // `check_lifts` has reported it.
+                        // `check_lifts` has already reported this rule.
                     } else if self.level > 0 && overrides {
                         let message =
                             format!("`{}` can loosen a default action of the extended policy", rule.id.value);
@@ -212,7 +213,8 @@ impl Merger {
         }
     }
 
-    /// Checks that every rule named by `lifts` is a rule of the extended policy, and notes what is lifted.
+    /// Checks that every rule id in `lifts` names a rule of the extended policy, and adds a note for each rule that
+    /// is lifted.
     fn check_lifts(&mut self, rule: &FileRule, inherited: usize) {
         if let (Action::Deny, Some(first)) = (rule.action, rule.lifts.first()) {
             self.problem(
@@ -245,7 +247,8 @@ impl Merger {
         }
     }
 
-    /// Returns true if a rule neither loosens nor tightens: an `allow`, or an `ask` where every default already denies.
+    /// Returns true if a rule without `override` cannot tighten the extended policy: an `allow`, or an `ask` where
+    /// every default denies and no rule allows anything.
     fn changes_nothing(&self, rule: &FileRule) -> bool {
         let defaults = [&self.policy.default_action, &self.policy.git_default_action];
         match rule.action {

@@ -1,8 +1,8 @@
 //! Parses policies: TOML in, [`Policy`] out.
 //!
-//! A policy is found by name or path, merged along its `extends` chain and checked. Every part keeps its
-//! location in the source. The result is either a policy or all problems at once, rendered with carets. This
-//! module never starts a process and never judges a command; `decide` runs the examples.
+//! This module finds a policy by name or path, merges the policies that it extends, and checks the result. Every part
+//! keeps its location in the source. The caller gets either a policy or all problems at once, rendered with carets.
+//! This module never starts a process and never judges a command; `decide` runs the examples.
 #![forbid(unsafe_code)]
 
 /// The path of a project's policy, relative to the root of its repository.

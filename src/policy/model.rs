@@ -1,4 +1,4 @@
-//! The policy as the rest of the program uses it: merged and checked.
+//! The merged and checked policy, as the other modules use it.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::diagnostic::{Diagnostic, Location, Source};
 use super::pattern::{PathPattern, Pattern};
 use crate::command::{Effects, Limits as CommandLimits};
 
-/// What happens to a command, ordered from loose to tight.
+/// The decision about a command, ordered from loose to tight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
@@ -39,16 +39,16 @@ impl Action {
 /// Toolchains that guard can detect in the user's home directory.
 pub const TOOLCHAINS: [&str; 5] = ["rust", "node", "python", "go", "java"];
 
-/// A policy with everything it extends merged in.
+/// A policy, merged with all policies that it extends.
 #[derive(Debug, Clone)]
 pub struct Policy {
     /// The policy's name.
     pub name: String,
-    /// What the policy is for.
+    /// The description of the policy, for users.
     pub description: String,
     /// The names of the policies that this policy extends, nearest first.
     pub extends: Vec<String>,
-    /// The texts from which this policy was merged, the root of the chain first.
+    /// The texts of the policy files from which this policy was merged, beginning with the one that extends no other.
     pub sources: Vec<Source>,
     /// The action for programs that no rule matches.
     pub default_action: DefaultAction,
@@ -57,7 +57,7 @@ pub struct Policy {
     /// The action for git commands that no rule matches, in repositories that the run itself has created in its
     /// private directories.
     pub git_other_action: DefaultAction,
-    /// All rules, those of the root of the chain first.
+    /// All rules. Those of extended policies come before this policy's own.
     pub rules: Vec<Rule>,
     /// The `[filesystem]` section: paths that a run may use.
     pub filesystem: Filesystem,
@@ -69,7 +69,7 @@ pub struct Policy {
     pub limits: Limits,
     /// The `[budget]` section: limits on the use of a model's API.
     pub budget: Budget,
-    /// The `[sandbox]` section: how the sandbox is built.
+    /// The `[sandbox]` section: how guard builds the sandbox.
     pub sandbox: Sandbox,
     /// The `[home]` section: the run's private home directory.
     pub home: Home,
@@ -83,21 +83,21 @@ pub struct Policy {
     pub remarks: Vec<Diagnostic>,
 }
 
-/// A default action and where it was set.
+/// A default action, and which policy file sets it.
 #[derive(Debug, Clone)]
 pub struct DefaultAction {
-    /// The action to take.
+    /// The action for commands that no rule matches.
     pub action: Action,
-    /// Where the action was set; `None` if it is built in.
+    /// Where a policy file sets the action; `None` if the action is guard's built-in default.
     pub place: Option<Place>,
 }
 
-/// A span in one of a policy's sources.
+/// The byte range of a setting or a rule in one of the policy's source files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The index of the source in [`Policy::sources`].
     pub source: usize,
-    /// The byte range in the source.
+    /// The byte range in the text of the source file.
     pub span: Range<usize>,
 }
 
@@ -106,30 +106,33 @@ pub struct Place {
 pub struct Rule {
     /// The id of the rule, which is unique in the policy.
     pub id: String,
-    /// What happens to a command that the rule matches.
+    /// The decision about a command that the rule matches.
     pub action: Action,
-    /// The reason to show to the agent.
+    /// The reason for the rule, which guard shows to the agent.
     pub reason: String,
-    /// What the agent should do instead.
+    /// Advice for the agent on what to do instead of the refused command.
     pub instead: String,
     /// The conditions under which the rule applies.
     pub when: Conditions,
     /// Where the rule is defined.
     pub place: Place,
-    /// Whether the rule may loosen a default: true in the root of a chain, and for overrides.
+    /// Whether the rule may allow what a default action denies. Rules of the first policy in the chain may, and so
+    /// may rules with `override` or `lifts`.
     pub lifts_default: bool,
-    /// Whether the rule replaces a rule, or loosens a default, of the extended policy.
+    /// Whether the policy file marks the rule as an override, which may replace a rule or loosen a default of the
+    /// extended policy.
     pub is_override: bool,
-    /// Ids of rules of the extended policy that do not apply to a command this rule matches.
+    /// The ids of rules, inherited from the policy that this one extends, which guard ignores for the commands that this
+    /// rule matches.
     pub lifts: Vec<String>,
     /// Example commands with the decisions that the policy must make.
     pub examples: Vec<Example>,
 }
 
 impl Rule {
-    /// Returns true if the rule is limited to git in the task's repository, because it matches git verbs, options or
-    /// effects. Rules about programs, files and variables apply in every repository, and so does a rule that names
-    /// `git.other`.
+    /// Returns true if the rule is limited to git in the repository that the run works on, because the rule matches git
+    /// verbs or effects. Rules about programs, files and variables apply in every repository, and so does a rule that
+    /// names `git.other`.
     pub fn is_about_the_task(&self) -> bool {
         let when = &self.when;
         let names_other = when.effects.is_some_and(|effects| effects.intersects(Effects::GIT_OTHER));
@@ -143,7 +146,7 @@ impl Rule {
 /// A test of a rule: a command, and the decision that the policy must make about it.
 #[derive(Debug, Clone)]
 pub struct Example {
-    /// The decision that the policy must make.
+    /// The decision that the policy must make about the example command.
     pub action: Action,
     /// The command about which the policy must decide.
     pub command: ExampleCommand,
@@ -160,47 +163,48 @@ pub enum ExampleCommand {
     Argv(Vec<String>),
 }
 
-/// The conditions of a rule. All that are given must hold.
+/// The conditions of a rule. The rule matches if all of them hold; an empty list sets no condition.
 #[derive(Debug, Clone, Default)]
 pub struct Conditions {
-    /// Matches any of these program names or paths.
+    /// The condition holds if the program's name or path matches one of these patterns.
     pub programs: Vec<Pattern>,
-    /// Matches any of these git verbs, each optionally followed by a space and a subcommand.
+    /// The condition holds if the git verb, or the verb with a space and its subcommand, matches one of these patterns.
     pub verbs: Vec<Pattern>,
-    /// Matches the first argument that is not an option.
+    /// The condition holds if the first argument that is not an option matches one of these patterns.
     pub subcommands: Vec<Pattern>,
-    /// Matches if any of these options is given.
+    /// The condition holds if any of these options is given.
     pub flags: Vec<String>,
-    /// Matches if none of these options is given.
+    /// The condition holds if none of these options is given.
     pub unless_flags: Vec<String>,
-    /// Matches if any argument of the command matches one of these patterns.
+    /// The condition holds if any argument of the command matches one of these patterns.
     pub args: Vec<Pattern>,
-    /// Matches if no argument of the command matches any of these patterns.
+    /// The condition holds if no argument of the command matches any of these patterns.
     pub unless_args: Vec<Pattern>,
-    /// Matches if any path that the command is known to use matches one of these patterns.
+    /// The condition holds if any path that the command is known to use matches one of these patterns.
     pub paths: Vec<PathPattern>,
-    /// Does not match if every path that the command is known to use matches one of these patterns.
+    /// The condition fails if all paths that the command is known to use match one of these patterns.
     pub unless_paths: Vec<PathPattern>,
-    /// Which kind of access to a path counts for the conditions on paths.
+    /// Whether the conditions on paths consider reads, writes, or both.
     pub access: PathAccess,
-    /// Matches if the command has any of these effects.
+    /// The condition holds if the command has any of these effects.
     pub effects: Option<Effects>,
-    /// Matches if the command has no effects other than these.
+    /// The condition holds if the command has no effects other than these.
     pub only_effects: Option<Effects>,
-    /// Matches if any variable that is set only for the command matches one of these patterns.
+    /// The condition holds if the name of any environment variable that is set for this command alone, as in
+    /// `NAME=value git …`, matches one of these patterns.
     pub variables: Vec<Pattern>,
-    /// Matches if any git ref that the command would change matches one of these patterns.
+    /// The condition holds if any git ref that the command would change matches one of these patterns.
     pub refs: Vec<Pattern>,
 }
 
 /// The kind of path access that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PathAccess {
-    /// Only read access.
+    /// The conditions on paths consider only read access.
     Read,
-    /// Only write access.
+    /// The conditions on paths consider only write access.
     Write,
-    /// Read and write access.
+    /// The conditions on paths consider read and write access.
     #[default]
     Any,
 }
@@ -234,13 +238,13 @@ impl Filesystem {
 pub struct Network {
     /// Entries for allowed hosts, see [`HostEntry`](super::HostEntry).
     pub allow: Vec<String>,
-    /// Entries for denied hosts, which take precedence over `allow`.
+    /// Entries for denied hosts. A host that matches both lists is denied.
     pub deny: Vec<String>,
-    /// The names of network presets, which open hosts and gateways.
+    /// The names of network presets, which allow hosts and gateways.
     pub presets: Vec<String>,
-    /// Fixed addresses for host names.
+    /// Host names that guard resolves to fixed addresses.
     pub resolve: Vec<(String, std::net::IpAddr)>,
-    /// Whether the run may use its own servers on loopback.
+    /// Whether programs of the run may connect to servers that the run itself started on loopback.
     pub loopback: bool,
     /// Loopback ports that the run's servers may listen on even without `loopback`.
     pub listen: Vec<u16>,
@@ -264,7 +268,7 @@ pub struct Environment {
     pub pass: Vec<String>,
     /// Variables set to fixed values.
     pub set: Vec<(String, String)>,
-    /// Variables whose values are never recorded.
+    /// The variables whose values guard never writes to the transcript.
     pub redact: Vec<String>,
 }
 
@@ -282,12 +286,12 @@ impl Limits {
     }
 }
 
-/// How the sandbox is built.
+/// How guard builds the sandbox of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Sandbox {
     /// Whether the run gets private namespaces.
     pub namespaces: Namespaces,
-    /// Whether guard traces programs and judges each one again at its exec stop.
+    /// Whether the supervisor stops each program after the kernel has loaded it (the exec stop), and judges it again.
     pub verify_exec: bool,
 }
 
@@ -337,7 +341,7 @@ pub struct Home {
 pub struct Toolchains {
     /// The toolchains to detect: names from [`TOOLCHAINS`].
     pub detect: Vec<String>,
-    /// Which package caches the run sees.
+    /// Which package caches the run can use.
     pub caches: Caches,
 }
 
@@ -347,11 +351,11 @@ impl Default for Toolchains {
     }
 }
 
-/// Which package caches a run sees, ordered from loose to tight.
+/// Which package caches a run can use, ordered from loose to tight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Caches {
-    /// The user's caches, read-only, under a writable layer that is private to the run.
+    /// The user's caches, read-only, with a writable overlay that is private to the run.
     Shared,
     /// Caches that are private to the run and empty at the start.
     Private,
@@ -375,11 +379,11 @@ impl Caches {
 /// Settings of the worktree that a run works in.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Worktree {
-    /// The directory in which guard creates the worktrees of runs.
+    /// The directory in which guard creates the worktrees of runs; `None` means the default directory.
     pub root: Option<String>,
-    /// Untracked paths that are copied into the worktree.
+    /// Untracked paths that guard copies into the worktree.
     pub copy: Vec<String>,
-    /// Untracked paths that the run can read through a link.
+    /// Untracked paths that the run can read through a symbolic link in the worktree.
     pub link_readonly: Vec<String>,
 }
 
@@ -390,13 +394,13 @@ pub struct Git {
     pub branch_prefix: String,
     /// Trailers to add to commit messages.
     pub trailers: Vec<String>,
-    /// Whether commits are signed.
+    /// Whether git signs the commits of a run.
     pub sign: bool,
-    /// The name and email address of the committer; the user's own if absent.
+    /// The name and email address with which git commits in a run; the user's own if absent.
     pub identity: Option<(String, String)>,
-    /// Whether the user's git hooks run.
+    /// Whether git runs the user's hooks for the commits of a run.
     pub hooks: bool,
-    /// The maximum amount of data to receive from a run, in MiB.
+    /// The maximum amount of data that guard receives from a run's private repository, in MiB.
     pub receive_mib: i64,
 }
 
@@ -426,7 +430,7 @@ impl Budget {
 }
 
 impl Policy {
-    /// Returns the limits for analysing a command under this policy.
+    /// Returns the limits on the analysis of a command, such as the maximum length of shell text, from this policy.
     pub fn command_limits(&self) -> CommandLimits {
         let defaults = CommandLimits::default();
         let limit = |key: &str, default: usize| {
@@ -444,7 +448,8 @@ impl Policy {
         self.sources[place.source].locate(place.span.start)
     }
 
-    /// Returns the index in [`Policy::sources`] of this policy's own text, as opposed to the texts it extends.
+    /// Returns the index in [`Policy::sources`] of this policy's own text, which is not inherited from an extended
+    /// policy.
     pub fn own_source(&self) -> usize {
         self.sources.len() - 1
     }

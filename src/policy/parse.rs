@@ -18,10 +18,10 @@ use super::pattern::{PathPattern, Pattern};
 use super::value_parsers::KeyValue;
 use crate::command::{CLASSES, Effects, is_known_verb, known_verbs};
 
-/// The placeholders allowed in paths as `{…}`.
+/// The names of the placeholders that paths in a policy may contain, such as `{worktree}`.
 const PLACEHOLDERS: [&str; 6] = ["worktree", "home", "tmp", "system", "toolchains", "artifact"];
 
-/// The maximum number of rules in a file. More rules would make every judgement slow, and could not be reviewed.
+/// The maximum number of rules in a file. More rules would make every decision slow, and nobody could review them.
 const MOST_RULES: usize = 1000;
 
 /// The maximum size of a policy file, in bytes. A larger file is rejected.
@@ -52,7 +52,7 @@ pub(super) struct File {
     pub(super) worktree: WorktreeSection,
     pub(super) git: GitSection,
     pub(super) rules: Vec<FileRule>,
-    /// Whether a rule has an error in its conditions or its action, so that the examples cannot be judged.
+    /// Whether a rule has an error in its conditions or its action. guard then does not judge the examples.
     pub(super) has_broken_rules: bool,
     /// Whether the text is not valid TOML.
     pub(super) is_damaged: bool,
@@ -91,7 +91,7 @@ pub(super) fn read(source: &Source) -> (File, Vec<Diagnostic>) {
     }
     reader.policy(table.get_ref(), &mut file);
     if file.is_damaged {
-        // Damaged TOML may hide keys that then seem to be missing, so do not report those.
+        // Invalid TOML may hide keys that then seem to be missing, so do not report missing keys.
         let mut index = 0..;
         let absences = reader.absences;
         reader.problems.retain(|_| index.next().is_some_and(|index| !absences.contains(&index)));
@@ -177,7 +177,7 @@ impl Reader<'_> {
         self.unique_ids(&file.rules);
     }
 
-    /// Reports an error about a missing key, and adds its index to `absences`.
+    /// Reports an error about a missing key, and adds the index of that error to `absences`.
     fn absent(&mut self, span: Range<usize>, message: String, label: &str, help: Option<String>) {
         self.absences.push(self.problems.len());
         self.error(span, message, label, help);
@@ -236,7 +236,7 @@ impl Reader<'_> {
         find(table, "override").and_then(|value| self.flag(value)).is_some_and(|flag| flag.value)
     }
 
-    /// Reports list entries of a section that are invalid or could never match.
+    /// Reports an entry of a section's list that is invalid or could never match.
     fn check_grant(&mut self, section: &str, key: &str, item: &Located<String>) {
         let text = item.value.as_str();
         let problem = match (section, key) {
@@ -438,8 +438,8 @@ impl Reader<'_> {
         when
     }
 
-    /// Parses the patterns of a condition. An empty list or pattern would match everything or nothing, which
-    /// is never intended.
+    /// Parses the patterns of a condition. Reports an empty list or an empty pattern as an error, because it could be
+    /// read as matching everything or nothing. Only conditions on arguments may have empty patterns.
     fn condition(&mut self, table: &Table<'_>, key: &'static str) -> Vec<Located<String>> {
         let Some(value) = find(table, key) else { return Vec::new() };
         let Some(texts) = self.texts(value) else { return Vec::new() };
@@ -487,7 +487,7 @@ impl Reader<'_> {
         for text in self.condition(table, "verb") {
             let verb = text.value.split(' ').next().unwrap_or_default();
             let is_plain = |text: &str| !text.contains(['*', '?', '[', '{']);
-            // The option table does not list the subcommands of these two verbs.
+            // guard's table of git options does not list the subcommands of these two verbs.
             let open = matches!(verb, "bisect" | "maintenance");
             if verb == "git" {
                 let help = format!("write `{}`", text.value.trim_start_matches("git").trim_start());
@@ -607,8 +607,8 @@ fn is_inside_the_worktree(text: &str) -> bool {
     text.trim_end_matches('/').split('/').all(plain)
 }
 
-/// Returns true if a text is `~/` followed by the path of one file. Patterns are not accepted, because they could match
-/// files that the user has not reviewed.
+/// Returns true if a text is `~/` followed by the path of one file. Wildcards are not accepted, because they could
+/// match files that the user has not reviewed.
 fn is_file_of_the_home(text: &str) -> bool {
     let is_name = |part: &str| !matches!(part, "" | "." | "..");
     let fits = |byte: u8| !byte.is_ascii_control() && !b"*?[]{}".contains(&byte);

@@ -1,10 +1,10 @@
-//! Patterns of policy rules, matched against bytes.
+//! The patterns in policy rules, which are matched against bytes because arguments and paths need not be UTF-8.
 //!
-//! Non-ASCII text matches literally and by `*`; `?` and `[…]` match single bytes.
+//! Non-ASCII text in a pattern matches only itself, and `*` matches any bytes; `?` and `[…]` match single bytes.
 //!
-//! Nearly all patterns consist of literal text and stars, which are matched without a regular expression. The
-//! others use `globset` and are compiled on first use, so that loading a policy does not pay for rules that
-//! are never evaluated.
+//! Nearly all patterns consist of literal text and stars, and are matched without a regular expression. guard
+//! compiles the others with `globset` on first use, so that loading a policy takes no time for rules that are never
+//! evaluated.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +26,7 @@ enum Form {
     Any,
     Prefix(usize),
     Suffix(usize),
-    /// Pieces of literal text with several stars between or around them.
+    /// Literal pieces of text with several stars between or around them.
     Stars,
     Glob(Box<Lazy>),
 }
@@ -37,8 +37,8 @@ struct Lazy {
     matcher: OnceLock<GlobMatcher>,
 }
 
-/// The maximum length of a pattern. Longer patterns, and those with more than `MOST_BRACES` groups of alternatives, are
-/// rejected: compiling them could fail or take long.
+/// The maximum length of a pattern that guard compiles with `globset`. guard rejects longer ones, and those with more
+/// than `MOST_BRACES` groups of alternatives, because compiling them could fail or take long.
 const LONGEST_PATTERN: usize = 256;
 const MOST_BRACES: usize = 4;
 
@@ -135,8 +135,8 @@ impl Pattern {
     }
 }
 
-/// Returns true if a word consists of the pattern's pieces in order, with any text at the stars. Taking the first place
-/// where a piece fits is always sufficient, because only the last piece is anchored to the end.
+/// Returns true if a word consists of the pattern's pieces in order, with any text at the stars. It is enough to try
+/// the first position at which each piece fits, because only the last piece is anchored to the end.
 fn matches_stars(pattern: &[u8], word: &[u8]) -> bool {
     let mut pieces = pattern.split(|&byte| byte == b'*');
     let first = pieces.next().unwrap_or_default();

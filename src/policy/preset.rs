@@ -1,7 +1,7 @@
 //! Network presets and gateways: the types for the files in `policies/network` and `policies/gateways`.
 //!
-//! A preset names hosts and gateways that a policy can enable together. A gateway describes which requests to
-//! one API pass and how guard adds the key.
+//! A preset lists hosts and gateways that a policy can enable together. A gateway file says which requests to one API
+//! guard forwards, and how guard adds the API key.
 
 use serde::Deserialize;
 
@@ -9,15 +9,15 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preset {
-    /// What the preset is for.
+    /// The description of the preset, for users.
     pub description: String,
     /// Hosts that the preset makes reachable through the proxy.
     #[serde(default)]
     pub allow: Vec<PresetHost>,
-    /// Tools of the user whose own configuration names further hosts to allow.
+    /// Tools of the user, such as a package manager, whose own configuration names further hosts to allow.
     #[serde(default)]
     pub tool: Vec<PresetName>,
-    /// Gateways that the preset opens.
+    /// Gateways that the preset makes available to the run.
     #[serde(default)]
     pub gateway: Vec<PresetName>,
 }
@@ -28,7 +28,7 @@ pub struct Preset {
 pub struct PresetHost {
     /// The entry, in the syntax of `[network] allow`.
     pub entry: String,
-    /// Why the host is needed.
+    /// Why the preset needs the host.
     pub reason: String,
 }
 
@@ -42,7 +42,7 @@ pub struct PresetName {
     pub reason: String,
 }
 
-/// A gateway to one API: which requests pass, what guard adds to them outside the sandbox, and how it refuses
+/// A gateway to one API: which requests guard forwards, what it adds to them outside the sandbox, and how it refuses
 /// the others.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -51,10 +51,12 @@ pub struct Gateway {
     pub description: String,
     /// The base URL of the API.
     pub upstream: String,
-    /// Environment variables in which the user may set another base URL. The agent gets the gateway's address in them.
+    /// Environment variables in which the user may set another base URL. For the agent, guard sets them to the
+    /// gateway's address.
     #[serde(default)]
     pub upstream_variables: Vec<String>,
-    /// Environment variables in which the user may set the key. The agent gets a placeholder in the first of them.
+    /// Environment variables in which the user may set the API key. For the agent, guard sets the first of them to a
+    /// placeholder.
     #[serde(default)]
     pub key_variables: Vec<String>,
     /// The name of the request header that carries the key.
@@ -75,7 +77,7 @@ pub struct Gateway {
     /// URL prefixes that git replaces with the gateway's address (`insteadOf`).
     #[serde(default)]
     pub git_instead_of: Vec<String>,
-    /// The groups of requests that pass the gateway.
+    /// The groups of requests that guard forwards.
     pub call: Vec<Call>,
     /// Where the API's responses report the tokens used.
     #[serde(default)]
@@ -87,7 +89,7 @@ pub struct Gateway {
     pub refusal: Refusals,
 }
 
-/// A group of requests that pass a gateway.
+/// A group of requests that a gateway forwards.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Call {
@@ -95,16 +97,16 @@ pub struct Call {
     pub methods: Vec<String>,
     /// The path patterns; `*` matches any text without a slash.
     pub paths: Vec<String>,
-    /// The complete query that a request must have, if only that query passes.
+    /// The complete query that a request must have; `None` if the gateway requires no particular query.
     pub query: Option<String>,
     /// Whether the request uses tokens and counts against the budget.
     #[serde(default)]
     pub counts: bool,
-    /// Why the request passes.
+    /// Why guard forwards these requests.
     pub reason: String,
 }
 
-/// Something that a request's JSON must not contain.
+/// Keys that the JSON body of a request must not contain.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Forbid {
@@ -117,29 +119,30 @@ pub struct Forbid {
     pub reason: String,
 }
 
-/// The tools that a request may offer to the model. The API itself runs some tools and could be made to fetch
-/// URLs of the agent's choice. Therefore every kind that is not known to be harmless is refused.
+/// The tools that a request may offer to the model. The API's servers run some tools themselves, and such a tool
+/// could fetch URLs that the agent chose. guard therefore refuses every kind of tool that is not known to be
+/// harmless.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolRules {
-    /// The key of the request body that holds the tools.
+    /// The key of the request body that contains the tools.
     pub key: String,
-    /// Lists in the request body whose items can also hold tools, under the same key.
+    /// Keys of lists in the request body whose items can also contain tools, under the same key.
     #[serde(default)]
     pub item_lists: Vec<String>,
-    /// The key of a tool that holds its kind. If absent, every key of a tool is a kind.
+    /// The JSON key in a tool whose value is the tool's kind. If absent, every key of the tool counts as a kind.
     pub kind_key: Option<String>,
-    /// Whether a tool without a kind passes: it is one of the agent's own.
+    /// Whether guard forwards tools without a kind, which the agent itself runs.
     #[serde(default)]
     pub without_kind: bool,
-    /// The allowed kinds; a trailing `*` matches any text.
+    /// The kinds of tools that a request may contain; a trailing `*` matches any text.
     pub allow: Vec<String>,
-    /// The reason to give when a tool of another kind is refused.
+    /// The reason that guard gives when it refuses a tool of another kind.
     pub reason: String,
 }
 
 impl ToolRules {
-    /// Returns true if tools of this kind pass.
+    /// Returns true if a request may offer tools of this kind.
     pub fn allows(&self, kind: &str) -> bool {
         self.allow.iter().any(|known| match known.strip_suffix('*') {
             Some(beginning) => kind.starts_with(beginning),
@@ -148,7 +151,8 @@ impl ToolRules {
     }
 }
 
-/// Where a response reports the tokens used: paths of keys separated by dots, alternatives separated by `|`.
+/// Where a response reports the number of tokens used. Each entry is a path of JSON keys separated by dots; `|`
+/// separates alternatives.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UsagePlaces {
@@ -161,7 +165,8 @@ pub struct UsagePlaces {
     /// Where the number of cached input tokens is. Cached tokens cost less.
     #[serde(default)]
     pub cached: Vec<String>,
-    /// Where a response names the pages that the API itself searched. Lists on the way are searched item by item.
+    /// Where a response lists the web pages that the API itself searched. If a path leads to a list, guard inspects
+    /// each of its items.
     #[serde(default)]
     pub sources: Vec<String>,
 }
@@ -170,9 +175,9 @@ pub struct UsagePlaces {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelPlace {
-    /// The model follows this text in the URL path, up to the last colon.
+    /// The text in the URL path after which the model's name begins. The name ends before the last colon.
     pub path_after: Option<String>,
-    /// The key of the request body that holds the model.
+    /// The key of the request body that contains the model's name.
     pub body_key: Option<String>,
 }
 
@@ -190,7 +195,7 @@ pub struct Refusals {
     pub unavailable: Answer,
 }
 
-/// One refusal response.
+/// One response with which a gateway refuses requests.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Answer {
@@ -231,12 +236,13 @@ pub const GATEWAYS: [(&str, &str); 4] = [
     ("github", include_str!("../../policies/gateways/github.toml")),
 ];
 
-/// All variables that hold API keys. Guard removes them from its environment before it does anything else.
+/// All environment variables that contain API keys. guard removes them from its own environment before it does
+/// anything else.
 pub const KEY_VARIABLES: [&str; 5] =
     ["GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "CODEX_API_KEY", "ANTHROPIC_API_KEY"];
 
-/// Returns the usual key variables of a gateway, the same as in its file, so that a gateway without a key need not be
-/// parsed. `None` if no gateway has this name.
+/// Returns the usual key variables of a gateway, without parsing the gateway's file, which contains the same list.
+/// `None` if no gateway has this name.
 pub fn key_variables(gateway: &str) -> Option<&'static [&'static str]> {
     match gateway {
         "gemini" => Some(&["GEMINI_API_KEY", "GOOGLE_API_KEY"]),

@@ -1,8 +1,8 @@
 //! Merges the sections of a policy file into the policy it extends.
 //!
-//! Grants can be removed but not added; limits and switches can be tightened but not loosened. A violation is
-//! an error, or a note if the section says `override`. Every `tighten` destructures its section without `..`,
-//! so that a key added to the format but not merged here fails to compile.
+//! A policy file can remove grants but not add them, and can tighten limits and switches but not loosen them. A
+//! violation is an error, or a note if the section contains `override`. Every `tighten` destructures its section
+//! without `..`, so that the code does not compile if a key of the format is not merged here.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ impl FilesystemSection {
     fn tighten(&self, merger: &mut Merger) {
         let Self { read, write, execute, overrides } = self;
         let mut files = std::mem::take(&mut merger.policy.filesystem);
-        // What programs could be executed from so far, even if no file stated it explicitly.
+        // The paths from which the extended policy allows execution, even if no file lists them under `execute`.
         let mut executable: Vec<String> = files.executable().into_iter().map(str::to_string).collect();
         merger.grants("read", read.as_ref(), &mut files.read, *overrides);
         merger.grants("write", write.as_ref(), &mut files.write, *overrides);
@@ -60,7 +60,7 @@ impl NetworkSection {
             network.listen = ports.iter().filter_map(|port| port.parse().ok()).collect();
         }
         if let Some(list) = deny {
-            // Denials accumulate: a child cannot remove one.
+            // Denied hosts accumulate: an extending policy cannot remove one.
             let more = list.value.iter().map(|item| item.value.clone());
             network.deny.extend(more.filter(|item| !network.deny.contains(item)).collect::<Vec<_>>());
         }
@@ -81,7 +81,7 @@ impl EnvironmentSection {
         let mut environment = std::mem::take(&mut merger.policy.environment);
         merger.grants("pass", pass.as_ref(), &mut environment.pass, *overrides);
         if let Some(list) = redact {
-            // Redactions accumulate: a child cannot remove one.
+            // Redacted variables accumulate: an extending policy cannot remove one.
             environment.redact.extend(list.value.iter().map(|item| item.value.clone()));
         }
         for (name, value) in set.iter().flatten() {
@@ -117,7 +117,7 @@ impl LimitsSection {
         } = self;
         let defaults = CommandLimits::default();
         let size = |size: usize| i64::try_from(size).ok();
-        // Each key with its effective value when it is unset, if guard has a built-in limit.
+        // Each key with the limit that applies if no policy sets the key, if guard has a built-in limit.
         let keys = [
             ("idle_seconds", idle_seconds, None),
             ("total_seconds", total_seconds, None),
@@ -214,7 +214,7 @@ impl WorktreeSection {
         let mut worktree = std::mem::take(&mut merger.policy.worktree);
         merger.grants("copy", copy.as_ref(), &mut worktree.copy, *overrides);
         merger.grants("link_readonly", link_readonly.as_ref(), &mut worktree.link_readonly, *overrides);
-        // The location of a worktree grants nothing.
+        // The root directory of worktrees grants nothing, so any file may change it.
         if let Some(text) = root {
             worktree.root = Some(text.value.clone());
         }
@@ -225,7 +225,7 @@ impl WorktreeSection {
 impl GitSection {
     fn tighten(&self, merger: &mut Merger) {
         let Self {
-            // Merged together with the default action of the whole policy.
+            // The default action is merged together with the default action of the whole policy.
             default_action: _,
             other_action,
             branch_prefix,
@@ -341,8 +341,8 @@ impl Merger {
         *current = list.value.iter().map(|item| item.value.clone()).collect();
     }
 
-    /// Merges a fixed address for a name. A new or different address counts as loosening, because it decides
-    /// which host is reached.
+    /// Merges a fixed address for a host name. A new or different address counts as loosening, because it determines
+    /// which host the run reaches.
     fn pin(
         &mut self,
         name: &Located<String>,
@@ -365,8 +365,8 @@ impl Merger {
         pins.push((host, address));
     }
 
-    /// Merges a list of grants: an extending policy may remove some but not add any. Returns whether the
-    /// section has the list.
+    /// Merges a list of grants: an extending policy may remove some but not add any. Returns true if the section
+    /// contains the list.
     fn grants(
         &mut self,
         key: &str,
@@ -393,7 +393,7 @@ fn set_limit(limits: &mut Limits, key: &'static str, value: i64) {
     }
 }
 
-/// Returns true if one grant includes another: the same text, a parent directory, or a wider name.
+/// Returns true if one grant includes another: an equal text, a parent directory, or a name that ends in `*`.
 fn covers(wide: &str, narrow: &str) -> bool {
     if wide == narrow {
         return true;

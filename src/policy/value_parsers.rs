@@ -10,8 +10,8 @@ use super::keys::{Field, Kind, nearest};
 use super::model::Action;
 use super::parse::{Located, Reader, Table};
 
-/// A value type that a key of a section can hold. The key's kind in the format table determines the type. A
-/// kind that does not fit the type parses as `None`.
+/// A Rust type for the value of a key. The key's kind in the format table determines the type; `read` returns `None`
+/// for a kind that does not fit the type.
 pub(super) trait KeyValue: Sized {
     fn read(reader: &mut Reader<'_>, kind: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self>;
 
@@ -173,7 +173,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Parses an amount of money into millionths.
+    /// Parses an amount of money, and returns it in millionths.
     pub(super) fn amount(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Located<i64>> {
         let number = match value.get_ref() {
             DeValue::Integer(number) => {
@@ -215,7 +215,7 @@ impl Reader<'_> {
         Some(Located { value: action, span: text.span })
     }
 
-    /// Parses one of several keywords.
+    /// Parses a string that must be one of the given keywords.
     pub(super) fn choice(
         &mut self,
         value: &Spanned<DeValue<'_>>,

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::command::Request;
 use crate::policy::Action;
 
-/// A parsed file of cases.
+/// A parsed corpus file: commands, each with the decision that a policy is expected to make.
 #[derive(Debug, Clone)]
 pub struct Corpus {
     /// The name of the corpus file, as given by the caller.

@@ -1,8 +1,8 @@
 //! Audits policies: runs lists of commands (corpora) through them and reports the decisions as a table, as CI reports,
 //! or as a difference from a committed snapshot.
 //!
-//! An audit lets a policy change be reviewed like code: audit the commands that matter, and read what changed in the
-//! decisions. The result must not depend on the machine on which the audit runs.
+//! With an audit, people can review a policy change like code: they audit the commands that matter, and read which
+//! decisions changed. The result must not depend on the machine on which the audit runs.
 #![forbid(unsafe_code)]
 
 mod corpus;
@@ -40,7 +40,7 @@ pub struct Row {
     pub text: String,
     /// The decision that the case's label expects, with the index of the policy that the label refers to.
     pub expected: Option<(usize, Action)>,
-    /// The answer of each policy, in the order of [`Audit::policies`].
+    /// The decision of each policy, in the order of [`Audit::policies`].
     pub verdicts: Vec<Answer>,
 }
 
@@ -49,15 +49,15 @@ pub struct Row {
 pub struct Answer {
     /// Whether the policy allows or denies the command, or asks the user.
     pub action: Action,
-    /// The rule that caused the decision.
+    /// The id of the rule that caused the decision.
     pub rule: String,
-    /// The reason that the rule gives, for reports.
+    /// The reason that the rule gives.
     pub reason: String,
 }
 
 impl Row {
-    /// Returns the answer that contradicts the case's label, if there is one, with the policy's index and the expected
-    /// decision.
+    /// Returns the policy's decision if it contradicts the case's label, with the index of the policy and the
+    /// expected decision.
     pub fn contradiction(&self) -> Option<(usize, Action, &Answer)> {
         let (policy, label) = self.expected?;
         let answer = self.verdicts.get(policy)?;
@@ -65,7 +65,7 @@ impl Row {
     }
 }
 
-/// Runs every case through every policy. Each command is judged as if it ran in a working tree, with an unknown home
+/// Runs every case through every policy. guard judges each command as if it ran in a worktree, with an unknown home
 /// directory and environment, so that the result is the same on every machine.
 pub fn run(policies: &[Policy], corpora: &[Corpus]) -> Audit {
     let context = Context { cwd: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };

@@ -1,4 +1,5 @@
-//! Compares a committed audit table (the snapshot) with the current table, and lists the commands whose answer changed.
+//! Compares a committed audit table (the snapshot) with the current table, and lists the commands about which the
+//! decision of a policy changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The trait that every agent implements, and the stream of updates that it returns.
+//! The trait that every research agent implements, and the stream of updates that it returns.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,35 +16,36 @@ use super::update::AgentUpdate;
 /// run, and ends every process that the run started.
 pub type UpdateStream = Pin<Box<dyn Stream<Item = Result<AgentUpdate, AgentError>> + Send>>;
 
-/// What all agents share. Settings of one kind of agent belong to its constructor.
+/// The context that every research agent receives. It contains no settings for a particular kind of agent: the
+/// constructor of the agent takes those.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct AgentContext {
-    /// The client for the model.
+    /// The client that sends requests to the model.
     pub llm: Arc<LlmClient>,
 }
 
 impl AgentContext {
-    /// A context with this client.
+    /// Creates a context with this client.
     pub fn new(llm: Arc<LlmClient>) -> Self {
         Self { llm }
     }
 }
 
-/// An agent: answers a query, and reports what it does while it does it.
+/// A research agent: answers a query, and reports updates while it works.
 pub trait Agent: Send + Sync {
-    /// A short name, such as `deep_research`.
+    /// Returns a short name, such as `deep_research`.
     fn name(&self) -> &str;
 
-    /// What the agent does, in one sentence.
+    /// Returns one sentence that says what the agent does.
     fn description(&self) -> &str;
 
-    /// Starts to work on a query. Must be called in a tokio runtime with a timer. The work goes on only while the
-    /// stream is read, so a slow reader slows the agent down.
+    /// Starts to work on a query. Must be called in a tokio runtime with a timer. The work proceeds only while
+    /// the caller reads the stream, so a slow reader slows the agent down.
     fn execute(&self, query: &str, context: AgentContext) -> UpdateStream;
 }
 
-/// The number of updates that wait for the reader before the agent has to wait.
+/// The maximum number of unread updates. When it is reached, the agent waits for the reader.
 pub const CHANNEL_CAPACITY: usize = 10;
 
 /// Sends the updates of a run to the reader of its stream.
@@ -52,14 +53,15 @@ pub const CHANNEL_CAPACITY: usize = 10;
 pub struct UpdateSender(mpsc::Sender<AgentUpdate>);
 
 impl UpdateSender {
-    /// Sends an update. Waits while the reader has [`CHANNEL_CAPACITY`] unread ones. Does nothing if the reader is gone.
+    /// Sends an update. Waits while there are [`CHANNEL_CAPACITY`] unread updates. Does nothing if the reader
+    /// is gone.
     pub async fn send(&self, update: AgentUpdate) {
         let _ = self.0.send(update).await;
     }
 }
 
-/// Makes a stream of the updates that `work` sends. The stream polls the work itself, so dropping the stream drops the
-/// work and everything that it owns.
+/// Returns a stream of the updates that `work` sends. The stream polls `work` itself, so dropping the stream
+/// drops `work` and everything that it owns.
 pub fn update_stream<F>(work: impl FnOnce(UpdateSender) -> F) -> UpdateStream
 where
     F: Future<Output = Result<(), AgentError>> + Send + 'static,
@@ -91,7 +93,7 @@ impl Stream for DrivenStream {
                 Poll::Ready(result) => {
                     self.work = None;
                     self.error = result.err();
-                    // Tasks that outlive the work may still hold a sender; what they send is of no interest.
+                    // Tasks that outlive the work may still hold a sender. Discard what they send.
                     self.updates.close();
                 }
                 // The work may have sent an update while it was polled.
@@ -106,7 +108,7 @@ impl Stream for DrivenStream {
     }
 }
 
-/// The next update of a stream, for code without a library of stream combinators.
+/// Returns the next update of a stream, for callers without a library of stream combinators.
 pub async fn next_update(stream: &mut UpdateStream) -> Option<Result<AgentUpdate, AgentError>> {
     std::future::poll_fn(|context| stream.as_mut().poll_next(context)).await
 }

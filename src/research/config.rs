@@ -1,4 +1,4 @@
-//! Settings: those that every agent shares ([`LlmConfig`]), and those of deep research ([`ResearchConfig`]).
+//! Settings that all research agents share ([`LlmConfig`]), and those of deep research ([`ResearchConfig`]).
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::AgentError;
 
-/// The model that answers every request unless the user names another.
+/// The model that is used if the user chooses none.
 pub const MODEL: &str = "gemini-3-flash-preview";
 
 /// Settings of the requests to a model, the same for every agent.
@@ -14,23 +14,24 @@ pub const MODEL: &str = "gemini-3-flash-preview";
 #[serde(default)]
 #[non_exhaustive]
 pub struct LlmConfig {
-    /// The model.
+    /// The name of the model; an empty name leaves the choice to the agent's CLI.
     pub model: String,
-    /// The limit on the time of one request, retries not included.
+    /// The time limit for one attempt of a request. Each retry has the same limit.
     pub timeout: Duration,
-    /// How often a request is repeated after a failure that may be temporary.
+    /// How often the client retries a request after a failure that may be temporary.
     pub max_retries: u32,
     /// The delay before the first retry. It doubles with every retry.
     pub first_delay: Duration,
-    /// The longest delay before a retry.
+    /// The maximum delay before a retry.
     pub longest_delay: Duration,
-    /// The sampling temperature; `None` leaves it to the model. A backend that cannot set it says so in the log.
+    /// The sampling temperature; `None` means the model's default. A backend that cannot set the temperature
+    /// logs that.
     pub temperature: Option<f32>,
     /// The limit on the tokens of all requests together, input and output.
     pub max_tokens: Option<u64>,
     /// The limit on the cost of all requests together, by the prices in `config.toml`.
     pub max_cost: Option<f64>,
-    /// The part of a limit at which the client warns, from 0 to 1.
+    /// The fraction of a limit, from 0 to 1, at which the client warns.
     pub warn_at: f64,
 }
 
@@ -55,23 +56,24 @@ impl Default for LlmConfig {
 #[serde(default)]
 #[non_exhaustive]
 pub struct ResearchConfig {
-    /// The largest number of sub-queries of one round.
+    /// The maximum number of sub-queries in one round.
     pub max_queries: usize,
-    /// How many sub-queries run at the same time.
+    /// The maximum number of sub-queries that run at the same time.
     pub max_parallel: usize,
-    /// The largest number of rounds: 1 answers from the first sub-queries, every further one asks what is still missing.
+    /// The maximum number of rounds. The first round answers the planned sub-queries; each further round adds
+    /// sub-queries about what is still missing.
     pub depth: usize,
-    /// How many bytes of a sub-query's answer the synthesis reads.
+    /// The maximum number of bytes of each sub-query's answer that the synthesis prompt contains.
     pub max_finding_bytes: usize,
 }
 
 impl ResearchConfig {
-    /// The largest values that are accepted.
+    /// The largest accepted value of `max_queries` and of `max_parallel`.
     pub const MOST_QUERIES: usize = 64;
-    /// The largest number of rounds.
+    /// The largest accepted value of `depth`.
     pub const MOST_ROUNDS: usize = 5;
 
-    /// Rejects values that make no sense.
+    /// Fails if a value is out of range.
     pub fn check(&self) -> Result<(), AgentError> {
         let bad = |problem: String| Err(AgentError::InvalidInput { problem });
         for (name, value, most) in [

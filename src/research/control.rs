@@ -1,4 +1,4 @@
-//! Pauses, resumes and cancels a running agent from elsewhere, such as a control channel.
+//! Pauses, resumes and cancels a running research agent from other code, such as a control channel.
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -7,18 +7,18 @@ use super::error::AgentError;
 use super::llm::Budget;
 use crate::control::AgentCommand;
 
-/// Whether an agent may go on.
+/// Whether a research agent may continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunState {
-    /// The agent works.
+    /// The agent may start requests.
     Running,
-    /// The agent starts nothing new. What runs already goes on.
+    /// The agent starts no new requests. Requests that are already running continue.
     Paused,
-    /// The agent ends everything it started.
+    /// The agent ends everything that it started.
     Cancelled,
 }
 
-/// A handle to a running agent. All clones control the same run. Every method may be called again without effect.
+/// A handle to a running research agent. All clones control the same run. Calling a method again has no effect.
 #[derive(Debug, Clone)]
 pub struct RunControl {
     state: watch::Sender<RunState>,
@@ -31,22 +31,22 @@ impl Default for RunControl {
 }
 
 impl RunControl {
-    /// The state now.
+    /// Returns whether the run is running, paused or cancelled.
     pub fn state(&self) -> RunState {
         *self.state.borrow()
     }
 
-    /// Starts nothing new until [`Self::resume`].
+    /// Makes the agent start no new requests until [`Self::resume`] is called.
     pub fn pause(&self) {
         self.change(RunState::Running, RunState::Paused);
     }
 
-    /// Goes on after [`Self::pause`].
+    /// Lets the agent continue after [`Self::pause`].
     pub fn resume(&self) {
         self.change(RunState::Paused, RunState::Running);
     }
 
-    /// Ends the run, for good.
+    /// Cancels the run permanently.
     pub fn cancel(&self) {
         self.state.send_replace(RunState::Cancelled);
     }
@@ -84,7 +84,7 @@ impl RunControl {
         Ok(json!({}))
     }
 
-    /// Waits until the agent may start something: at once, or after a pause. An error if the run is cancelled.
+    /// Waits while the run is paused. Fails if the run is cancelled.
     pub async fn permit(&self) -> Result<(), AgentError> {
         let mut state = self.state.subscribe();
         // `self` holds a sender, so the channel cannot close.

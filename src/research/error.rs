@@ -1,4 +1,5 @@
-//! Why an agent, a model or an event failed. Every error knows its kind and what the user can do next.
+//! Errors of research agents, of requests to a model, and of events. Every error has a kind and a hint for the
+//! user.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,32 +13,32 @@ pub enum LlmError {
     /// The model did not answer in time.
     #[error("timeout: no answer within {}", seconds(*after))]
     Timeout {
-        /// The time limit.
+        /// The time limit that was exceeded.
         after: Duration,
     },
     /// All requests together have used the tokens or the money that the user allowed.
     #[error("the budget is used up ({spent})")]
     BudgetExhausted {
-        /// What was used, and the limit.
+        /// The usage and the limit, as text.
         spent: String,
     },
-    /// The model answered nothing.
+    /// The model's answer is empty.
     #[error("the model answered with an empty text")]
     EmptyAnswer,
-    /// The backend failed.
+    /// The backend, which sends the request to the model, failed.
     #[error("{message}")]
     Backend {
-        /// The kind of failure.
+        /// The kind of failure, for programs.
         kind: ErrorKind,
-        /// What happened.
+        /// The error message for the user.
         message: String,
-        /// How long the API asks to wait before another request.
+        /// How long to wait before another request, if the API reported it.
         retry_after: Option<Duration>,
     },
 }
 
 impl LlmError {
-    /// The kind of failure, for programs.
+    /// Returns the kind of failure, for programs.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Timeout { .. } => ErrorKind::Timeout,
@@ -47,7 +48,7 @@ impl LlmError {
         }
     }
 
-    /// Whether the failure may be temporary, so that the same request can succeed later.
+    /// Returns whether the failure may be temporary, so that a retry can succeed.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self.kind(),
@@ -55,7 +56,7 @@ impl LlmError {
         )
     }
 
-    /// What the user can do about it; empty if there is no advice.
+    /// Returns a hint for the user about what to do next; empty if there is none.
     pub fn hint(&self) -> &'static str {
         match self.kind() {
             ErrorKind::Timeout | ErrorKind::IdleTimeout => "give the requests more time with --timeout",
@@ -81,7 +82,7 @@ fn seconds(time: Duration) -> String {
     }
 }
 
-/// Why an agent ended without a result.
+/// Why a research agent ended without a result.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
@@ -91,7 +92,7 @@ pub enum AgentError {
         /// What is wrong with the list.
         problem: String,
     },
-    /// No sub-query succeeded, so there is nothing to answer from.
+    /// All sub-queries failed, so there are no findings for an answer.
     #[error("all {} sub-queries failed; the first: {}", errors.len(), errors.first().map_or("", String::as_str))]
     AllSubQueriesFailed {
         /// The errors of the sub-queries, in the order of their ids.
@@ -99,15 +100,15 @@ pub enum AgentError {
         /// The kind of the first error.
         kind: ErrorKind,
     },
-    /// A request that the whole result depends on failed.
+    /// A request to the model failed, and the run cannot continue without its answer.
     #[error("{phase} failed: {source}")]
     Llm {
-        /// What the request was for: `decomposition`, `synthesis` or another phase.
+        /// The phase of the request: `decomposition`, `synthesis` or another phase.
         phase: &'static str,
         /// Why the request failed.
         source: LlmError,
     },
-    /// The stream of updates ended early.
+    /// The stream of updates ended without a final result.
     #[error("Stream ended without final result")]
     NoFinalResult,
     /// Somebody cancelled the run.
@@ -116,13 +117,13 @@ pub enum AgentError {
     /// The agent's configuration or the query is invalid.
     #[error("{problem}")]
     InvalidInput {
-        /// What is wrong.
+        /// What is wrong with the configuration or the query.
         problem: String,
     },
-    /// The journal cannot be written, so that a result could be lost.
+    /// The journal cannot be written. The run ends, because its results could be lost.
     #[error("cannot write the journal {}: {problem}", path.display())]
     Journal {
-        /// The journal's file.
+        /// The path of the journal's file.
         path: PathBuf,
         /// What the operating system says.
         problem: String,
@@ -133,7 +134,7 @@ pub enum AgentError {
 }
 
 impl AgentError {
-    /// The kind of failure, for programs.
+    /// Returns the kind of failure, for programs.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Decomposition { .. } => ErrorKind::UpstreamError,
@@ -145,7 +146,7 @@ impl AgentError {
         }
     }
 
-    /// What the user can do about it; empty if there is no advice.
+    /// Returns a hint for the user about what to do next; empty if there is none.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Decomposition { .. } => "try again, or choose another model with --model",
@@ -160,11 +161,11 @@ impl AgentError {
     }
 }
 
-/// Why an update is not what its reader expects.
+/// Why an update does not have the expected type or data.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValidationError {
-    /// The update has another event type.
+    /// The update has an event type other than the expected one.
     #[error("expected an event of the type `{expected}`, found `{actual}`")]
     WrongEventType {
         /// The event type that the reader expects.
@@ -177,7 +178,7 @@ pub enum ValidationError {
     SchemaMismatch {
         /// The event type of the update.
         event_type: String,
-        /// What does not match.
+        /// How the data differs from the schema.
         error: String,
     },
     /// No schema is registered for the event type, and the registry fails on such events.
@@ -186,7 +187,7 @@ pub enum ValidationError {
         /// The event type of the update.
         event_type: String,
     },
-    /// A schema itself is not valid.
+    /// The JSON Schema of an event type is not valid.
     #[error("the schema of the event type `{event_type}` is not valid: {error}")]
     InvalidSchema {
         /// The event type that the schema is for.
@@ -196,11 +197,11 @@ pub enum ValidationError {
     },
 }
 
-/// Why research failed: the error of the layer that failed.
+/// Why research failed: the error of the failed part.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResearchError {
-    /// The agent failed.
+    /// The research agent failed.
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// A request to a model failed.

@@ -1,7 +1,7 @@
-//! Finds orders to the reader in texts that were retrieved. guard never follows such a text; it reports it, because the
-//! answer may be based on a page that tries to deceive.
+//! Finds phrases in retrieved texts that give orders to a model. guard never follows such a text, but reports
+//! it, because the answer may be based on a page that tries to deceive.
 
-/// Phrases, in lower case and with single spaces, that give orders to a model that reads them.
+/// Phrases that give orders to a model that reads them, in lower case and with single spaces.
 const PHRASES: &[&str] = &[
     "ignore all previous instructions",
     "ignore previous instructions",
@@ -31,7 +31,7 @@ const PHRASES: &[&str] = &[
     "exfiltrate",
 ];
 
-/// The first phrase in a text that gives orders to its reader.
+/// Returns the first phrase in a text that gives orders to a model; `None` if there is none.
 pub(super) fn order_in(text: &str) -> Option<&'static str> {
     let mut plain = String::with_capacity(text.len());
     for word in text.split_whitespace() {

@@ -1,7 +1,9 @@
-//! The journal of one research run: what is finished is on disk before anybody hears of it.
+//! The journal of one research run. guard writes every finished part of the run to disk before it reports the
+//! part.
 //!
-//! The journal is a file of JSON lines in the state directory. Every line is synchronised to the disk. After a crash, the
-//! last line may be incomplete; it is ignored, and the next line begins behind it. Resuming repeats only what has no line.
+//! The journal is a file of JSON lines in the state directory. guard syncs every line to disk. A crash may
+//! leave an incomplete last line, which the next process removes. Resuming a run repeats only the parts that
+//! have no line.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -25,44 +27,44 @@ pub enum JournalError {
     /// There is no run with this id.
     #[error("there is no research run `{id}`")]
     Unknown {
-        /// The id.
+        /// The id that the user gave.
         id: String,
     },
-    /// Another process works on the run.
+    /// Another process is working on the run.
     #[error("another process is working on the research run `{id}`")]
     Busy {
-        /// The id.
+        /// The id of the run.
         id: String,
     },
-    /// The file cannot be used.
+    /// The journal's file cannot be read, written or parsed.
     #[error("cannot use the journal {}: {problem}", path.display())]
     Unusable {
-        /// The file.
+        /// The path of the journal's file.
         path: PathBuf,
-        /// What the operating system or the parser says.
+        /// The error of the operating system or of the parser.
         problem: String,
     },
 }
 
-/// What a run was started with. It does not change when the run is resumed.
+/// The settings with which a run was started. They do not change when the run is resumed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Started {
-    /// The query.
+    /// The user's query.
     pub query: String,
-    /// The settings of the research.
+    /// The settings of deep research.
     pub config: ResearchConfig,
-    /// The model.
+    /// The name of the model.
     pub model: String,
-    /// The agent, if it is not the default one.
+    /// The name of the agent; `None` means the default agent.
     #[serde(default)]
     pub agent: Option<String>,
-    /// The directory that the sub-queries can read, if the user named one.
+    /// The directory that the sub-queries may read; `None` if the user gave none.
     #[serde(default)]
     pub directory: Option<PathBuf>,
-    /// The policy of the runs, if the user named one.
+    /// The policy of the sub-queries' runs; `None` means the default policy.
     #[serde(default)]
     pub policy: Option<String>,
-    /// The hosts that the runs may connect to.
+    /// The hosts that the sub-queries' runs may connect to.
     #[serde(default)]
     pub allow_hosts: Vec<String>,
 }
@@ -72,14 +74,14 @@ pub struct Started {
 pub struct Finished {
     /// The id of the sub-query.
     pub id: usize,
-    /// The answer.
+    /// The answer to the sub-query.
     pub result: String,
-    /// What the sub-query used.
+    /// The tokens and the cost that the sub-query used.
     pub usage: LlmUsage,
-    /// What guard observed it retrieve.
+    /// The pages and hosts that guard observed the sub-query retrieve.
     #[serde(default)]
     pub retrievals: Vec<Retrieval>,
-    /// The run in which it was answered, for `guard log`.
+    /// The id of the run that answered the sub-query, for `guard log`.
     #[serde(default)]
     pub run_id: Option<String>,
 }
@@ -89,11 +91,11 @@ pub struct Finished {
 pub struct Planned {
     /// The number of the round, from 1.
     pub round: usize,
-    /// The id of the first of them.
+    /// The id of the round's first sub-query. The others have the following ids.
     pub first_id: usize,
-    /// The sub-queries; none ends the research early.
+    /// The sub-queries. If the list is empty, there are no further rounds.
     pub sub_queries: Vec<String>,
-    /// Remarks about the list, such as merged sub-queries.
+    /// Notes for the user about the list, such as that sub-queries were merged.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -104,28 +106,29 @@ enum Record {
     Started(Started),
     Planned(Planned),
     Finished(Finished),
-    /// Tokens that no answer accounts for.
+    /// The tokens and the cost of a request to the model for a phase of the research, or of a failed sub-query.
+    /// [`Record::Finished`] contains those of an answered sub-query.
     Spent(LlmUsage),
     Answered(FinalResult),
 }
 
-/// What a journal knows about its run.
+/// The content of a journal: how far its run has progressed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Progress {
-    /// What the run was started with.
+    /// The settings with which the run was started.
     pub started: Option<Started>,
-    /// The rounds, in their order.
+    /// The rounds, in order.
     pub rounds: Vec<Planned>,
     /// The sub-queries that have an answer.
     pub finished: Vec<Finished>,
-    /// What the run used before it was interrupted.
+    /// The usage of the run until it was interrupted.
     pub used: LlmUsage,
-    /// The answer, if the run is complete.
+    /// The final answer; `None` if the run is not complete.
     pub answer: Option<FinalResult>,
 }
 
 impl Progress {
-    /// The progress of a run that has only begun.
+    /// The progress of a run that has recorded nothing yet.
     pub(super) const NOTHING: Self = Self {
         started: None,
         rounds: Vec::new(),
@@ -148,7 +151,7 @@ impl Progress {
         }
     }
 
-    /// Reads the lines of a journal. Returns the progress and the length of the complete lines.
+    /// Parses the lines of a journal. Returns the progress and the total length of the complete lines.
     fn read(bytes: &[u8]) -> Result<(Self, u64), String> {
         let mut progress = Self::default();
         let mut length = 0;
@@ -182,7 +185,7 @@ pub struct Journal {
 const FILE_NAME: &str = "journal.jsonl";
 
 impl Journal {
-    /// Begins the journal of a new run, in a subdirectory of `directory`.
+    /// Creates the journal of a new run, in a new subdirectory of `directory`.
     pub fn create(directory: &Path, started: Started) -> Result<Self, JournalError> {
         let id = uuid::Uuid::now_v7().to_string();
         let folder = directory.join(&id);
@@ -195,7 +198,7 @@ impl Journal {
         let open = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path);
         let file = open.map_err(|error| unusable(&error))?;
         let file = lock(file, &id)?;
-        // The entry of the file must survive a crash as well.
+        // Sync the directories too, so that the new file survives a crash.
         for folder in [folder.as_path(), directory] {
             File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| unusable(&error))?;
         }
@@ -208,7 +211,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Opens the journal of an earlier run, given its id or the end of it.
+    /// Opens the journal of an earlier run. `id` is the run's id or the end of the id.
     pub fn open(directory: &Path, id: &str) -> Result<Self, JournalError> {
         let id = complete_id(directory, id).ok_or_else(|| JournalError::Unknown { id: id.to_string() })?;
         let path = directory.join(&id).join(FILE_NAME);
@@ -220,7 +223,7 @@ impl Journal {
         if progress.started.is_none() {
             return Err(unusable("it does not say what the run was started with".to_string()));
         }
-        // Cut off an incomplete last line, so that the next one does not continue it.
+        // Remove an incomplete last line, so that the next line does not continue it.
         let ready = file.set_len(length).and_then(|()| file.seek(SeekFrom::Start(length)));
         ready.map_err(|error| unusable(error.to_string()))?;
         Ok(Self { id, path, file: Mutex::new(file), progress })
@@ -236,17 +239,17 @@ impl Journal {
         matches!(Self::open(directory, id), Err(JournalError::Busy { .. }))
     }
 
-    /// The id of the run; opaque.
+    /// Returns the id of the run, which is opaque.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The directory of the run.
+    /// Returns the directory of the run.
     pub fn directory(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new("/"))
     }
 
-    /// What the journal held when it was opened.
+    /// Returns the progress that the journal contained when it was opened.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
@@ -261,12 +264,12 @@ impl Journal {
         self.append(&Record::Finished(finished))
     }
 
-    /// Records what a request used that is no answer to a sub-query.
+    /// Records the usage of a request for a phase of the research, or of a failed sub-query.
     pub fn spent(&self, usage: LlmUsage) -> Result<(), AgentError> {
         if usage == LlmUsage::default() { Ok(()) } else { self.append(&Record::Spent(usage)) }
     }
 
-    /// Records the answer, which completes the run.
+    /// Records the final answer, which completes the run.
     pub fn answered(&self, result: FinalResult) -> Result<(), AgentError> {
         self.append(&Record::Answered(result))
     }
@@ -285,8 +288,8 @@ fn lock(file: File, id: &str) -> Result<Flock<File>, JournalError> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| JournalError::Busy { id: id.to_string() })
 }
 
-/// The complete id of the run that `id` names: by the whole id, or by an end of at least six characters that only one
-/// run has. Anything else could become part of a path.
+/// Returns the complete id of a run. `id` is the whole id, or an end of at least six characters that only one
+/// run has. Any other text is rejected, because it becomes part of a path.
 fn complete_id(directory: &Path, id: &str) -> Option<String> {
     let is_plain = id.len() >= 6 && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
     if !is_plain {
@@ -353,7 +356,7 @@ mod tests {
         let path = journal.path.clone();
         drop(journal);
         let whole = ok(fs::read(&path));
-        // A crash can stop the last write at any byte.
+        // A crash can interrupt the last write at any byte.
         let before = whole.len();
         let line = ok(serde_json::to_vec(&Record::Finished(finished(0))));
         for cut in [0, 1, line.len() / 2, line.len()] {

@@ -1,4 +1,5 @@
-//! Research: agents that answer a query by several requests to a model, and report what they do as a stream of updates.
+//! Research: agents that answer a query with several requests to a model, and report their progress as a stream
+//! of updates.
 //!
 //! ```text
 //!   query ─► decompose ─► sub-queries, each a read-only run of an agent ─► synthesis ─► answer with checked sources
@@ -12,8 +13,8 @@
 //! - [`DeepResearchAgent`]: decomposition, parallel sub-queries, synthesis.
 //! - [`EventRegistry`]: schemas of updates, from the one table [`EVENTS`].
 //!
-//! Nothing here starts a program except through [`agent_exec`](crate::agent_exec), prints, or follows an instruction in
-//! a text that a model or a page wrote.
+//! This module starts programs only through [`agent_exec`](crate::agent_exec), prints nothing, and never
+//! follows an instruction in a text that a model or a page wrote.
 #![forbid(unsafe_code)]
 
 mod agent;

@@ -21,9 +21,9 @@ use super::update::{
 /// One event type: its name, its meaning and the schema of its data.
 #[derive(Debug, Clone, Copy)]
 pub struct EventSpec {
-    /// The event type.
+    /// The name of the event type.
     pub event_type: &'static str,
-    /// What the event means.
+    /// One sentence that says what the event means.
     pub meaning: &'static str,
     data: fn() -> Schema,
 }
@@ -90,12 +90,12 @@ pub const EVENTS: &[EventSpec] = &[
 ];
 
 impl EventSpec {
-    /// The event type of this name, if deep research has it.
+    /// Returns the event type of deep research with this name; `None` if there is none.
     pub fn named(event_type: &str) -> Option<&'static Self> {
         EVENTS.iter().find(|spec| spec.event_type == event_type)
     }
 
-    /// The JSON Schema of the event's data.
+    /// Returns the JSON Schema of the event's data.
     pub fn data_schema(&self) -> Value {
         let mut schema = (self.data)().to_value();
         if let Some(fields) = schema.as_object_mut() {
@@ -107,7 +107,7 @@ impl EventSpec {
         schema
     }
 
-    /// The JSON Schema of the whole event.
+    /// Returns the JSON Schema of the whole event.
     pub fn schema(&self) -> Value {
         json!({
             "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -130,39 +130,40 @@ impl EventSpec {
 /// What a registry does with an update whose data does not match its schema.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ValidationMode {
-    /// Updates are not checked: for development.
+    /// The registry checks nothing. This mode is meant for development.
     Off,
-    /// A mismatch is logged, and the update is accepted: for a transition.
+    /// The registry logs a mismatch and accepts the update. This mode is meant for the time while senders change to a
+    /// new schema.
     #[default]
     WarnOnly,
-    /// A mismatch is an error: for production.
+    /// The registry returns an error for a mismatch. This mode is meant for production.
     Strict,
 }
 
 /// What a registry does with an update whose event type has no schema.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum UnknownEvents {
-    /// The update is ignored, logged at the level debug, and counted.
+    /// The registry logs the update at the level debug, counts it, and ignores it.
     #[default]
     Drop,
-    /// The update is kept for [`EventRegistry::take_queued`].
+    /// The registry stores the update for [`EventRegistry::take_queued`].
     Queue,
-    /// The update is an error.
+    /// The registry returns an error for the update.
     Fail,
 }
 
-/// What a registry found out about an update.
+/// The result of checking an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Validity {
-    /// The update matches its schema, or the registry does not check.
+    /// The update matches its schema, or the registry checks nothing.
     Valid,
-    /// The update does not match its schema; the mismatch was logged.
+    /// The update does not match its schema, and the registry has logged that.
     Mismatch,
-    /// The event type is unknown; the reader should ignore the update.
+    /// No schema is registered for the event type. The reader should ignore the update.
     Unknown,
 }
 
-/// The schemas of event types, and the rules for updates that match none.
+/// The schemas of event types, and the rules for updates that match no schema.
 pub struct EventRegistry {
     validators: BTreeMap<String, jsonschema::Validator>,
     mode: ValidationMode,
@@ -172,15 +173,15 @@ pub struct EventRegistry {
 }
 
 impl EventRegistry {
-    /// The largest number of updates that the queue holds. The oldest is dropped when another arrives.
+    /// The maximum number of queued updates. When the queue is full, a new update replaces the oldest one.
     pub const LONGEST_QUEUE: usize = 1024;
 
-    /// A registry that knows no event type.
+    /// Creates a registry without schemas.
     pub fn new(mode: ValidationMode, unknown: UnknownEvents) -> Self {
         Self { validators: BTreeMap::new(), mode, unknown, queue: VecDeque::new(), ignored: 0 }
     }
 
-    /// A registry that knows the events of deep research.
+    /// Creates a registry with the schemas of deep research.
     pub fn of_research(mode: ValidationMode, unknown: UnknownEvents) -> Result<Self, ValidationError> {
         let mut registry = Self::new(mode, unknown);
         for spec in EVENTS {
@@ -189,7 +190,8 @@ impl EventRegistry {
         Ok(registry)
     }
 
-    /// Adds the schema of an event type's data. `name.v2` and `name` are different types; `name.v1` is `name`.
+    /// Adds the schema of an event type's data. `name.v1` is the same event type as `name`, and `name.v2` is a
+    /// different one.
     pub fn register(&mut self, event_type: &str, data_schema: &Value) -> Result<(), ValidationError> {
         let validator = jsonschema::validator_for(data_schema).map_err(|error| {
             ValidationError::InvalidSchema { event_type: event_type.to_string(), error: error.to_string() }
@@ -198,7 +200,7 @@ impl EventRegistry {
         Ok(())
     }
 
-    /// Checks an update as the mode and the rule for unknown events say.
+    /// Checks an update by its schema, according to the mode and the rule for unknown events.
     pub fn validate(&mut self, update: &AgentUpdate) -> Result<Validity, ValidationError> {
         if self.mode == ValidationMode::Off {
             return Ok(Validity::Valid);
@@ -243,18 +245,18 @@ impl EventRegistry {
         Ok(Validity::Unknown)
     }
 
-    /// How many updates of unknown types there were.
+    /// Returns how many updates of unknown event types were ignored or queued.
     pub fn ignored(&self) -> u64 {
         self.ignored
     }
 
-    /// Takes the queued updates of unknown types, oldest first.
+    /// Removes and returns the queued updates of unknown event types, oldest first.
     pub fn take_queued(&mut self) -> Vec<AgentUpdate> {
         self.queue.drain(..).collect()
     }
 }
 
-/// The event type without the suffix of version 1.
+/// Returns the event type without a suffix for version 1.
 fn canonical(event_type: &str) -> String {
     match event_version(event_type) {
         (name, 1) => name.to_string(),
@@ -262,7 +264,7 @@ fn canonical(event_type: &str) -> String {
     }
 }
 
-/// The AsyncAPI document of `guard research --stream-json`.
+/// Returns the AsyncAPI document that describes the output of `guard research --stream-json`.
 pub fn asyncapi() -> Value {
     let messages: serde_json::Map<String, Value> = EVENTS
         .iter()
@@ -370,7 +372,7 @@ mod tests {
             assert_eq!(queues.validate(&later), Ok(Validity::Unknown));
         }
         assert_eq!(queues.take_queued().len(), EventRegistry::LONGEST_QUEUE);
-        // Another agent registers its own type, and version 2 of one of ours.
+        // Another agent registers version 2 of an event type of deep research.
         assert_eq!(queues.register("final_result.v2", &json!({"type": "object"})), Ok(()));
         assert_eq!(queues.validate(&later), Ok(Validity::Valid));
         let broken = queues.register("x", &json!({"type": "no such type"}));

@@ -1,4 +1,5 @@
-//! Collects the updates of a run into what people read at the end: the final block, the Markdown report, one JSON object.
+//! Collects the updates of a run into a report: a block of text at the end of the output, Markdown, or one JSON
+//! object.
 
 use std::fmt::Write;
 
@@ -8,38 +9,38 @@ use serde::Serialize;
 use super::sources::Source;
 use super::update::{AgentUpdate, EVENT_RESEARCH_NOTE, FinalResult, ResearchNote, ResultMetadata};
 
-/// The width of the rules around the answer.
+/// The width of the horizontal lines around the answer, in characters.
 const WIDTH: usize = 60;
 
-/// How a sub-query stands.
+/// The state of a sub-query.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum SubQueryState {
-    /// It has not ended.
+    /// The sub-query has not ended.
     Running,
-    /// It has an answer.
+    /// The sub-query has an answer.
     Completed {
-        /// The answer.
+        /// The answer to the sub-query.
         result: String,
-        /// The tokens that it used.
+        /// The number of tokens that the sub-query used; 0 if the API reported none.
         tokens_used: u32,
     },
-    /// It failed.
+    /// The sub-query failed.
     Failed {
-        /// Why.
+        /// Why the sub-query failed.
         error: String,
     },
 }
 
-/// A sub-query and how it stands.
+/// A sub-query and its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SubQuery {
-    /// The id, from 0.
+    /// The id of the sub-query, from 0.
     pub id: usize,
     /// The text of the sub-query.
     pub query: String,
-    /// How it stands.
+    /// The state of the sub-query.
     #[serde(flatten)]
     pub state: SubQueryState,
 }
@@ -49,36 +50,37 @@ pub struct SubQuery {
 pub struct Report {
     /// The id of the run, for `guard research --resume`.
     pub research_id: String,
-    /// The query.
+    /// The user's query.
     pub query: String,
-    /// The answer.
+    /// The final answer.
     pub answer: String,
-    /// What the run used.
+    /// The number of tokens that the run used, its duration, and how many sub-queries succeeded.
     pub metadata: ResultMetadata,
-    /// The sources that the answer cites, by number.
+    /// The sources that the answer cites, in the order of their numbers.
     pub sources: Vec<Source>,
-    /// What could not be confirmed.
+    /// Warnings about the answer: citations that guard removed because no sub-query retrieved the page, sub-queries
+    /// without an answer or a source, and answers that were cut or contain instructions to the model.
     pub unconfirmed: Vec<String>,
-    /// The sub-queries by their ids.
+    /// The sub-queries, in the order of their ids.
     pub sub_queries: Vec<SubQuery>,
-    /// Remarks of the run.
+    /// Notes for the user about the course of the run.
     pub notes: Vec<String>,
     #[serde(skip)]
     is_complete: bool,
 }
 
 impl Report {
-    /// A report of a run that has only begun.
+    /// Creates the report of a run that has just started.
     pub fn new(research_id: impl Into<String>, query: impl Into<String>) -> Self {
         Self { research_id: research_id.into(), query: query.into(), ..Self::default() }
     }
 
-    /// Whether the final result is known.
+    /// Returns whether the report contains the final result.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    /// Adds what an update says. Unknown updates change nothing.
+    /// Adds the content of an update to the report. Ignores updates of unknown event types.
     pub fn observe(&mut self, update: &AgentUpdate) {
         if let Some(started) = update.as_sub_query_started() {
             if !self.sub_queries.iter().any(|known| known.id == started.id) {
@@ -108,7 +110,7 @@ impl Report {
         }
     }
 
-    /// The sources and what could not be confirmed, as lines of text. Empty if there is neither.
+    /// Returns the lines with the sources and the unconfirmed statements; empty if there are neither.
     fn appendix(&self, heading: impl Fn(&str) -> String) -> String {
         let mut text = String::new();
         if !self.sources.is_empty() {
@@ -126,7 +128,7 @@ impl Report {
         text
     }
 
-    /// The block that ends the output for people: the answer with its sources, and what the run used.
+    /// Returns the text at the end of the output: the answer with its sources, and the statistics of the run.
     pub fn final_block(&self) -> String {
         let (double, single) = ("═".repeat(WIDTH), "─".repeat(WIDTH));
         let answer: String = self.answer.lines().fold(String::new(), |mut text, line| {
@@ -141,7 +143,7 @@ impl Report {
         format!("{double}\nANSWER:\n{answer}{appendix}{single}\n{}\n{double}\n", self.stats())
     }
 
-    /// One line: how many sub-queries succeeded, the tokens, and the time.
+    /// Returns one line with the number of successful sub-queries, the tokens, and the duration.
     pub fn stats(&self) -> String {
         let ResultMetadata { total_tokens, duration_ms, sub_queries_succeeded, sub_queries_failed } =
             self.metadata;
@@ -153,7 +155,7 @@ impl Report {
         )
     }
 
-    /// The report as Markdown.
+    /// Returns the report as a Markdown document.
     pub fn markdown(&self) -> String {
         let query = crate::terminal_text::one_line(&self.query);
         let mut text = format!("# {query}\n\n{}\n", self.answer.trim_end());
@@ -180,7 +182,7 @@ impl Report {
     }
 }
 
-/// A number with commas between groups of three digits.
+/// Formats a number with commas between groups of three digits.
 fn thousands(number: u32) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -193,7 +195,7 @@ fn thousands(number: u32) -> String {
     text
 }
 
-/// Milliseconds as seconds with one decimal, rounded.
+/// Formats milliseconds as seconds with one decimal, rounded.
 fn tenths(milliseconds: u64) -> String {
     let tenths = milliseconds.saturating_add(50) / 100;
     format!("{}.{}", tenths / 10, tenths % 10)
@@ -232,7 +234,7 @@ mod tests {
         updates.push(AgentUpdate::research_note("merged one"));
         updates.push(AgentUpdate::new("future_event", "", serde_json::json!({})));
         updates.push(AgentUpdate::final_result(&FinalResult::new("It is.\n\u{1b}[31mRed", metadata)));
-        // Events are facts: reading them twice changes nothing.
+        // Observing the same event twice must change nothing.
         for update in updates.iter().chain(&updates[..5]).chain(&updates[6..]) {
             report.observe(update);
         }

@@ -1,7 +1,8 @@
-//! What sub-queries retrieved, as guard observed it, and a check of the citations in an answer.
+//! Records what sub-queries retrieved, as guard observed it, and checks the citations in an answer.
 //!
-//! Nothing that a model wrote about its sources is evidence. Evidence is what the proxy of a run recorded, and what
-//! the agent's tools returned. A citation without evidence is removed from the answer and reported.
+//! A model's statements about its sources are not evidence. Evidence is what a run's proxy or gateway recorded,
+//! and what the agent's search tools returned. guard removes a citation without evidence from the answer and
+//! reports it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,14 +19,14 @@ pub enum Evidence {
     Request,
     /// A connection to the host went through guard's proxy, and a tool of the agent named this address.
     Connection,
-    /// The model's API searched the web and named this page in an answer that guard's gateway saw.
+    /// The model's API searched the web and named this page in an answer that passed through guard's gateway.
     Search,
     /// A search tool of the agent returned a text with this address.
     ToolResult,
 }
 
 impl Evidence {
-    /// The evidence in words, for reports.
+    /// Returns a description of the evidence, for reports.
     pub fn explain(self) -> &'static str {
         match self {
             Self::Request => "request seen by guard's proxy",
@@ -36,7 +37,7 @@ impl Evidence {
     }
 }
 
-/// One observation about what a request to a model retrieved.
+/// One observation by guard about what a request to a model retrieved.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -45,26 +46,27 @@ pub enum Retrieval {
     Request(String),
     /// The proxy opened a connection to this host.
     Host(String),
-    /// A tool of the agent was called with this address.
+    /// The agent called one of its tools with this address.
     ToolCall(String),
-    /// An answer of the model's API, seen by the gateway, names this page as the result of a web search.
+    /// An answer of the model's API, which passed through guard's gateway, lists this page as the result of a
+    /// web search.
     Search(String),
-    /// A search tool of the agent returned a text with this address. What other tools return does not count: a page can
-    /// mention any address.
+    /// A search tool of the agent returned a text with this address. The results of other tools do not count,
+    /// because a page can mention any address.
     ToolResult(String),
 }
 
-/// A source of the answer.
+/// A page that the answer cites.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct Source {
     /// The number of the source in the answer, from 1.
     pub number: usize,
-    /// The address.
+    /// The URL of the source.
     pub url: String,
-    /// How guard observed the retrieval.
+    /// How guard observed that a sub-query retrieved the source.
     pub evidence: Evidence,
-    /// The ids of the sub-queries that retrieved it.
+    /// The ids of the sub-queries that retrieved the source.
     pub sub_queries: Vec<usize>,
 }
 
@@ -76,9 +78,9 @@ impl Source {
     }
 }
 
-/// The longest address that is recorded, in bytes.
+/// The maximum length of a recorded address, in bytes.
 const LONGEST_URL: usize = 2048;
-/// The most addresses that one text or one sub-query contributes.
+/// The maximum number of addresses that are taken from one text or one sub-query.
 pub(super) const MOST_URLS: usize = 1000;
 
 /// The addresses in a text, in order, each with its position.
@@ -103,8 +105,8 @@ pub(super) fn urls(text: &str) -> Vec<(std::ops::Range<usize>, &str)> {
     found
 }
 
-/// The length of the address at the beginning of a text. A closing parenthesis belongs to the address only if the
-/// address has an opening one; punctuation at the end never does.
+/// Returns the length of the address at the beginning of a text. A closing parenthesis is part of the address
+/// only if the address has an opening one; punctuation at the end is never part of it.
 fn end_of_url(text: &str) -> usize {
     let is_end = |c: char| {
         c.is_whitespace()
@@ -131,8 +133,8 @@ fn end_of_url(text: &str) -> usize {
     text[..end].trim_end_matches(['.', ',', ';', ':', '!', '?', '\'', '*', '_', '(']).len()
 }
 
-/// The form of an address in which two spellings of it are equal: no fragment, no default port, no slash at the end, and
-/// a host in lower case. `http` and `https` are the same.
+/// Returns a normal form of an address, for comparisons: without scheme, fragment, default port and final
+/// slash, and with the host in lower case.
 pub(super) fn canonical(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let rest = rest.split('#').next().unwrap_or_default();
@@ -145,7 +147,7 @@ pub(super) fn canonical(url: &str) -> String {
     format!("{host}{}", path.trim_end_matches('/'))
 }
 
-/// The host of an address, in lower case and without a port.
+/// Returns the host of an address, in lower case and without a port.
 fn host(url: &str) -> String {
     let canonical = canonical(url);
     let authority = canonical.split(['/', '?']).next().unwrap_or_default();
@@ -155,7 +157,7 @@ fn host(url: &str) -> String {
     }
 }
 
-/// The addresses in all texts of a JSON value.
+/// Returns the addresses in all strings of a JSON value.
 pub(super) fn urls_in(value: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     collect_urls(value, &mut found);
@@ -174,15 +176,16 @@ fn collect_urls(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// What all sub-queries retrieved.
+/// The addresses that all sub-queries retrieved, with the evidence for each.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
-    /// By the canonical address: the address, the best evidence, and who retrieved it.
+    /// By normalised address: the address, the best evidence for it, and the ids of the sub-queries that
+    /// retrieved it.
     entries: BTreeMap<String, (String, Evidence, BTreeSet<usize>)>,
 }
 
 impl Ledger {
-    /// Adds the observations about one sub-query.
+    /// Adds the pages and hosts that a sub-query retrieved, as guard observed it.
     pub fn add(&mut self, sub_query: usize, retrievals: &[Retrieval]) {
         let is_host = |one: &Retrieval| match one {
             Retrieval::Host(host) => Some(host.to_ascii_lowercase()),
@@ -211,7 +214,7 @@ impl Ledger {
         sub_queries.insert(sub_query);
     }
 
-    /// The sources, numbered from 1 in a fixed order.
+    /// Returns the retrieved sources, numbered from 1 in a fixed order.
     pub fn sources(&self) -> Vec<Source> {
         let all = self.entries.values().enumerate();
         all.map(|(index, (url, evidence, sub_queries))| Source {
@@ -227,24 +230,25 @@ impl Ledger {
 /// An answer whose citations were checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckedAnswer {
-    /// The answer, with a number in brackets for every citation that was retrieved, and without the others.
+    /// The answer, in which `[N]` replaces every citation of a retrieved source, and all other citations are
+    /// removed.
     pub answer: String,
     /// The cited sources, numbered from 1 in the order in which the answer cites them.
     pub sources: Vec<Source>,
-    /// The citations that were removed, because nobody retrieved them.
+    /// The citations that guard removed, because nothing shows that an agent retrieved the source.
     pub dropped: Vec<String>,
 }
 
-/// How often an answer is checked again after citations were removed.
+/// The maximum number of times that guard checks an answer again after it removed citations from it.
 const MOST_PASSES: usize = 16;
-/// The longest label of a link that is recognised, in bytes.
+/// The maximum length of a link's label, in bytes. A link with a longer label is not recognised.
 const LONGEST_LABEL: usize = 1000;
 
-/// Checks the citations of an answer, addresses and numbers in brackets, against the numbered `sources` that were
-/// offered. Code between backticks is left as it is.
+/// Checks the citations in an answer, which are addresses and numbers in brackets, against the numbered
+/// `sources`. Does not change code (see [`markdown_code`]).
 pub fn check_citations(answer: &str, sources: &[Source]) -> CheckedAnswer {
     let mut checked = check_once(answer, sources);
-    // What is left after a removal can look like a citation: `[[7]1]` becomes `[1]`.
+    // The text around a removed citation can form a new citation: `[[7]1]` becomes `[1]`.
     for _ in 0..MOST_PASSES {
         let again = check_once(&checked.answer, &checked.sources);
         if again.dropped.is_empty() {
@@ -254,7 +258,7 @@ pub fn check_citations(answer: &str, sources: &[Source]) -> CheckedAnswer {
         dropped.extend(again.dropped);
         checked = CheckedAnswer { dropped, ..again };
     }
-    // Nobody nests citations so deeply by accident. Without brackets and `://` nothing looks like a citation.
+    // Only a hostile text nests citations so deeply. Without brackets and `://`, it contains no citation.
     checked.answer = checked.answer.replace(['[', ']'], "").replace("://", " ");
     checked
 }
@@ -329,7 +333,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Writes the number under which the answer cites a source.
+    /// Appends the citation of a source to the answer, and adds the source to the cited sources.
     fn cite(&mut self, offered: usize) {
         let Some(source) = self.sources.iter().find(|source| source.number == offered) else { return };
         let cited = &mut self.checked.sources;
@@ -349,7 +353,7 @@ impl Checker<'_> {
     }
 
     fn drop_citation(&mut self, citation: String) {
-        // The space before the citation goes with it.
+        // Remove the space before the citation as well.
         let text = &mut self.checked.answer;
         text.truncate(text.trim_end_matches(' ').len().max(text.rfind('\n').map_or(0, |line| line + 1)));
         if !self.checked.dropped.contains(&citation) {
@@ -358,7 +362,8 @@ impl Checker<'_> {
     }
 }
 
-/// A Markdown link at the beginning of a text: its label, its address, and its length.
+/// Parses a Markdown link to an address of the scheme `http` or `https` at the beginning of a text. Returns its label,
+/// its address, and its length.
 fn link(text: &str) -> Option<(&str, &str, usize)> {
     let inside = text.strip_prefix('[')?;
     let end = inside.bytes().take(LONGEST_LABEL).position(|byte| matches!(byte, b'[' | b']' | b'\n'))?;
@@ -371,7 +376,7 @@ fn link(text: &str) -> Option<(&str, &str, usize)> {
     is_simple.then_some((label, url, 1 + label.len() + 2 + closes))
 }
 
-/// A number in brackets at the beginning of a text, and its length.
+/// Parses a number in brackets at the beginning of a text. Returns the number and the length.
 fn numbered(text: &str) -> Option<(usize, usize)> {
     let (number, _) = text.strip_prefix('[')?.split_once(']')?;
     let is_number = (1..=4).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
@@ -435,7 +440,7 @@ mod tests {
         let result = |url: &str| Retrieval::ToolResult(url.to_string());
         let evidence =
             |retrievals: &[Retrieval]| ledger(retrievals).sources().first().map(|source| source.evidence);
-        // The agent only said that it wants the page.
+        // A tool call alone shows only that the agent wanted the page.
         assert_eq!(evidence(&[call("https://a.org/x")]), None);
         assert_eq!(evidence(&[call("https://a.org/x"), Retrieval::Host("b.org".into())]), None);
         let connected = [call("https://a.org/x"), Retrieval::Host("A.org".into())];
@@ -445,7 +450,7 @@ mod tests {
         assert_eq!(evidence(&searched), Some(Evidence::Search));
         let both = [result("http://a.org/x"), Retrieval::Request("http://a.org/x".into())];
         assert_eq!(evidence(&both), Some(Evidence::Request));
-        // A connection alone says nothing about a page.
+        // A connection alone does not show which page was retrieved.
         assert_eq!(evidence(&[Retrieval::Host("a.org".into())]), None);
     }
 
@@ -456,7 +461,7 @@ mod tests {
         let checked = check_citations(&nested, &[]);
         assert!(!checked.answer.contains("7]") && checked.dropped.contains(&"[7]".to_string()));
         assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
-        // Removing the brackets must not put an address together.
+        // Removing the brackets must not form a new address.
         let checked = check_citations(&format!("{nested} htt[]ps://evil.org/x"), &[]);
         assert!(urls(&checked.answer).is_empty(), "{}", checked.answer);
         let checked = check_citations("A quote: ` see https://evil.org/x and [9].", &[]);
@@ -481,7 +486,7 @@ mod tests {
         let links = check("A [page](https://a.org/one) and [another](https://evil.org/).");
         assert_eq!(links.answer, "A page [1] and another.");
         assert_eq!(links.dropped, ["https://evil.org/"]);
-        // Code has no citations.
+        // Code must not be treated as a citation.
         let code = "`x[3]` a\n```\ncurl https://evil.org\n```\n";
         assert_eq!(check(code), CheckedAnswer { answer: code.into(), ..CheckedAnswer::default() });
         assert_eq!(check("Both [1][2].").answer, "Both [1][2].");
@@ -503,7 +508,7 @@ mod tests {
         fn no_text_breaks_the_checker(text in "\\PC{0,80}|([\\[\\]()`h0-9 ]|https?://[a-c.]{1,4}){0,30}") {
             let sources = ledger(&[Retrieval::ToolResult("https://a.b".into())]).sources();
             let checked = check_citations(&text, &sources);
-            // What is left cites only what was retrieved.
+            // The checked answer must cite only retrieved sources.
             let again = check_citations(&checked.answer, &checked.sources);
             prop_assert!(again.dropped.is_empty(), "{:?}", again);
             for (range, url) in urls(&text) {

@@ -15,26 +15,26 @@ pub use crate::agent::AgentEvent as AgentUpdate;
 use super::error::ValidationError;
 use super::sources::Source;
 
-/// The agent asks the model for sub-queries.
+/// The event type of the update that the agent sends before it asks the model for sub-queries.
 pub const EVENT_DECOMPOSITION_STARTED: &str = "decomposition_started";
-/// The sub-queries are known.
+/// The event type of the update with the sub-queries of the first round.
 pub const EVENT_DECOMPOSITION_COMPLETE: &str = "decomposition_complete";
-/// A sub-query started.
+/// The event type of the update that reports that a sub-query has started.
 pub const EVENT_SUB_QUERY_STARTED: &str = "sub_query_started";
-/// A sub-query has an answer.
+/// The event type of the update with the answer to a sub-query.
 pub const EVENT_SUB_QUERY_COMPLETED: &str = "sub_query_completed";
-/// A sub-query failed. The others go on.
+/// The event type of the update that reports that a sub-query has failed. The other sub-queries continue.
 pub const EVENT_SUB_QUERY_FAILED: &str = "sub_query_failed";
-/// The agent asks the model for an answer from all findings.
+/// The event type of the update that the agent sends before it asks the model for the final answer.
 pub const EVENT_SYNTHESIS_STARTED: &str = "synthesis_started";
-/// The last update: the answer.
+/// The event type of the last update, which contains the final answer.
 pub const EVENT_FINAL_RESULT: &str = "final_result";
-/// A further round has sub-queries of its own.
+/// The event type of the update with the sub-queries of a further round.
 pub const EVENT_ROUND_PLANNED: &str = "round_planned";
-/// Something the user should know.
+/// The event type of a note for the user.
 pub const EVENT_RESEARCH_NOTE: &str = "research_note";
 
-/// The run ended without an answer.
+/// The event type of the update that reports that the run has ended without an answer.
 pub const EVENT_RESEARCH_FAILED: &str = "research_failed";
 
 /// The data of an event that has none.
@@ -44,7 +44,7 @@ pub struct NoData {}
 /// The data of [`EVENT_DECOMPOSITION_COMPLETE`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DecompositionComplete {
-    /// The sub-queries. The position of a sub-query is its id.
+    /// The texts of the sub-queries. The position of a sub-query in the list, from 0, is its id.
     pub sub_queries: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub struct SubQueryResult {
     pub id: usize,
     /// The answer to the sub-query.
     pub result: String,
-    /// The tokens that the sub-query used; 0 if the API reported none.
+    /// The number of tokens that the sub-query used; 0 if the API reported none.
     pub tokens_used: u32,
 }
 
@@ -82,37 +82,37 @@ pub struct SubQueryFailed {
 pub struct RoundPlanned {
     /// The number of the round, from 2.
     pub round: usize,
-    /// The id of the first sub-query of the round.
+    /// The id of the first sub-query of the round. The others have the following ids.
     pub first_id: usize,
-    /// The sub-queries of the round.
+    /// The texts of the sub-queries of the round.
     pub sub_queries: Vec<String>,
 }
 
 /// The data of [`EVENT_RESEARCH_NOTE`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ResearchNote {
-    /// The remark.
+    /// The text of the note.
     pub note: String,
 }
 
 /// The data of [`EVENT_RESEARCH_FAILED`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ResearchFailed {
-    /// What happened.
+    /// Why the run failed.
     pub error: String,
-    /// The kind of failure, as in results of `guard exec`.
+    /// The kind of error, as in the field `error_kind` of a result of `guard exec`.
     pub error_kind: String,
     /// The id of the run, for `guard research --resume`.
     #[serde(default)]
     pub research_id: String,
 }
 
-/// What the whole run used, and how many sub-queries succeeded.
+/// The number of tokens that the whole run used, its duration, and how many sub-queries succeeded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ResultMetadata {
-    /// The tokens of all requests.
+    /// The number of tokens that all requests to the model used.
     pub total_tokens: u32,
-    /// The duration in milliseconds.
+    /// The duration of the run in milliseconds.
     pub duration_ms: u64,
     /// The number of sub-queries that have an answer.
     pub sub_queries_succeeded: usize,
@@ -124,26 +124,28 @@ pub struct ResultMetadata {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct FinalResult {
-    /// The answer.
+    /// The final answer.
     pub answer: String,
-    /// What the run used.
+    /// The number of tokens that the run used, its duration, and how many sub-queries succeeded.
     pub metadata: ResultMetadata,
-    /// The sources that the answer cites, by number.
+    /// The sources that the answer cites, in the order of their numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<Source>,
-    /// What could not be confirmed: citations that nobody retrieved, and sub-queries without an answer.
+    /// Warnings about the answer: citations that guard removed because no sub-query retrieved the page, sub-queries
+    /// without an answer or a source, and answers that were cut or contain instructions to the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unconfirmed: Vec<String>,
 }
 
 impl FinalResult {
-    /// A result without sources.
+    /// Creates a result without sources.
     pub fn new(answer: impl Into<String>, metadata: ResultMetadata) -> Self {
         Self { answer: answer.into(), metadata, sources: Vec::new(), unconfirmed: Vec::new() }
     }
 }
 
-/// The name and the version of an event type: `name.v2` is version 2 of `name`; without a suffix it is version 1.
+/// Splits an event type into its name and version: `name.v2` is version 2 of `name`. Without a suffix, the
+/// version is 1.
 pub fn event_version(event_type: &str) -> (&str, u32) {
     let versioned = event_type.rsplit_once(".v").and_then(|(name, number)| {
         let is_number = number.bytes().all(|byte| byte.is_ascii_digit()) && !number.starts_with('0');
@@ -153,7 +155,7 @@ pub fn event_version(event_type: &str) -> (&str, u32) {
     versioned.unwrap_or((event_type, 1))
 }
 
-/// Whether an event type is version 1 of `name`.
+/// True if an event type is version 1 of `name`.
 fn is_first_version(event_type: &str, name: &str) -> bool {
     event_version(event_type) == (name, 1)
 }
@@ -163,18 +165,18 @@ fn data(of: impl Serialize) -> Value {
 }
 
 impl AgentUpdate {
-    /// The agent asks the model for sub-queries.
+    /// Creates the update that the agent sends before it asks the model for sub-queries.
     pub fn decomposition_started() -> Self {
         Self::new(EVENT_DECOMPOSITION_STARTED, "Decomposing query into sub-queries", json!({}))
     }
 
-    /// The sub-queries are known.
+    /// Creates the update with the sub-queries of the first round.
     pub fn decomposition_complete(sub_queries: Vec<String>) -> Self {
         let message = format!("Decomposed into {} sub-queries", sub_queries.len());
         Self::new(EVENT_DECOMPOSITION_COMPLETE, message, data(DecompositionComplete { sub_queries }))
     }
 
-    /// A sub-query started.
+    /// Creates the update that reports that a sub-query has started.
     pub fn sub_query_started(id: usize, query: impl Into<String>) -> Self {
         let query = query.into();
         Self::new(
@@ -184,7 +186,7 @@ impl AgentUpdate {
         )
     }
 
-    /// A sub-query has an answer.
+    /// Creates the update with the answer to a sub-query.
     pub fn sub_query_completed(id: usize, result: impl Into<String>, tokens_used: u32) -> Self {
         let result = result.into();
         Self::new(
@@ -194,7 +196,7 @@ impl AgentUpdate {
         )
     }
 
-    /// A sub-query failed.
+    /// Creates the update that reports that a sub-query has failed.
     pub fn sub_query_failed(id: usize, error: impl Into<String>) -> Self {
         let error = error.into();
         Self::new(
@@ -204,90 +206,93 @@ impl AgentUpdate {
         )
     }
 
-    /// The agent asks the model for an answer from all findings.
+    /// Creates the update that the agent sends before it asks the model for the final answer.
     pub fn synthesis_started() -> Self {
         Self::new(EVENT_SYNTHESIS_STARTED, "Synthesizing results", json!({}))
     }
 
-    /// The answer.
+    /// Creates the last update, which contains the final answer.
     pub fn final_result(result: &FinalResult) -> Self {
         Self::new(EVENT_FINAL_RESULT, "Research complete", data(result))
     }
 
-    /// A further round has sub-queries.
+    /// Creates the update with the sub-queries of a further round.
     pub fn round_planned(round: RoundPlanned) -> Self {
         let message = format!("Round {}: {} further sub-queries", round.round, round.sub_queries.len());
         Self::new(EVENT_ROUND_PLANNED, message, data(round))
     }
 
-    /// Something the user should know.
+    /// Creates the update with a note for the user.
     pub fn research_note(note: impl Into<String>) -> Self {
         let note = note.into();
         Self::new(EVENT_RESEARCH_NOTE, note.clone(), data(ResearchNote { note }))
     }
 
-    /// The run ended without an answer.
+    /// Creates the update that reports that the run has ended without an answer.
     pub fn research_failed(failed: &ResearchFailed) -> Self {
         Self::new(EVENT_RESEARCH_FAILED, failed.error.clone(), data(failed))
     }
 
-    /// The sub-queries of [`EVENT_DECOMPOSITION_COMPLETE`]. `None` for another event, or for data that does not match,
-    /// which is also logged.
+    /// Returns the sub-queries if this is an [`EVENT_DECOMPOSITION_COMPLETE`]; `None` if it is another event.
+    /// Logs malformed data and returns `None`.
     pub fn as_decomposition_complete(&self) -> Option<Vec<String>> {
         lenient(self.try_as_decomposition_complete())
     }
 
-    /// The data of [`EVENT_SUB_QUERY_STARTED`], as [`Self::as_decomposition_complete`].
+    /// Returns the data if this is an [`EVENT_SUB_QUERY_STARTED`]; `None` for another event or malformed data.
     pub fn as_sub_query_started(&self) -> Option<SubQueryStarted> {
         lenient(self.try_as_sub_query_started())
     }
 
-    /// The data of [`EVENT_SUB_QUERY_COMPLETED`], as [`Self::as_decomposition_complete`].
+    /// Returns the data if this is an [`EVENT_SUB_QUERY_COMPLETED`]; `None` for another event or malformed
+    /// data.
     pub fn as_sub_query_completed(&self) -> Option<SubQueryResult> {
         lenient(self.try_as_sub_query_completed())
     }
 
-    /// The data of [`EVENT_SUB_QUERY_FAILED`], as [`Self::as_decomposition_complete`].
+    /// Returns the data if this is an [`EVENT_SUB_QUERY_FAILED`]; `None` for another event or malformed data.
     pub fn as_sub_query_failed(&self) -> Option<SubQueryFailed> {
         lenient(self.try_as_sub_query_failed())
     }
 
-    /// The data of [`EVENT_FINAL_RESULT`], as [`Self::as_decomposition_complete`].
+    /// Returns the data if this is an [`EVENT_FINAL_RESULT`]; `None` for another event or malformed data.
     pub fn as_final_result(&self) -> Option<FinalResult> {
         lenient(self.try_as_final_result())
     }
 
-    /// The data of [`EVENT_ROUND_PLANNED`], as [`Self::as_decomposition_complete`].
+    /// Returns the data if this is an [`EVENT_ROUND_PLANNED`]; `None` for another event or malformed data.
     pub fn as_round_planned(&self) -> Option<RoundPlanned> {
         lenient(self.typed(EVENT_ROUND_PLANNED))
     }
 
-    /// The sub-queries of [`EVENT_DECOMPOSITION_COMPLETE`], or why there are none.
+    /// Returns the sub-queries of an [`EVENT_DECOMPOSITION_COMPLETE`]. Fails for another event or malformed
+    /// data.
     pub fn try_as_decomposition_complete(&self) -> Result<Vec<String>, ValidationError> {
         self.typed::<DecompositionComplete>(EVENT_DECOMPOSITION_COMPLETE).map(|data| data.sub_queries)
     }
 
-    /// The data of [`EVENT_SUB_QUERY_STARTED`], or why there is none.
+    /// Returns the data of an [`EVENT_SUB_QUERY_STARTED`]. Fails for another event or malformed data.
     pub fn try_as_sub_query_started(&self) -> Result<SubQueryStarted, ValidationError> {
         self.typed(EVENT_SUB_QUERY_STARTED)
     }
 
-    /// The data of [`EVENT_SUB_QUERY_COMPLETED`], or why there is none.
+    /// Returns the data of an [`EVENT_SUB_QUERY_COMPLETED`]. Fails for another event or malformed data.
     pub fn try_as_sub_query_completed(&self) -> Result<SubQueryResult, ValidationError> {
         self.typed(EVENT_SUB_QUERY_COMPLETED)
     }
 
-    /// The data of [`EVENT_SUB_QUERY_FAILED`], or why there is none.
+    /// Returns the data of an [`EVENT_SUB_QUERY_FAILED`]. Fails for another event or malformed data.
     pub fn try_as_sub_query_failed(&self) -> Result<SubQueryFailed, ValidationError> {
         self.typed(EVENT_SUB_QUERY_FAILED)
     }
 
-    /// The data of [`EVENT_FINAL_RESULT`], or why there is none.
+    /// Returns the data of an [`EVENT_FINAL_RESULT`]. Fails for another event or malformed data.
     pub fn try_as_final_result(&self) -> Result<FinalResult, ValidationError> {
         self.typed(EVENT_FINAL_RESULT)
     }
 
-    /// The data as a type of the agent that defined the event type `expected`, or why it does not match.
+    /// Parses the data as `T`, the type that belongs to the event type `expected`. Fails for another event or
+    /// malformed data.
     pub fn typed<T: DeserializeOwned>(&self, expected: &str) -> Result<T, ValidationError> {
         if !is_first_version(&self.event_type, expected) {
             return Err(ValidationError::WrongEventType {
@@ -302,7 +307,7 @@ impl AgentUpdate {
     }
 }
 
-/// Turns an error into `None`. Data that does not match is logged, because it is a mistake of whoever sent the event.
+/// Converts an error to `None`. Logs malformed data, because the sender of the event has made a mistake.
 fn lenient<T>(read: Result<T, ValidationError>) -> Option<T> {
     match read {
         Ok(value) => Some(value),
@@ -393,7 +398,8 @@ mod tests {
             broken.try_as_sub_query_completed(),
             Err(ValidationError::SchemaMismatch { event_type, .. }) if event_type == "sub_query_completed"
         ));
-        // A field of a later version changes nothing; a later version of the event is another event.
+        // A reader must ignore an unknown field, and must treat a later version of the event type as another
+        // event.
         let mut later = update.clone();
         later.data["confidence"] = json!(0.95);
         assert!(later.as_sub_query_completed().is_some());

@@ -1,8 +1,8 @@
 //! Lists which layers of the sandbox enforce which boundary. That depends on the kernel's Landlock ABI and on whether
 //! the run has namespaces.
 //!
-//! Older Landlock versions cover less. With namespaces, other layers enforce the rest. If no layer enforces some
-//! boundary, guard does not start a run.
+//! Older Landlock versions restrict fewer operations. With namespaces, other layers enforce the remaining boundaries.
+//! If no layer enforces some boundary, guard does not start a run.
 
 use serde::Serialize;
 
@@ -17,16 +17,17 @@ const LANDLOCK_DEVICES: i32 = 5;
 /// The first Landlock ABI that restricts signals and abstract unix sockets (Linux 6.12).
 pub(super) const LANDLOCK_SCOPES: i32 = 6;
 
-/// A boundary of every run, with the layers of the sandbox that enforce it. Each of these layers alone is sufficient.
+/// A boundary of every run, with the layers of the sandbox that enforce it. Each of these layers is sufficient on its
+/// own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HeldBoundary {
-    /// What the run cannot do beyond its grants, such as `file-access` or `signals`.
+    /// The kind of operation that the run cannot do beyond its grants, such as `file-access` or `signals`.
     pub name: &'static str,
     /// The layers that enforce this boundary, such as `landlock`. Empty if no layer does.
     pub held_by: Vec<&'static str>,
 }
 
-/// Returns the boundaries of a run with or without namespaces, on a kernel with this Landlock ABI.
+/// Returns the boundaries of a run with or without namespaces, on a kernel with the Landlock ABI `landlock`.
 pub fn held_boundaries(landlock: i32, has_namespaces: bool) -> Vec<HeldBoundary> {
     let since = |abi: i32| (landlock >= abi).then_some("landlock");
     let with = |layer: &'static str| has_namespaces.then_some(layer);
@@ -39,8 +40,8 @@ pub fn held_boundaries(landlock: i32, has_namespaces: bool) -> Vec<HeldBoundary>
         boundary("file-access", &[since(1), with("mounts")]),
         boundary("file-truncation", &[since(LANDLOCK_TRUNCATION), with("mounts")]),
         boundary("file-metadata", &[with("mounts"), shared("supervisor")]),
-        // Before ABI 5, only a device that the run may open can get an ioctl. Landlock checks every open but one for
-        // ioctls only, which seccomp denies.
+        // Before ABI 5, a process can make ioctls only on a device that it may open. Landlock checks every open
+        // except one with the access mode 3, which allows only ioctls, and seccomp denies such an open.
         boundary("device-ioctls", &[since(LANDLOCK_DEVICES), Some("seccomp")]),
         boundary("tcp", &[since(LANDLOCK_TCP), Some("supervisor")]),
         boundary("abstract-sockets", &[since(LANDLOCK_SCOPES), Some("supervisor")]),

@@ -1,9 +1,9 @@
 //! Compiles `policies/syscalls.toml` into two seccomp filters.
 //!
 //! `seccompiler` compiles the deny filter, which makes listed calls fail. It cannot express notifications, so
-//! `notify_filter.rs` assembles the filter that sends calls to the supervisor. The kernel runs both for every call and
-//! takes the stricter result: a denial by one filter wins over a notification by the other. A list that cannot be
-//! parsed is an error; this module must never produce a filter without one of the entries.
+//! `notify_filter.rs` assembles the filter that sends calls to the supervisor. The kernel runs both filters for every
+//! call and applies the stricter result: a denial by one filter overrides a notification by the other. If the list
+//! cannot be parsed, this module fails; it must never produce a filter that lacks an entry.
 
 use std::collections::BTreeMap;
 
@@ -25,20 +25,22 @@ pub const LIST: &str = include_str!("../../policies/syscalls.toml");
 /// The seccomp filters of a run.
 #[derive(Clone)]
 pub struct Filters {
-    /// The filter that makes listed calls fail, and kills a process that makes a call of another architecture.
+    /// The filter that makes the calls in `deny` of the list of system calls fail. It also kills a process that makes
+    /// a call of another architecture.
     pub deny: Vec<sock_filter>,
-    /// The filter that sends calls to the supervisor, and also kills a process that makes a call of another
-    /// architecture.
+    /// The filter that sends the calls in `ask` of the list, and some others, to the supervisor. It also kills a
+    /// process that makes a call of another architecture.
     pub notify: Vec<sock_filter>,
 }
 
-/// Compiles the filters of a run. `shared` says that the run shares its namespaces with the host. `forks` says that the
-/// supervisor decides about every new process and thread.
+/// Compiles the filters of a run. `shared` is true if the run shares its namespaces with the host. `forks` is true if
+/// the supervisor decides about every new process and thread.
 pub fn filters(shared: bool, forks: bool) -> Result<Filters, SandboxError> {
     compile(&parse_list(LIST)?, shared, forks)
 }
 
-/// Compiles the filters from a list of system calls. `shared` and `forks` are those of [`filters`].
+/// Compiles the filters of a run from a list of system calls. `shared` is true if the run shares its namespaces with
+/// the host; `forks` is true if the supervisor decides about every new process and thread.
 pub fn compile(list: &List, shared: bool, forks: bool) -> Result<Filters, SandboxError> {
     let mut denied = Denied::default();
     for entry in list.deny.iter().filter(|entry| shared || entry.only.is_none()) {
@@ -51,7 +53,7 @@ pub fn compile(list: &List, shared: bool, forks: bool) -> Result<Filters, Sandbo
     for entry in list.ask.iter().filter(|entry| shared || entry.only.is_none()) {
         let conditions = entry.conditions()?;
         for number in entry.numbers()? {
-            // If every call is sent to the supervisor anyway, a condition adds nothing.
+            // If the filter sends every such call to the supervisor anyway, a condition adds nothing.
             if !notified.get(&number).is_some_and(Vec::is_empty) {
                 notified.entry(number).or_default().push(conditions.clone());
             }
@@ -60,18 +62,18 @@ pub fn compile(list: &List, shared: bool, forks: bool) -> Result<Filters, Sandbo
     Ok(Filters { deny: denied.program()?, notify: notify_filter::program(&notified)? })
 }
 
-/// The parsed content of `policies/syscalls.toml`: which system calls get special treatment.
+/// The parsed content of `policies/syscalls.toml`: the system calls that a filter denies or sends to the supervisor.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct List {
     /// Calls that fail with an errno.
     pub deny: Vec<Entry>,
-    /// Calls that the supervisor decides about.
+    /// Calls that the filter sends to the supervisor, which decides about them.
     #[serde(default)]
     pub ask: Vec<Entry>,
 }
 
-/// One entry of the list: system calls that are treated the same, with the reason.
+/// One entry of `policies/syscalls.toml`: system calls that the filters treat in the same way, and the reason.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
@@ -84,7 +86,7 @@ pub struct Entry {
     pub errno: Option<Errno>,
     /// The runs to which the entry applies; `None` means all runs.
     pub only: Option<Only>,
-    /// Why the entry exists.
+    /// Why the filters deny these calls or send them to the supervisor.
     pub reason: String,
 }
 
@@ -96,8 +98,8 @@ pub enum Only {
     Shared,
 }
 
-/// The errno of a denied call. If several entries deny the same call, the first of these variants wins; entries with
-/// conditions precede those without.
+/// The errno of a denied call. If several entries deny the same call, the filter uses the variant that comes first
+/// here; entries with conditions precede those without.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Errno {
@@ -158,9 +160,10 @@ pub fn parse_list(text: &str) -> Result<List, SandboxError> {
     }
 }
 
-/// Denied calls grouped by errno, because a `seccompiler` program has a single action. Calls that are denied only for
-/// some arguments are at the start, because programs make them often (`openat`, `fcntl`), and a filter compares call
-/// numbers one by one. At the end, an allowed `openat` would take 0.1 µs longer, a tenth of its time.
+/// Denied calls grouped by errno, because a `seccompiler` program has a single action. The groups for calls that are
+/// denied only for some arguments come first: programs make these calls often (`openat`, `fcntl`), and a filter
+/// compares call numbers one by one. If these groups came last, an allowed `openat` would take 0.1 µs longer, a tenth
+/// of its time.
 #[derive(Default)]
 struct Denied(BTreeMap<(When, Errno), BTreeMap<i64, Vec<SeccompRule>>>);
 
@@ -214,9 +217,9 @@ impl Denied {
     }
 }
 
-/// Rewrites a program so that its allow actions jump past its end, to the next program. A call for which `is_final` is
-/// true is allowed at once, because no later program checks it. The program has one allow action per call, in order,
-/// and one for all other calls.
+/// Rewrites a program so that a call that it allows goes on to the next program, past its end. The program has one allow
+/// action for each call that it checks, and a last one for all other calls. `is_final` has a value for each of the
+/// former, in their order: where it is true, no later program checks the call, and the allow action stays.
 fn chain_to_next(program: &BpfProgram, is_final: &[bool]) -> Result<Vec<sock_filter>, SandboxError> {
     let mut allowed = 0;
     let mut steps = Vec::with_capacity(program.len());
@@ -237,7 +240,7 @@ fn chain_to_next(program: &BpfProgram, is_final: &[bool]) -> Result<Vec<sock_fil
     }
 }
 
-/// Converts conditions that must all hold into alternative rules: every combination of their values.
+/// Converts conditions that must all hold into alternative rules: one rule for every combination of their values.
 fn rules(conditions: &[Condition]) -> Result<Vec<SeccompRule>, SandboxError> {
     let failed = |error: BackendError| SandboxError::Filter(error.to_string());
     if conditions.is_empty() {
@@ -271,7 +274,7 @@ fn number_of(name: &str) -> Option<u32> {
     syscall_numbers::number(name).and_then(|number| u32::try_from(number).ok())
 }
 
-/// Returns the numbers of those of the named system calls that exist on this architecture.
+/// Returns the numbers of the system calls in `names` that exist on this architecture.
 fn numbers(names: &[&str]) -> impl Iterator<Item = u32> {
     names.iter().filter_map(|name| number_of(name))
 }
@@ -338,7 +341,7 @@ pub fn helper_filter(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
     ];
     let list = parse_list(LIST)?;
     let mut denied = Denied::default();
-    // There is no supervisor, so `ask` entries are denied.
+    // A helper process has no supervisor, so deny the calls of `ask` entries.
     for entry in list.deny.iter().chain(&list.ask).filter(|entry| entry.only.is_none()) {
         denied.add(entry)?;
     }
@@ -374,13 +377,14 @@ pub fn helper_filter(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
     denied.program()
 }
 
-/// Calls that are always sent to the supervisor, whatever their arguments.
+/// Calls that the filter always sends to the supervisor, whatever their arguments.
 const ALWAYS_NOTIFIED: &[&str] = &["execve", "execveat", "connect", "bind", "listen", "inotify_add_watch"];
 
-/// Calls that create a process or thread. (The list denies `clone3`.)
+/// Calls that create a process or thread. `clone3` is missing here, because `policies/syscalls.toml` denies it.
 pub const FORKS: &[&str] = &["clone", "fork", "vfork"];
 
-/// Calls that change metadata, which Landlock does not cover. Without a mount namespace the supervisor performs them.
+/// Calls that change metadata, which Landlock does not restrict. In a run without a mount namespace, the supervisor
+/// performs them for the process.
 pub const METADATA: &[&str] = &[
     "chmod",
     "fchmod",
@@ -404,8 +408,8 @@ pub const METADATA: &[&str] = &[
     "removexattrat",
 ];
 
-/// Calls that act on a process by its id, with the index of the id argument. Id 0 (the caller itself) is allowed. Calls
-/// with another id are sent to the supervisor.
+/// Calls that act on a process by its id, with the index of the id argument. The filter allows id 0 (the caller
+/// itself), and sends calls with another id to the supervisor.
 pub const ON_PROCESSES: &[(&str, u8)] = &[
     ("prlimit64", 0),
     ("setpriority", 1),
@@ -416,8 +420,8 @@ pub const ON_PROCESSES: &[(&str, u8)] = &[
     ("ioprio_set", 1),
 ];
 
-/// Returns the calls that every run sends to the supervisor, with groups of conditions on their arguments; a call
-/// without conditions is always sent. `shared` says that the run shares its namespaces with the host.
+/// Returns the calls that every run sends to the supervisor, with groups of conditions on their arguments; the filter
+/// always sends a call without conditions. `shared` is true if the run shares its namespaces with the host.
 fn always_notified(shared: bool) -> BTreeMap<u32, Vec<Vec<Condition>>> {
     let mut notified: BTreeMap<u32, Vec<Vec<Condition>>> =
         numbers(ALWAYS_NOTIFIED).map(|number| (number, Vec::new())).collect();

@@ -1,8 +1,9 @@
-//! Applies a launch plan: Landlock rules, seccomp filters and mounts. Also probes what this kernel supports.
+//! Applies the sandbox of a launch plan: Landlock rules, seccomp filters and mounts. Also probes which features this
+//! kernel supports.
 //!
 //! The code runs in the process that is about to become the agent or, for mounts, in the init process of its
-//! namespaces. It only removes rights and never restores them. A layer that cannot be applied is an error: nothing
-//! degrades silently.
+//! namespaces. It only removes rights and never restores them. If it cannot apply a layer of the sandbox, it fails:
+//! it never continues with a weaker sandbox.
 
 mod boundaries;
 mod deny_filter;
@@ -23,14 +24,14 @@ pub use probe::{
     Ability, Kernel, NAMESPACES_FIX, Need, namespace_flags, probe, quick_probe, unheld_boundaries,
 };
 
-/// Why a layer of the sandbox could not be applied.
+/// Why guard could not apply a layer of the sandbox.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SandboxError {
-    /// The list of system calls cannot be read or compiled.
+    /// guard cannot parse or compile the list of system calls.
     #[error("cannot build the system call filter: {0}")]
     Filter(String),
-    /// The Landlock ruleset cannot be created or applied.
+    /// guard cannot create or apply the Landlock ruleset.
     #[error("cannot apply Landlock: {0}")]
     Landlock(String),
     /// An overlay mount failed. Not every file system supports overlays.
@@ -41,7 +42,7 @@ pub enum SandboxError {
         /// The system's error for the mount.
         source: std::io::Error,
     },
-    /// Namespaces or mounts cannot be set up.
+    /// guard cannot set up the namespaces or the mounts.
     #[error("cannot set up the namespaces: {step}: {source}")]
     Namespaces {
         /// The step of the setup that failed, for the error message.

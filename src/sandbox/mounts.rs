@@ -1,8 +1,8 @@
 //! Sets up the mount namespace of a run.
 //!
 //! The code runs in the init process of the new namespaces, before any process of the agent exists. It first clones
-//! the trees that stay writable (or visible below a hidden directory), then makes everything read-only at once, then
-//! attaches the clones. Everything that the plan does not list stays read-only, metadata included.
+//! the directory trees that stay writable (or visible below a hidden directory), then makes everything read-only at
+//! once, then attaches the clones. Every path that the plan does not list stays read-only, including its metadata.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -16,35 +16,36 @@ use serde::Serialize;
 use super::SandboxError;
 use crate::sys::mount as sys;
 
-/// A directory of the user, such as a package cache, that the run sees with a writable overlay on top.
+/// A directory of the user, such as a package cache, that the run sees through a writable overlay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Layer {
-    /// The user's directory, which is the overlay's lower layer and is never written.
+    /// The user's directory, which is the overlay's lower layer. The run never changes it.
     pub lower: PathBuf,
     /// The directory that receives the run's changes (the overlay's upper layer).
     pub upper: PathBuf,
     /// The work directory that the kernel needs for an overlay.
     pub work: PathBuf,
-    /// Where the run sees the merged directory.
+    /// The path at which the run sees the merged directory.
     pub at: PathBuf,
 }
 
-/// Everything to mount for a run.
+/// All mounts of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct MountPlan {
-    /// Directories and files that stay writable, with everything below them.
+    /// Directories and files that the run can still write, with everything below them.
     pub writable: Vec<PathBuf>,
-    /// Directories and files that stay visible, read-only, although a directory above them is in `hidden`.
+    /// Directories and files that the run can still read, although a directory above them is in `hidden`.
     pub visible: Vec<PathBuf>,
-    /// Directories that appear empty, except for the paths in `writable` and `visible`.
+    /// Directories that the run sees as empty, except for the paths in `writable` and `visible`.
     pub hidden: Vec<PathBuf>,
-    /// Private directories of the run that replace a path such as `/tmp`: (private directory, path where it appears).
+    /// Private directories of the run that replace a path such as `/tmp`: (private directory, path at which the run
+    /// sees it).
     pub private: Vec<(PathBuf, PathBuf)>,
     /// Paths such as `/dev/shm` where the run gets a private tmpfs.
     pub memory: Vec<PathBuf>,
     /// Directories of the user, such as package caches, that get a writable overlay.
     pub layers: Vec<Layer>,
-    /// Files that are mounted read-only over other files: (new file, path of the replaced file).
+    /// Files that guard mounts read-only over other files: (new file, path of the replaced file).
     pub pointers: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -63,7 +64,7 @@ fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// The detached file systems that every run needs, created by [`prepare_mounts`].
+/// The file systems that every run needs and that are not attached to a path yet. [`prepare_mounts`] creates them.
 pub struct PreparedMounts {
     proc: OwnedFd,
     terminals: OwnedFd,
@@ -71,12 +72,13 @@ pub struct PreparedMounts {
 }
 
 /// Prepares the mount namespace of this process. The process must be the only one in new mount and PID namespaces. If
-/// it is also in a new user namespace, `user` gives the user and group id to map. [`apply_mount_plan`] does the rest.
+/// it is also in a new user namespace, `user` is the user and group id to map. [`apply_mount_plan`] then makes the
+/// mounts.
 pub fn prepare_mounts(user: Option<(u32, u32)>) -> Result<PreparedMounts, SandboxError> {
     if let Some((uid, gid)) = user {
         map_user(uid, gid)?;
     }
-    // First of all: no mount made here may propagate to the host. Mounts made on the host until
+    // Do this first, because no mount made here may propagate to the host. Mounts that the host makes before
     // `apply_mount_plan` still propagate here.
     let one_way = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     in_step("stop mount propagation to the host", change_mount(Path::new("/"), one_way))?;
@@ -94,7 +96,7 @@ pub fn prepare_mounts(user: Option<(u32, u32)>) -> Result<PreparedMounts, Sandbo
 
 /// The tmpfs options for directories in which the run stores files.
 const OWN: &[(&CStr, &CStr)] = &[(c"mode", c"0700")];
-/// The tmpfs options for hidden directories, which hold nothing but mount points.
+/// The tmpfs options for hidden directories, which contain only mount points.
 const EMPTY: &[(&CStr, &CStr)] = &[(c"size", c"1m"), (c"mode", c"0755")];
 
 fn make_tmpfs(options: &[(&CStr, &CStr)]) -> io::Result<OwnedFd> {
@@ -124,7 +126,7 @@ pub fn apply_mount_plan(mut prepared: PreparedMounts, plan: &MountPlan) -> Resul
         let mounted = tmpfs.and_then(|memory| attach(&memory, directory));
         in_step(format!("mount a private tmpfs at {}", directory.display()), mounted)?;
     }
-    // Outer paths first, so that inner trees end up on top of them.
+    // Attach outer paths first, so that inner trees end up on top of them.
     trees.sort_by_key(|(_, place)| place.components().count());
     for (tree, place) in &trees {
         let step = format!("mount {}", place.display());
@@ -140,7 +142,7 @@ pub fn apply_mount_plan(mut prepared: PreparedMounts, plan: &MountPlan) -> Resul
         let step = format!("make the hidden directory {} read-only", hidden.display());
         in_step(step, change_mount(hidden, flags))?;
     }
-    // The working directory still refers to the old mounts.
+    // The working directory still refers to the old mounts, so change to the root of the new ones.
     in_step("change the working directory to /", std::env::set_current_dir("/"))
 }
 
@@ -155,12 +157,13 @@ fn map_user(uid: u32, gid: u32) -> Result<(), SandboxError> {
     in_step("map the group id", std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1\n")))
 }
 
-/// Mounts a writable overlay over a directory of the user. Fails if the kernel or the file system does not support
-/// overlays.
+/// Mounts a writable overlay whose lower layer is a directory of the user. Fails if the kernel or the file system
+/// does not support overlays.
 fn mount_overlay(layer: &Layer) -> Result<(), SandboxError> {
     let option = |name: &str, path: &Path| -> io::Result<Vec<u8>> {
         let bytes = path.as_os_str().as_bytes();
-        // These bytes separate options and layers. Caches in such directories are rare, so paths are not escaped.
+        // These bytes separate options and layers in mount options. guard does not escape them, because such paths
+        // are rare.
         if bytes.iter().any(|byte| matches!(byte, b',' | b':' | b'\\')) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -173,8 +176,8 @@ fn mount_overlay(layer: &Layer) -> Result<(), SandboxError> {
             option("upperdir", &layer.upper)?,
             option("workdir", &layer.work)?,
             b"userxattr".to_vec(),
-            // The layer is deleted with the run. Without `volatile`, unmounting it would sync all dirty pages of the
-            // file system.
+            // guard deletes the layer after the run. Without `volatile`, unmounting the overlay would sync all dirty
+            // pages of the file system.
             b"volatile".to_vec(),
         ];
         Ok(parts.join(&b','))
@@ -220,7 +223,7 @@ fn clone_trees(plan: &MountPlan) -> Result<Vec<(OwnedFd, PathBuf)>, SandboxError
     Ok(trees)
 }
 
-/// Creates the mount point of a tree if it is missing. This works only in directories that are writable for the run.
+/// Creates the mount point of a tree if it is missing. This works only in directories that the run can write to.
 fn create_mount_point(place: &Path, tree: &OwnedFd) -> io::Result<()> {
     if place.symlink_metadata().is_ok() {
         return Ok(());

@@ -1,7 +1,8 @@
 //! Assembles the seccomp filter that sends calls to the supervisor, and the BPF instructions that both filters share.
 //!
-//! Input is system call numbers with conditions on their arguments. Output is a BPF program that notifies the
-//! supervisor about these calls, allows all others, and kills a process that uses calls of another architecture.
+//! The input is a map from system call numbers to conditions on their arguments. The output is a BPF program that
+//! notifies the supervisor of these calls, allows all others, and kills a process that uses calls of another
+//! architecture.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ const ARCHITECTURE: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xC000_00B7;
 
-/// System call numbers from this value on belong to the x32 ABI.
+/// System call numbers from this value on are calls of the x32 ABI.
 const X32_BIT: u32 = 0x4000_0000;
 
 /// A condition on the lower 32 bits of one argument of a system call.
@@ -22,11 +23,11 @@ const X32_BIT: u32 = 0x4000_0000;
 pub struct Condition {
     /// The index of the argument, from 0.
     pub argument: u8,
-    /// The bits of the argument that are compared.
+    /// The bits of the argument that the filter compares.
     pub mask: u32,
     /// The condition holds if the masked argument is one of these values.
     pub values: Vec<u32>,
-    /// Inverts the condition: it holds if the masked argument is none of `values`.
+    /// True to invert the condition: it then holds if the masked argument is none of `values`.
     pub negated: bool,
 }
 
@@ -55,7 +56,7 @@ const KILL: sock_filter = return_action(libc::SECCOMP_RET_KILL_PROCESS);
 const NOTIFY: sock_filter = return_action(libc::SECCOMP_RET_USER_NOTIF);
 
 /// Returns the first instructions of every filter: they kill a process that makes a call of another architecture, and
-/// load the call number.
+/// load the number of the system call.
 pub(super) fn kill_foreign_calls() -> Vec<sock_filter> {
     vec![
         statement(LOAD, 4),
@@ -67,8 +68,8 @@ pub(super) fn kill_foreign_calls() -> Vec<sock_filter> {
     ]
 }
 
-/// Assembles the filter that notifies the supervisor about these calls. Each call has groups of conditions: a
-/// notification is sent if all conditions of one group hold, or always if the call has no group.
+/// Assembles the filter that notifies the supervisor of these calls. Each call has groups of conditions: the filter
+/// sends a notification if all conditions of one group hold, or always if the call has no group.
 pub(super) fn program(calls: &BTreeMap<u32, Vec<Vec<Condition>>>) -> Result<Vec<sock_filter>, SandboxError> {
     let mut program = kill_foreign_calls();
     for (&number, groups) in calls {
@@ -84,15 +85,16 @@ pub(super) fn program(calls: &BTreeMap<u32, Vec<Vec<Condition>>>) -> Result<Vec<
     Ok(program)
 }
 
-/// Converts the distance of a conditional jump. Fails if it is too far for a BPF instruction.
+/// Converts the distance of a conditional jump to a byte. Fails if it is too far for a BPF instruction.
 fn distance(to: usize) -> Result<u8, SandboxError> {
     let problem = "the conditions for a system call are too long for a BPF jump";
     u8::try_from(to).map_err(|_| SandboxError::Filter(problem.to_string()))
 }
 
-/// Instructions that notify the supervisor if all conditions hold, and otherwise continue after the last of them.
+/// Returns instructions that notify the supervisor if all conditions hold, and otherwise continue after the last
+/// instruction.
 fn notify_if(conditions: &[Condition]) -> Result<Vec<sock_filter>, SandboxError> {
-    // Built from the end, so that jump distances are known.
+    // Build the instructions from the end, so that the jump distances are known.
     let mut parts: Vec<Vec<sock_filter>> = vec![vec![NOTIFY]];
     let mut length = 1;
     for condition in conditions.iter().rev() {

@@ -1,7 +1,7 @@
-//! Probes what this kernel supports, and compares it with what a policy needs.
+//! Probes which features this kernel supports, and compares them with those that a policy needs.
 //!
-//! The probe asks the kernel for each feature instead of comparing release numbers. It changes nothing in this
-//! process: namespaces are tried in a child.
+//! The probe tries to use each feature instead of comparing kernel release numbers. It changes nothing in this
+//! process: it tries namespaces in a child process.
 
 use serde::Serialize;
 
@@ -10,12 +10,12 @@ use super::mounts::{MountPlan, apply_mount_plan, prepare_mounts};
 use crate::policy::{Namespaces, Policy};
 use crate::sys::{process, seccomp};
 
-/// A kernel feature that guard has probed, as shown to users.
+/// A kernel feature that guard has probed, in a form for users.
 #[derive(Debug, Clone, Serialize)]
 pub struct Ability {
-    /// The feature's name, as shown to users.
+    /// The feature's name in messages to users.
     pub name: &'static str,
-    /// Whether the kernel has the feature.
+    /// True if the kernel has the feature.
     pub present: bool,
     /// What the probe found, such as a version or an error.
     pub found: String,
@@ -26,28 +26,29 @@ pub struct Ability {
     pub fix: Option<&'static str>,
 }
 
-/// What the probe found out about this kernel.
+/// The results of probing this kernel.
 #[derive(Debug, Clone, Serialize)]
 pub struct Kernel {
     /// The kernel release, as `uname -r` prints it.
     pub release: String,
     /// The Landlock ABI version; 0 if Landlock is missing or disabled.
     pub landlock: i32,
-    /// Whether the kernel supports seccomp notifications with `WAIT_KILLABLE_RECV`. Without that flag, a signal makes a
-    /// call repeat its notification.
+    /// True if the kernel supports seccomp notifications with `WAIT_KILLABLE_RECV`. Without that flag, a signal to a
+    /// waiting process makes its system call start again, with a second notification.
     pub listener: bool,
-    /// Whether guard may trace its descendants, to stop a program at its exec (Yama's ptrace_scope 2 and 3 prevent it).
+    /// True if guard may trace its descendants, to stop a program at its exec (Yama's ptrace_scope 2 and 3 prevent
+    /// that).
     pub tracing: bool,
-    /// Whether user, mount, PID and IPC namespaces work, and mounts inside them; if not, the error.
+    /// `Ok` if user, mount, PID and IPC namespaces work, including mounts inside them; otherwise the error.
     pub namespaces: Result<(), String>,
 }
 
-/// Something a policy needs that this kernel lacks.
+/// A feature that a policy needs but this kernel lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Need {
-    /// The missing feature, as part of a message.
+    /// The missing feature, as a part of an error message.
     pub missing: String,
-    /// What the user can do about it.
+    /// What the user can do to get the feature.
     pub fix: String,
 }
 
@@ -59,7 +60,8 @@ pub fn probe() -> Kernel {
     Kernel { release: release.trim().to_string(), namespaces: try_namespaces(), ..quick_probe() }
 }
 
-/// Like [`probe`], but starts no child process and so assumes that namespaces work.
+/// Probes the kernel features that can be probed without a child process. Assumes that namespaces work, and leaves
+/// the kernel release empty.
 pub fn quick_probe() -> Kernel {
     let yama = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let yama = yama.and_then(|text| text.trim().parse::<i32>().ok()).unwrap_or(0);
@@ -72,8 +74,8 @@ pub fn quick_probe() -> Kernel {
     }
 }
 
-/// Returns the `CLONE_NEW*` flags for the namespaces of a run. If they include a user namespace, also the user and
-/// group id to map.
+/// Returns the `CLONE_NEW*` flags for the namespaces of a run. If the flags include a user namespace, also returns
+/// the user and group id to map.
 pub fn namespace_flags() -> (i32, Option<(u32, u32)>) {
     let plain = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
     if process::has_cap_sys_admin() {
@@ -105,7 +107,7 @@ fn try_namespaces() -> Result<(), String> {
 }
 
 impl Kernel {
-    /// Returns every probed feature, for display.
+    /// Returns every probed feature, for `guard doctor`.
     pub fn abilities(&self) -> Vec<Ability> {
         let landlock = |least: i32| self.landlock >= least;
         vec![
@@ -158,7 +160,7 @@ impl Kernel {
         ]
     }
 
-    /// Returns what this kernel lacks to enforce a policy; empty if nothing is missing.
+    /// Returns the features that this kernel lacks to enforce a policy; empty if it has all of them.
     pub fn missing_for(&self, policy: &Policy, namespaces: Namespaces) -> Vec<Need> {
         let mut missing = Vec::new();
         let mut need = |is_present: bool, missing_thing: &str, fix: &str| {
@@ -193,8 +195,8 @@ impl Kernel {
 /// The hint to users whose Landlock version is too old to enforce every boundary of a run.
 pub const NAMESPACES_FIX: &str = "use Linux 6.12 or newer, or allow user namespaces";
 
-/// Says what the kernel would need so that every boundary of a run is enforced by some layer. `None` if every boundary
-/// is enforced already.
+/// Describes the kernel features that are missing to enforce every boundary of a run; `None` if some layer of the
+/// sandbox enforces each boundary.
 pub fn unheld_boundaries(landlock: i32, has_namespaces: bool) -> Option<String> {
     let boundaries = held_boundaries(landlock, has_namespaces);
     let unheld = boundaries.iter().filter(|boundary| boundary.held_by.is_empty());

@@ -1,4 +1,4 @@
-//! Bodies: reads those of requests within limits, and sends those of responses piece by piece.
+//! Reads the bodies of requests within limits, and streams the bodies of responses piece by piece.
 
 use std::io;
 use std::pin::Pin;
@@ -16,16 +16,18 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use super::Shared;
 use super::error::ApiError;
 
-/// The maximum size of the body of a request, in bytes.
+/// The maximum size of the body of a submission, in bytes.
 pub(super) const LARGEST: usize = 64 << 20;
 /// The maximum size of all bodies of requests together, in KiB. Further requests wait.
 pub(super) const BUDGET_KIB: usize = 128 << 10;
-/// How long a client may take to send a body, or to read a piece of one.
+/// How long a client may take to send its request's body, or to read one piece of a response.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The number of pieces of a response that wait to be sent.
+/// The maximum number of pieces of a response that the server buffers for one client. The sender of further pieces
+/// waits.
 const PIECES: usize = 2;
 
-/// Reads the body of a request. Its size counts until the permit is dropped.
+/// Reads the body of a request of at most `largest` bytes. Its size counts against `BUDGET_KIB` until the caller drops
+/// the returned permit.
 pub(super) async fn read(
     shared: &Shared,
     headers: &HeaderMap,
@@ -49,18 +51,18 @@ pub(super) async fn read(
     }
 }
 
-/// A piece of a response, or its end.
+/// A piece of a response's body, or the message that the body is complete.
 enum Piece {
     Bytes(Bytes),
     End,
 }
 
-/// Sends the body of a response. A body without an end breaks the connection off, so that no client takes half of a body
-/// for the whole.
+/// Streams the body of a response. If it is dropped before the body is complete, the server closes the connection, so
+/// that no client takes a part of the body for the whole.
 pub(super) struct BodySender(Sender<Piece>);
 
 impl BodySender {
-    /// Sends a piece. Returns false if the client is gone, or has not read for a minute.
+    /// Sends a piece. Returns false if the client has disconnected, or has not read for a minute.
     pub(super) async fn send(&self, bytes: impl Into<Bytes>) -> bool {
         self.put(Piece::Bytes(bytes.into())).await
     }
@@ -69,7 +71,7 @@ impl BodySender {
         self.put(Piece::End).await;
     }
 
-    /// Waits until the client is gone.
+    /// Waits until the client disconnects.
     pub(super) async fn closed(&self) {
         self.0.closed().await;
     }
@@ -105,7 +107,7 @@ impl Stream for Pieces {
     }
 }
 
-/// Returns a body whose pieces are sent as they come.
+/// Returns a response body, and the sender that streams its pieces.
 pub(super) fn streamed() -> (BodySender, Body) {
     let (sender, receiver) = channel(PIECES);
     (BodySender(sender), Body::from_stream(Pieces { receiver, has_ended: false }))

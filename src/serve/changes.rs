@@ -13,33 +13,34 @@ use tokio::time::Instant;
 use crate::batch::OpenQueue;
 use crate::client_access::Stop;
 
-/// The longest time after which a waiting request checks the queue without a notification.
+/// The maximum time between two notifications: a waiting request checks the queue at least this often.
 const LONGEST_WATCH: Duration = Duration::from_secs(1);
-/// The least time between two looks of one request. A queue with small tasks changes hundreds of times a second.
+/// The minimum time between two checks of the queue by one request. A queue with small tasks changes hundreds of
+/// times a second.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The pause after the queue failed.
+/// The time that the thread sleeps after the queue failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The thread that watches the queue.
+/// A handle to the thread that watches the queue.
 pub(super) struct Changes {
     watched: Arc<Watched>,
     thread: Thread,
 }
 
-/// The state that the thread shares with the waiting requests.
+/// The state that the watching thread shares with the waiting requests.
 struct Watched {
     changes: watch::Sender<u64>,
     is_over: AtomicBool,
 }
 
-/// One request that waits for changes.
+/// A request that waits until the queue of batches changes.
 pub(super) struct Waiter {
     receiver: watch::Receiver<u64>,
     last_look: Instant,
 }
 
 impl Changes {
-    /// Starts the thread. It ends when this value is dropped.
+    /// Starts the thread that watches the queue. It ends when the returned value is dropped.
     pub(super) fn watch(open: OpenQueue) -> io::Result<Self> {
         let watched = Arc::new(Watched { changes: watch::Sender::new(0), is_over: AtomicBool::new(false) });
         let of_thread = watched.clone();
@@ -48,7 +49,8 @@ impl Changes {
         Ok(Self { watched, thread: handle.thread().clone() })
     }
 
-    /// Subscribes to changes. Check the queue only after this call, because a change before it is not reported.
+    /// Subscribes to changes of the queue. The caller must check the queue after this call, because the returned value
+    /// reports only changes that happen after the call.
     pub(super) fn subscribe(&self) -> Waiter {
         let receiver = self.watched.changes.subscribe();
         self.thread.unpark();
@@ -76,7 +78,7 @@ fn watch_queue(open: &OpenQueue, watched: &Watched) {
         };
         match queue.and_then(|mut queue| queue.wait(LONGEST_WATCH).map(|()| queue)) {
             Ok(queue) => connection = Some(queue),
-            // Those who wait look at the queue, and report the failure.
+            // The waiting requests check the queue themselves, and report its failure to their clients.
             Err(_) => std::thread::sleep(PAUSE),
         }
         watched.changes.send_modify(|count| *count += 1);
@@ -84,8 +86,8 @@ fn watch_queue(open: &OpenQueue, watched: &Watched) {
 }
 
 impl Waiter {
-    /// Waits until the queue may have changed, until the deadline, or until the server stops. Returns true if it is worth
-    /// waiting once more.
+    /// Waits until the queue may have changed, until the deadline, or until the server stops. Returns false if the
+    /// deadline has passed or the server stops, so that the caller gives up.
     pub(super) async fn wait(&mut self, deadline: Instant, stop: &Stop) -> bool {
         let changed = async {
             let _ = self.receiver.changed().await;

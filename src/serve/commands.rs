@@ -1,4 +1,5 @@
-//! Commands over HTTP to what the server serves: batches and conversations.
+//! The HTTP endpoints that send commands (`cancel`, `pause`, `resume`, `adjust_config`) to batches, conversations, tasks and
+//! research runs.
 
 use std::time::Duration;
 
@@ -17,20 +18,22 @@ use super::parameters::{Ids, NoQuery, Query};
 use crate::batch::command_batch;
 use crate::control::{AgentAck, AgentCommand, ControlChannel, check_command};
 
-/// How long the server waits for the process that has a conversation open.
+/// How long the server waits for the process that does the work to acknowledge a command.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A command to work in progress.
+/// A command to a batch, a conversation, a task or a research run in progress.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "command_type": "pause", "command_id": "c-17" }))]
 pub(super) struct SendCommand {
-    /// What to do: `cancel`, `pause`, `resume` or `adjust_config`. A type that is not known is rejected.
+    /// What to do: `cancel`, `pause`, `resume` or `adjust_config`. guard rejects other types.
     command_type: String,
-    /// An id of your choice. A command with a known id is not carried out again.
+    /// An id of your choice. If several commands to the same batch, conversation, task or research run have the same
+    /// id, guard carries out only the first one.
     #[schema(min_length = 1, max_length = 128, pattern = r"^[A-Za-z0-9._-]+$")]
     command_id: String,
-    /// Data of the command; for `adjust_config`, the settings to change.
+    /// The data of the command: for `adjust_config`, an object with the settings to change. Other commands need no
+    /// data.
     #[serde(default)]
     #[schema(value_type = Object)]
     data: Option<Value>,
@@ -41,9 +44,10 @@ pub(super) struct SendCommand {
 pub(super) struct Acknowledgement {
     /// The id of the command.
     command_id: String,
-    /// `accepted`, `rejected` or `completed`.
+    /// What happened to the command: `accepted` (guard has read it and acts on it), `rejected` (guard does not act on
+    /// it) or `completed`.
     status: String,
-    /// Details; for a rejected command, the field `reason`.
+    /// Details. If the command was rejected, the field `reason` says why.
     #[schema(value_type = Object)]
     data: Value,
 }
@@ -67,8 +71,8 @@ fn command(asked: SendCommand) -> Result<AgentCommand, ApiError> {
 
 /// Send a command to a batch
 ///
-/// `pause` keeps workers from starting further tasks, `resume` ends that, `cancel` cancels the tasks that have not ended, and
-/// `adjust_config` with `{"priority": N}` changes the priority of all tasks.
+/// With `pause`, workers start no further tasks of the batch until `resume`. `cancel` cancels the tasks that have not
+/// ended. `adjust_config` with `{"priority": N}` changes the priority of all tasks.
 #[utoipa::path(
     post,
     path = "/v1/batches/{id}/commands",
@@ -98,8 +102,8 @@ pub(super) async fn command_to_batch(
 
 /// Send a command to a conversation
 ///
-/// `cancel` ends the turn that is going on, `pause` refuses further turns until `resume`, and `adjust_config` with
-/// `{"model": NAME}` changes the model.
+/// With `pause`, guard refuses further turns until `resume`. `cancel` cancels the turn in progress. `adjust_config`
+/// with `{"model": NAME}` changes the model.
 #[utoipa::path(
     post,
     path = "/v1/conversations/{id}/commands",

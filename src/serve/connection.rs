@@ -1,4 +1,5 @@
-//! Accepts connections, limits what is read from them before the client is known, and passes requests to the router.
+//! Accepts connections, limits how much the server reads before it has authenticated the client, and passes requests
+//! to the router.
 
 use std::convert::Infallible;
 use std::io;
@@ -30,9 +31,9 @@ use crate::client_access::{Refusal, RequestCheck, Stop, from_web_page};
 
 /// The maximum number of simultaneous connections.
 const MOST_CONNECTIONS: usize = 256;
-/// How long a connection may stay open before it has presented the token.
+/// How long a connection may stay open before its client has presented the token.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may take to send its next request, or the rest of a request's headers.
+/// How long a client may take to send its next request, or the rest of a request's headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long, in milliseconds, a client may leave sent data unacknowledged.
 const UNACKNOWLEDGED_MS: u32 = 30_000;
@@ -45,9 +46,9 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
 /// How the server authenticates the clients of its listener.
 enum ClientCheck {
-    /// Every request carries the token.
+    /// Every request must carry the server's token, except requests for the paths in `WITHOUT_TOKEN`.
     Token(RequestCheck),
-    /// The kernel confirms that the client belongs to the same user.
+    /// The kernel reports the user id of the client, which must be the server's own.
     Peer,
 }
 
@@ -58,13 +59,13 @@ struct Server {
     stop: Stop,
 }
 
-/// Listens for connections of either kind.
+/// The listener of the server: a loopback port or a unix socket.
 enum Accept {
     Loopback(TcpListener),
     Socket(UnixListener),
 }
 
-/// A connection that was accepted; `None` if its client is another user.
+/// An accepted connection.
 enum Stream {
     Loopback(TcpStream),
     Socket(UnixStream),
@@ -90,10 +91,11 @@ impl Accept {
     }
 }
 
-/// Serves until the server is asked to stop. Then accepts nothing more and lets pending responses end.
+/// Serves until another thread asks the server to stop. Then accepts no further connections and lets pending
+/// responses end.
 pub(super) async fn serve(shared: Arc<Shared>, listener: Listener) -> io::Result<()> {
     let stop = shared.stop.clone();
-    // Removes the file of a unix socket when the server ends.
+    // Dropping this value when the server ends removes the file of the unix socket.
     let mut _socket_file = None;
     let (accept, check) = match listener {
         Listener::Loopback(listening, token) => {
@@ -113,7 +115,7 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Listener) -> io::Result
         tokio::select! {
             accepted = accept.next() => match accepted {
                 Ok(Some(stream)) => {
-                    // Reject a connection at once if the limit is reached.
+                    // Close the new connection at once if the maximum number of connections is reached.
                     if let Ok(permit) = permits.clone().try_acquire_owned() {
                         let server = server.clone();
                         connections.spawn(async move {
@@ -126,7 +128,7 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Listener) -> io::Result
                     }
                 }
                 Ok(None) => {}
-                // Most likely out of file descriptors: wait until a connection closes.
+                // The process has most likely run out of file descriptors: wait until a connection closes.
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             },
             Some(_) = connections.join_next() => {}
@@ -165,7 +167,7 @@ async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin, server: A
 }
 
 impl Server {
-    /// Checks a request before any byte of its body is read, and passes it to the router.
+    /// Checks a request before it reads a byte of the body, and passes the request to the router.
     async fn respond(&self, request: Request<Incoming>, is_known: &AtomicBool) -> Response<Body> {
         let (head, body) = request.into_parts();
         if let Err(refusal) = self.check(&head, is_known) {
@@ -189,7 +191,7 @@ impl Server {
                 is_known.store(true, Ordering::Relaxed);
                 Ok(())
             }
-            // A web page cannot reach a unix socket, but a careless proxy can pass its requests on.
+            // A web page cannot reach a unix socket, but a careless proxy can forward a web page's requests.
             ClientCheck::Peer if head.headers.contains_key(ORIGIN) => Err(from_web_page()),
             ClientCheck::Peer => Ok(()),
         }

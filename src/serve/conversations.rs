@@ -1,5 +1,5 @@
-//! Conversations over HTTP: start one, list and read them, and send messages. A turn is one long request, or a stream of
-//! events. It ends when the client goes away: whoever asks is who waits.
+//! Conversations over HTTP: clients start, list and read them, and send messages. A client gets the result of a turn
+//! in one long response, or as a stream of events. If the client disconnects, the server cancels the turn.
 
 use std::sync::Arc;
 
@@ -26,23 +26,23 @@ use crate::conversation::{
     TurnOptions, TurnResult,
 };
 
-/// The maximum number of turns at the same time.
+/// The maximum number of turns that the server runs at the same time.
 const MOST_TURNS: usize = 8;
 /// The number of events that wait to be sent. A reader that is slower loses events, but never the result.
 const EVENTS: usize = 256;
-/// The largest event that is sent, in bytes. Larger ones are left out.
+/// The size of the largest event that the server sends, in bytes. It leaves larger events out.
 const LARGEST_EVENT: usize = 64 << 10;
 
-/// What the server needs for conversations.
+/// Where the server stores conversations, and what runs their agents.
 #[derive(Debug, Clone)]
 pub struct ConversationService {
     /// The stored conversations.
     pub conversations: Conversations,
-    /// Runs the agents.
+    /// Runs the agents of the conversations.
     pub executor: Executor,
 }
 
-/// The service and the permits for its turns.
+/// The conversation service, with the semaphore that limits how many turns run at the same time.
 pub(super) struct Service {
     setup: ConversationService,
     turns: Arc<Semaphore>,
@@ -54,7 +54,7 @@ impl Service {
     }
 }
 
-/// A conversation to start.
+/// The settings of a new conversation.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "cd": "/home/me/work/app", "agent": "gemini" }))]
@@ -63,13 +63,13 @@ pub(super) struct StartConversation {
     cd: Option<String>,
     /// The agent: `gemini`, `claude`, `codex` or `agy`. Default: `gemini`.
     agent: Option<String>,
-    /// The model. Default: the agent's.
+    /// The model that the agent uses. Default: the agent's default model.
     model: Option<String>,
-    /// How the agent learns what was said before: `auto`, `native` or `own-history`. Default: `auto`.
+    /// How the agent learns the earlier turns of the conversation: `auto`, `native` or `own-history`. Default: `auto`.
     mode: Option<Mode>,
     /// Which files the agent may write: `read-only` or `workspace-write`. Default: `workspace-write`.
     sandbox: Option<Sandbox>,
-    /// The title. Default: the beginning of the first message.
+    /// The title of the conversation. Default: the beginning of the first message.
     title: Option<String>,
 }
 
@@ -78,22 +78,24 @@ pub(super) struct StartConversation {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "message": "add a dark mode toggle" }))]
 pub(super) struct SendMessage {
-    /// The message, at most 1 MiB.
+    /// The text of the message, at most 1 MiB.
     message: String,
-    /// The idle limit in seconds. Default: 120.
+    /// The idle limit in seconds: guard ends a run that for this long prints nothing, starts no program and uses no
+    /// CPU. Default: 120.
     #[schema(minimum = 1, maximum = 604_800)]
     timeout: Option<u64>,
     /// The limit on the total duration of one attempt, in seconds. Default: 1800.
     #[schema(minimum = 1, maximum = 604_800)]
     max_duration: Option<u64>,
-    /// The model for this turn.
+    /// The model for this turn only. Default: the conversation's model.
     model: Option<String>,
 }
 
-/// Conversations, the one with the newest turn first.
+/// A list of conversations.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ConversationList {
-    /// The conversations in the roots of the server.
+    /// The conversations whose agents work below one of the directories that the server was given with `--root`. The
+    /// one with the newest turn comes first.
     conversations: Vec<ConversationLine>,
 }
 
@@ -103,17 +105,18 @@ pub(super) struct ShownConversation {
     /// The id of the conversation.
     #[serde(rename = "SESSION_ID")]
     session_id: String,
-    /// The title.
+    /// The title of the conversation.
     title: String,
     /// The agent's name.
     agent: String,
-    /// The model in use, if it is known.
+    /// The model that the agent uses; null if it is not known.
     model: Option<String>,
     /// The directory in which the agent works.
     cd: String,
-    /// Whether a client is using the conversation.
+    /// Whether a process of guard has the conversation open, for example for another client. New messages are then
+    /// refused.
     is_open: bool,
-    /// The turns, oldest first.
+    /// The turns that were neither cleared nor undone, oldest first.
     turns: Vec<Turn>,
 }
 
@@ -149,7 +152,7 @@ fn service(shared: &Shared) -> Result<&Service, ApiError> {
     shared.conversations.as_ref().ok_or_else(|| ApiError::not_found("this server offers no conversations"))
 }
 
-/// Runs work that blocks on files in another thread.
+/// Runs blocking file operations in another thread, so that the server can answer other requests.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -167,8 +170,8 @@ pub(super) async fn parsed<T: DeserializeOwned>(
         .map_err(|error| ApiError::bad_request(format!("the body is wrong: {error}")))
 }
 
-/// Fails unless the agent of the conversation works below a root of the server. Whether other conversations exist is not
-/// told.
+/// Fails unless the agent of the conversation works below a root of the server. The error is the same as for a
+/// conversation that does not exist, so that clients cannot learn about other conversations.
 fn check_place(shared: &Shared, record: &Record) -> Result<(), ApiError> {
     let place = record.settings.cd.to_string_lossy();
     shared.roots.find("cd", &place).map(drop).map_err(|_| unknown(&record.settings.id))
@@ -195,7 +198,7 @@ pub(super) fn conversations_of(shared: &Shared) -> Result<&Conversations, ApiErr
 
 /// Start a conversation
 ///
-/// The agent starts with the first message: see `POST /v1/conversations/{id}/turns`.
+/// The server starts the agent when a client sends the first message with `POST /v1/conversations/{id}/turns`.
 #[utoipa::path(
     post,
     path = "/v1/conversations",
@@ -276,9 +279,10 @@ pub(super) async fn show_conversation(
 
 /// Send a message
 ///
-/// Answers when the turn has ended: with a JSON object that has `success`, `result`, `turn` and everything that `guard exec`
-/// reports, whether the agent succeeded or failed. With `Accept: text/event-stream` the events of the agent come first, and
-/// the last event, `exec.result`, has the object as its `data`. The turn is cancelled if the client goes away.
+/// The server answers when the turn has ended, whether the agent succeeded or failed. The answer is a JSON object with
+/// `success`, `result`, `turn` and all other fields of the result of `guard exec`. With `Accept: text/event-stream`,
+/// the server sends the events of the agent first; the last event, `exec.result`, has the object as its `data`. If the
+/// client disconnects, the server cancels the turn.
 #[utoipa::path(
     post,
     path = "/v1/conversations/{id}/turns",
@@ -324,7 +328,7 @@ pub(super) async fn send_message(
     if is_stream { Ok(running.stream(shared)) } else { running.finish(&shared).await }
 }
 
-/// A turn that is going on in a thread of its own. Dropping it cancels the turn.
+/// A turn that runs in its own thread. Dropping this value cancels the turn.
 struct RunningTurn {
     cancel: Cancel,
     events: mpsc::Receiver<AgentEvent>,
@@ -357,7 +361,8 @@ impl RunningTurn {
                 ..defaults
             };
             let on_event = &mut |event: &AgentEvent| {
-                // A slow reader must not make the server hold large events; the transcript has them.
+                // A client that reads slowly must not make the server buffer large events. The transcript contains
+                // them.
                 let is_small = serde_json::to_vec(event).is_ok_and(|json| json.len() <= LARGEST_EVENT);
                 if is_small {
                     let _ = event_sender.try_send(event.clone());
@@ -365,7 +370,8 @@ impl RunningTurn {
             };
             let result = conversation.run_turn(&asked.message, &options, &executor, &of_thread, on_event);
             conversation.detach_compaction();
-            // The next turn can begin as soon as the client has the result.
+            // The conversation and the permit are released first, so that the client can start the next turn as soon
+            // as it has the result.
             drop((conversation, permit));
             let _ = result_sender.send(result);
         };
@@ -374,9 +380,9 @@ impl RunningTurn {
         Ok(Self { cancel, events, result })
     }
 
-    /// Waits for the end, and answers with the result.
+    /// Waits for the end of the turn, and answers with its result.
     async fn finish(mut self, shared: &Shared) -> Result<Response, ApiError> {
-        // A full channel would lose events, which nobody reads here.
+        // This response contains no events, so the turn's thread need not send them.
         self.events.close();
         tokio::select! {
             result = &mut self.result => match result {
@@ -387,7 +393,7 @@ impl RunningTurn {
         }
     }
 
-    /// Answers with the events as they come, and the result as the last one.
+    /// Answers with a stream of the turn's events, and with the result as the last event.
     fn stream(mut self, shared: Arc<Shared>) -> Response {
         let (sender, body) = body::streamed();
         tokio::spawn(async move {
@@ -415,7 +421,7 @@ impl RunningTurn {
     }
 }
 
-/// An event as it is sent. JSON has no line breaks, so it is one line.
+/// Formats an event as a server-sent event. JSON text contains no line breaks, so one `data` line is enough.
 fn written(event: &AgentEvent) -> String {
     let data = serde_json::to_string(event).unwrap_or_default();
     format!("event: {}\ndata: {data}\n\n", event.event_type)

@@ -1,4 +1,4 @@
-//! The routes of the server, and the OpenAPI document that is made from them.
+//! The routes of the server, and the OpenAPI document that utoipa generates from them.
 
 use std::sync::{Arc, LazyLock};
 
@@ -15,10 +15,10 @@ use super::Shared;
 use super::error::ErrorBody;
 use super::{commands, conversations, handlers};
 
-/// The paths that need no token.
+/// The paths that the server answers without a token.
 pub(super) const WITHOUT_TOKEN: [&str; 2] = ["/healthz", "/v1/openapi.json"];
 
-/// The errors that every path may answer with.
+/// The HTTP status codes and descriptions of the errors that every path may answer with.
 const COMMON_ERRORS: [(&str, &str); 5] = [
     ("400", "A parameter is wrong."),
     ("401", "The token is missing or wrong."),
@@ -40,10 +40,10 @@ const COMMON_ERRORS: [(&str, &str); 5] = [
 )]
 struct Document;
 
-/// The operations that take the id of a submission.
+/// The operations that take the id of a submitted batch. The OpenAPI document links the answer of `submit` to them.
 const FOLLOW_UPS: [&str; 5] = ["poll", "follow", "results", "cancel", "retry_failed"];
 
-/// Returns the router and the document.
+/// Returns the router and the OpenAPI document.
 fn parts() -> (Router<Arc<Shared>>, utoipa::openapi::OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(handlers::submit, handlers::list))
@@ -87,7 +87,8 @@ fn add_common_errors(operation: &mut Operation) {
     }
 }
 
-/// Adds links to the document that tell programs where to use the id from the answer to a submission.
+/// Adds links to the OpenAPI document that tell programs which operations take the id from the answer to a
+/// submission.
 fn add_follow_ups(submit: &mut Operation) {
     let Some(RefOr::T(accepted)) = submit.responses.responses.get_mut("202") else { return };
     for operation in FOLLOW_UPS {

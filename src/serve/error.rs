@@ -1,4 +1,4 @@
-//! The answer to a request that the server refuses: a status and a JSON object that says why.
+//! The response to a request that the server refuses: an HTTP status and a JSON object with the reason.
 
 use axum::Json;
 use axum::http::header::{CONNECTION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -10,21 +10,23 @@ use utoipa::ToSchema;
 use crate::batch::{InputError, QueueError};
 use crate::client_access::Refusal;
 
-/// Why a request was refused.
+/// The body of an error response: why the server did not do what the request asks for.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ErrorBody {
-    /// What is wrong, for people.
+    /// The error message, for people.
     error: String,
-    /// What is wrong, for programs: `bad_request`, `unauthorized`, `forbidden`, `not_found`, `method_not_allowed`,
-    /// `timed_out`, `key_reused`, `busy` (another client uses the conversation), `too_large`, `unsupported_media_type`, `invalid_submission`, `overloaded`, `unavailable`
-    /// (the queue cannot be used) or `internal`. Later versions may add kinds.
+    /// The kind of error, for programs: `bad_request`, `unauthorized`, `forbidden`, `not_found`, `method_not_allowed`,
+    /// `timed_out`, `key_reused`, `busy` (another client uses the conversation), `too_large`, `unsupported_media_type`,
+    /// `invalid_submission`, `overloaded`, `unavailable` (the queue cannot be used) or `internal`. Later versions may
+    /// add kinds.
     error_kind: &'static str,
-    /// The problems of a submission, each with its task: at most 100, then one that counts the rest.
+    /// The problems of an invalid submission, each with the number of its task. After 100 problems, a last entry says
+    /// how many more there are.
     #[serde(skip_serializing_if = "Option::is_none")]
     problems: Option<Vec<String>>,
 }
 
-/// A request that is refused.
+/// A refused request: the HTTP status and the body of the response.
 #[derive(Debug)]
 pub(super) struct ApiError {
     status: StatusCode,
@@ -98,7 +100,7 @@ impl ApiError {
         error
     }
 
-    /// Another client uses what the request needs.
+    /// Returns the error for a conversation that another client is using.
     pub(super) fn busy(error: impl Into<String>) -> Self {
         let mut error = Self::new(StatusCode::CONFLICT, error);
         error.body.error_kind = "busy";
@@ -109,7 +111,7 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, error)
     }
 
-    /// Closes the connection after the answer, because the body of the request was not read.
+    /// Makes the server close the connection after this response, because it has not read the request's body.
     fn closing(self) -> Self {
         Self { closes: true, ..self }
     }

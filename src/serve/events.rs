@@ -1,7 +1,8 @@
-//! Server-sent events of a batch: one for each task that ends, in the order in which they end, then one for the batch.
+//! Streams a batch as server-sent events: one event for each task that ends, in the order in which the tasks end,
+//! then one for the batch.
 //!
-//! The id of an event is the number of the ending, so a client that reconnects with `Last-Event-ID` misses nothing and sees
-//! nothing twice.
+//! The id of an event is the number under which the queue recorded the task's end. A client that reconnects with
+//! `Last-Event-ID` therefore misses no event and gets none twice.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,12 +23,12 @@ use crate::batch::{BatchStatus, Page, TaskResult, TaskStatus, respond};
 
 /// The time between two comments that keep the connection alive.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// The number of events that are read at once.
+/// The number of ended tasks that the server reads from the queue at once.
 const PAGE: usize = 8;
-/// The suffix after the number in the id of a batch's last event.
+/// The suffix in the id of a batch's last event, after the number.
 const END: &str = "-end";
 
-/// The last event that a client has seen.
+/// The id of the last event that a client received before it reconnected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LastSeen {
     ending: i64,
@@ -44,8 +45,8 @@ impl LastSeen {
     }
 }
 
-/// Answers with the events behind `seen`, until the batch has ended. A client that has seen the end of the batch gets the
-/// status 204, with which it stops reconnecting.
+/// Answers with the events after `seen`, until the batch has ended. A client that has already received the last event
+/// gets the status 204, which makes it stop reconnecting.
 pub(super) async fn stream(
     shared: &Arc<Shared>,
     id: &str,
@@ -71,8 +72,8 @@ pub(super) async fn stream(
     Ok((headers, body).into_response())
 }
 
-/// Returns the state of the batch, and the next tasks that have ended. Reads the state first: if it says that the batch
-/// has ended, all tasks that have ended are visible.
+/// Returns the batch and the next tasks that have ended. Reads the batch first: if it has ended, the second query
+/// finds all tasks that have ended.
 async fn look(shared: &Shared, id: &str, after: i64) -> Result<(Option<BatchRow>, Vec<EndedTask>), ApiError> {
     let id = id.to_string();
     shared.queues.run(move |queue| Ok((queue.batch(&id)?, queue.ended_tasks(&id, after, PAGE)?))).await
@@ -86,10 +87,10 @@ struct Events {
 }
 
 impl Events {
-    /// Sends events until the batch has ended, the client is gone, or the server stops.
+    /// Sends events until the batch has ended, the client disconnects, or the server stops.
     async fn send_all(mut self, mut waiter: Waiter) {
         let mut next_heartbeat = Instant::now() + HEARTBEAT;
-        // A queue that fails now may work again in a second: the client waits.
+        // If the queue fails twice, end the stream: the client reconnects later.
         while let Ok((batch, ended)) = self.look_patiently(&mut waiter).await {
             let Some(batch) = batch else { break };
             let is_last_page = ended.len() < PAGE;
@@ -125,7 +126,7 @@ impl Events {
         self.sender.end().await;
     }
 
-    /// Queries the queue, and repeats the query once if it fails.
+    /// Queries the queue. If the query fails, waits up to two seconds and repeats it once.
     async fn look_patiently(
         &self,
         waiter: &mut Waiter,
@@ -181,7 +182,7 @@ fn time(ms: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
-/// Returns an event in the form in which the server sends it. JSON has no line breaks, so the event is one line.
+/// Formats an event as a server-sent event. JSON text contains no line breaks, so one `data` line is enough.
 fn written(id: &str, event: &AgentEvent) -> String {
     let data = serde_json::to_string(event).unwrap_or_default();
     format!("id: {id}\nevent: {}\ndata: {data}\n\n", event.event_type)

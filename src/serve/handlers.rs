@@ -1,4 +1,4 @@
-//! What each path of the server does. The doc comments and attributes become the OpenAPI document.
+//! The handlers of the server's HTTP endpoints. Their doc comments and attributes become the OpenAPI document.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,35 +27,37 @@ use crate::batch::{
     BatchResponse, BatchStatus, Counts, InputError, NewTask, Page, TaskResult, TaskType, parse_client_tasks,
 };
 
-/// The shared state, which every handler gets.
+/// The extractor with which every handler gets the server's shared state.
 pub(super) type App = State<Arc<Shared>>;
 
-/// The header with the key of a submission.
+/// The header with the idempotency key of a submission.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// The header with the last event that a client has seen.
+/// The header with the id of the last event that a client received.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// A task to do.
+/// A task of a batch.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "task_id": "task_1", "type": "echo", "parameters": { "text": "hello" } }))]
 #[allow(dead_code, reason = "describes what `parse_client_tasks` reads")]
 pub(super) struct Task {
-    /// An id of your choice, unique in the batch, without control characters.
+    /// An id of your choice. It must be unique in the batch and have no control characters.
     #[schema(min_length = 1, max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     task_id: String,
-    /// The name of the task type: see `GET /v1/task-types`.
+    /// The name of the task type. `GET /v1/task-types` lists the types.
     #[schema(min_length = 1, max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     r#type: String,
-    /// The arguments of the task, in the shape that its type wants.
+    /// The arguments of the task. `GET /v1/task-types` returns a JSON schema of them for each task type.
     #[schema(value_type = Object)]
     parameters: Value,
-    /// Tasks with a higher number start first. Default: 0.
+    /// The priority of the task: workers start tasks with higher numbers first. Default: 0.
     #[schema(minimum = -1000, maximum = 1000)]
     priority: Option<i32>,
-    /// The ids of tasks of the same batch that must complete first.
+    /// The ids of tasks in the same batch that must complete before this task starts. If one of them fails, this task
+    /// fails too.
     depends_on: Option<Vec<String>>,
-    /// A task with a key of an earlier task gets its result instead of being done again.
+    /// A key of your choice. If an earlier task had the same key, guard does not run this task but gives it the result
+    /// of the earlier one.
     #[schema(min_length = 1, max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     idempotency_key: Option<String>,
     /// The task fails if it has not started after this many seconds.
@@ -67,13 +69,14 @@ pub(super) struct Task {
     /// How often the task is retried after a temporary failure. Default: 2.
     #[schema(minimum = 0, maximum = 10)]
     max_retries: Option<u32>,
-    /// The name of the policy of the task's run. Default: that of the task type.
+    /// The name of the policy under which the task runs. Default: the policy of the task type.
     #[schema(min_length = 1, max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     policy: Option<String>,
-    /// The directory that the task works in, below a root of the server.
+    /// The directory in which the task works, below a root of the server. A relative path is relative to the query
+    /// parameter `directory`. Default: the query parameter `directory`.
     #[schema(min_length = 1, max_length = 256)]
     directory: Option<String>,
-    /// The agent that works on the task. Default: gemini.
+    /// The agent that works on the task. Default: `gemini`.
     #[schema(min_length = 1, max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     agent: Option<String>,
 }
@@ -81,68 +84,70 @@ pub(super) struct Task {
 /// A batch in a list.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ListedBatch {
-    /// The id with which the caller polls.
+    /// The id of the batch, with which clients poll.
     response_id: String,
     /// When the batch was submitted (RFC 3339, UTC).
     #[schema(format = DateTime)]
     created: String,
     /// The status of the batch.
     status: BatchStatus,
-    /// How many tasks have which status.
+    /// The number of tasks with each status.
     counts: Counts,
 }
 
-/// Batches, the newest first.
+/// A list of batches.
 #[derive(Serialize, ToSchema)]
 pub(super) struct BatchList {
-    /// The batches.
+    /// The batches, newest first.
     batches: Vec<ListedBatch>,
 }
 
-/// What a cancellation did.
+/// The result of a cancellation.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Cancelled {
     /// The id of the batch.
     response_id: String,
-    /// The number of tasks that were cancelled, those included that depend on them.
+    /// The number of tasks that ended because of the cancellation, including the tasks that depend on a cancelled task.
     cancelled: u64,
 }
 
-/// What a retry did.
+/// The result of a retry.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Retried {
     /// The id of the batch.
     response_id: String,
-    /// The number of tasks that were queued again.
+    /// The number of failed tasks that guard queued again.
     queued: u64,
 }
 
-/// A server-sent event.
+/// A server-sent event: a task or the whole batch has ended.
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "describes what `events` sends")]
 pub(super) struct SentEvent {
-    /// The number of the ending, and `-end` behind it for the batch.
+    /// The id of the event, for the header `Last-Event-ID`: a number that grows with every task of the batch that ends.
+    /// The event for the whole batch has the last number followed by `-end`.
     #[schema(pattern = "^[0-9]+(-end)?$")]
     id: String,
     /// The type of the event: `task.completed`, `task.failed`, `batch.completed`, `batch.failed`. Later versions may add
     /// types.
     event: String,
-    /// A JSON object with `event_type`, `message`, `timestamp` and `data`.
+    /// A JSON object with `event_type`, `message`, `timestamp` and `data`. Its `data` is the `TaskResult` of the task,
+    /// or the `BatchResponse` without results.
     #[schema(content_media_type = "application/json")]
     data: String,
 }
 
-/// A task type.
+/// A type of task, and what tasks of this type get and return.
 #[derive(Serialize, ToSchema)]
 pub(super) struct TaskTypeInfo {
-    /// The name that tasks give as their `type`.
+    /// The name of the type, for the field `type` of a task.
     r#type: String,
     /// What tasks of this type do.
     description: String,
-    /// The JSON schema of the parameters.
+    /// The JSON schema of the `parameters` of a task of this type.
     #[schema(value_type = Object)]
     parameters: Value,
-    /// The JSON schema of the output.
+    /// The JSON schema of the `output` of a task of this type.
     #[schema(value_type = Object)]
     output: Value,
 }
@@ -150,11 +155,11 @@ pub(super) struct TaskTypeInfo {
 /// The task types that the server accepts.
 #[derive(Serialize, ToSchema)]
 pub(super) struct TaskTypeList {
-    /// The types, by name.
+    /// The task types, sorted by name.
     types: Vec<TaskTypeInfo>,
 }
 
-/// The answer of a server that works.
+/// The answer of a server that can serve requests.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Health {
     /// Always `ok`.
@@ -163,8 +168,8 @@ pub(super) struct Health {
 
 /// Submit a batch
 ///
-/// The body is a JSON array of tasks, or one task per line (`application/x-ndjson`). Either all tasks are queued, or none.
-/// Poll with the `response_id` of the answer.
+/// The body is a JSON array of tasks, or one task per line (`application/x-ndjson`). The server queues either all tasks
+/// or none. Use the `response_id` in the answer to poll for the results.
 #[utoipa::path(
     post,
     path = "/v1/batches",
@@ -210,7 +215,7 @@ pub(super) async fn submit(
 
 /// List batches
 ///
-/// The newest batches, newest first.
+/// Lists the newest batches, newest first.
 #[utoipa::path(
     get,
     path = "/v1/batches",
@@ -235,7 +240,8 @@ pub(super) async fn list(
 
 /// Poll a batch
 ///
-/// The status of the batch and the results so far. With `wait`, the server answers as soon as the batch has ended.
+/// Returns the status of the batch and the results so far. With `wait`, the server answers when the batch has ended or
+/// the given time has passed.
 #[utoipa::path(
     get,
     path = "/v1/batches/{id}",
@@ -282,7 +288,8 @@ pub(super) async fn cancel(
 
 /// Get one task
 ///
-/// The result of one task. With `wait`, the server answers as soon as the task has ended.
+/// Returns the result of one task. With `wait`, the server answers when the task has ended or the given time has
+/// passed.
 #[utoipa::path(
     get,
     path = "/v1/batches/{id}/tasks/{task_id}",
@@ -311,7 +318,7 @@ pub(super) async fn task(
 
 /// Cancel one task
 ///
-/// Cancels the task if it has not ended, and the tasks that depend on it.
+/// Cancels the task if it has not ended. The tasks that depend on it fail with the `error_kind` `dependency_failed`.
 #[utoipa::path(
     delete,
     path = "/v1/batches/{id}/tasks/{task_id}",
@@ -341,8 +348,8 @@ pub(super) async fn cancel_task(
 
 /// Get all results
 ///
-/// One result per line, in the order of the submission, those of tasks that have not ended included. The server reads
-/// page by page, so a batch of any size can be fetched.
+/// Returns one result per line, in the order of the submission. Tasks that have not ended are included, with the status
+/// `pending`. The server streams the results, so that the batch can have any size.
 #[utoipa::path(
     get,
     path = "/v1/batches/{id}/results",
@@ -368,7 +375,7 @@ pub(super) async fn results(
 
 /// Retry failed tasks
 ///
-/// Queues the failed tasks of the batch again, with new attempts.
+/// Queues the failed tasks of the batch again, and counts their attempts from zero.
 #[utoipa::path(
     post,
     path = "/v1/batches/{id}/retry-failed",
@@ -392,10 +399,11 @@ pub(super) async fn retry_failed(
 
 /// Follow a batch
 ///
-/// Server-sent events: `task.completed` or `task.failed` for each task that ends, in the order in which they end, then
-/// `batch.completed` or `batch.failed`, and the stream ends. `data` is an object with `event_type`, `message`, `timestamp`
-/// and `data`: the `TaskResult`, or the `BatchResponse` without results. Ignore types and fields that you do not know. A
-/// client that has seen the end gets the status 204.
+/// The server sends an event `task.completed` or `task.failed` for each task that ends, in the order in which the tasks
+/// end. When all tasks have ended, it sends `batch.completed` or `batch.failed`, and ends the stream. The `data` of an
+/// event is an object with `event_type`, `message`, `timestamp` and `data`; the inner `data` is the `TaskResult` of the
+/// task, or the `BatchResponse` without results. Ignore event types and fields that you do not know. A client that
+/// reconnects after the last event gets the status 204.
 #[utoipa::path(
     get,
     path = "/v1/batches/{id}/events",
@@ -426,7 +434,7 @@ pub(super) async fn follow(
 
 /// List task types
 ///
-/// The types that the server accepts, with the JSON schemas of their parameters and outputs.
+/// Lists the task types that the server accepts, with the JSON schemas of their parameters and outputs.
 #[utoipa::path(
     get,
     path = "/v1/task-types",
@@ -459,7 +467,7 @@ pub(super) async fn openapi(_: Query<NoQuery>) -> Response {
 
 /// Check that the server works
 ///
-/// Fails with the status 503 if the queue cannot be used.
+/// The server answers with the status 503 if it cannot use the queue.
 #[utoipa::path(
     get,
     path = "/healthz",
@@ -472,7 +480,7 @@ pub(super) async fn health(State(shared): App, _: Query<NoQuery>) -> Result<Json
     Ok(Json(Health { status: "ok" }))
 }
 
-/// Answers a request for an unknown path.
+/// Answers a request for a path that the server does not have.
 pub(super) async fn unknown_path() -> ApiError {
     ApiError::not_found("nothing is served at this path; GET /v1/openapi.json describes the server")
 }
@@ -494,7 +502,8 @@ fn accepts(shared: &Shared, task_type: &str) -> bool {
     shared.accepted_types.as_ref().is_none_or(|accepted| accepted.contains(task_type))
 }
 
-/// Checks a submission: its directories must lie below the roots, and the server must accept its types.
+/// Parses and checks a submission: its directories must be below the roots, and the server must accept its task
+/// types.
 fn parse(shared: &Shared, query: &SubmitQuery, body: &[u8]) -> Result<Vec<NewTask>, ApiError> {
     let directory = match (&query.directory, shared.roots.first()) {
         (Some(directory), _) => shared.roots.find("directory", directory).map_err(ApiError::bad_request)?,
@@ -545,7 +554,7 @@ async fn has_ended(shared: &Shared, id: &str, task: Option<&str>) -> Result<bool
     Ok(row.state.is_terminal())
 }
 
-/// Returns a permit to wait or to stream.
+/// Returns a permit for a request that waits or streams; an error if too many requests do so already.
 fn waiting_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, ApiError> {
     shared.waiting.clone().try_acquire_owned().map_err(|_| {
         ApiError::overloaded(

@@ -1,4 +1,4 @@
-//! `guard serve`: batches over HTTP, for programs of the same user on the same machine.
+//! `guard serve`: batches and conversations over HTTP, for programs of the same user on the same machine.
 //!
 //! ```text
 //!   client ─► listener ─► Host, Origin, token ─► router ─► handlers ─► queue pool ─► queue
@@ -7,9 +7,11 @@
 //!                                                  └─► document (OpenAPI), made from the handlers
 //! ```
 //!
-//! The server only reads and writes the queue; workers do the tasks, in this process or in others. The turns of conversations
-//! run in threads of this process, and end when their client goes away. The server keeps no state of its own, so a client continues after a restart with the `response_id` that it has. Whatever a client sends, time and memory
-//! are bounded: see the constants of `connection`, `body` and `handlers`.
+//! For batches, the server only reads and writes the queue; workers, in this process or in others, carry out the
+//! tasks. Turns of conversations run in threads of this process, and the server cancels a turn when its client
+//! disconnects. All state is in the queue and in the stored conversations, so clients continue after a restart of the
+//! server with the ids that they have. Time and memory are bounded whatever a client sends: see the constants of
+//! `connection`, `body` and `handlers`.
 #![forbid(unsafe_code)]
 
 mod body;
@@ -41,30 +43,30 @@ pub use conversations::ConversationService;
 pub use document::document;
 pub use socket::{Socket, SocketError};
 
-/// The maximum number of requests that wait for a change or stream results at the same time.
+/// The maximum number of requests that wait for a change of the queue or stream results at the same time.
 const MOST_WAITING: usize = 64;
-/// The maximum number of threads for work that blocks: the connections to the queue, and submissions that are parsed.
+/// The maximum number of threads for blocking work: calls to the queue, and the parsing of submissions.
 const MOST_BLOCKING: usize = 32;
 
 /// The configuration of the server.
 pub struct ServeConfig {
     /// Opens a connection to the queue.
     pub open_queue: OpenQueue,
-    /// The known task types.
+    /// The available task types, built-in and the user's.
     pub types: TaskTypes,
-    /// The names of the types whose tasks are accepted; `None` means all.
+    /// The names of the task types that clients may submit; `None` means all.
     pub accepted_types: Option<BTreeSet<String>>,
     /// The directories below which tasks may work.
     pub roots: Roots,
-    /// What conversations need; `None` if the server offers none.
+    /// Where conversations are stored and what runs their agents; `None` if the server offers no conversations.
     pub conversations: Option<ConversationService>,
 }
 
-/// Where the server listens, and what identifies its clients.
+/// Where the server listens, and how it authenticates its clients.
 pub enum Listener {
-    /// A loopback port. Clients send the token.
+    /// A loopback port. Clients authenticate with the token.
     Loopback(Listening, Token),
-    /// A unix socket. Clients run as the same user.
+    /// A unix socket. Only processes of the same user may connect.
     Socket(Socket),
 }
 
@@ -81,7 +83,7 @@ struct Shared {
     stop: Stop,
 }
 
-/// Serves until `stop` is set. Then ends what waits and streams, and returns.
+/// Serves until `stop` is set. Then ends the waiting and streaming requests, and returns.
 pub fn serve(config: ServeConfig, listener: Listener, stop: &Stop) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()

@@ -1,4 +1,4 @@
-//! What clients send in paths, queries and headers, and its limits.
+//! Extracts and checks what clients send in paths, queries and headers.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -10,15 +10,15 @@ use utoipa::IntoParams;
 use super::error::ApiError;
 use crate::batch::{MOST_TASKS, Page};
 
-/// The longest time that a request may wait for an end, in seconds.
+/// The longest time that a request may wait for a batch or a task to end, in seconds.
 pub(super) const LONGEST_WAIT: u64 = 60;
-/// The maximum number of batches in a list.
+/// The maximum number of batches that one request may list.
 const MOST_LISTED: usize = 1000;
 const DEFAULT_LISTED: usize = 20;
 /// The maximum length of an id or a key, in bytes.
 const LONGEST_NAME: usize = 256;
 
-/// The query of a request. A mistake in it is an error in JSON.
+/// Extracts the query of a request. If it is invalid, the server answers with a JSON error like all others.
 pub(super) struct Query<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
@@ -32,7 +32,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// The ids in the path of a request. Ids that no batch and no task can have are unknown.
+/// Extracts the ids from the path of a request. If an id has a form that guard never stores, the server answers 404.
 pub(super) struct Ids<T>(pub(super) T);
 
 impl<S: Send + Sync> FromRequestParts<S> for Ids<String> {
@@ -81,8 +81,8 @@ pub(super) fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Op
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SubmitQuery {
-    /// The directory of tasks that name none, and the base of relative ones: an absolute path below a root of the server.
-    /// Default: the first root.
+    /// The directory in which a task works if it does not set its own `directory`: an absolute path below a root of the
+    /// server. Relative directories of tasks are relative to it. Default: the first root.
     pub(super) directory: Option<String>,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct SubmitQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
-    /// The maximum number of batches. Default: 20.
+    /// The maximum number of batches in the list. Default: 20.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }
@@ -107,16 +107,17 @@ impl ListQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PollQuery {
-    /// Wait at most this many seconds for the batch to end.
+    /// The maximum number of seconds that the server waits for the batch to end. Default: 0.
     #[param(minimum = 0, maximum = 60)]
     wait: Option<u64>,
-    /// Only results after this position: the `next_after` of the previous page.
+    /// Return only results after this position in the batch. For the next page, use `next_after` of the previous page.
+    /// Default: -1, the beginning of the batch.
     #[param(minimum = -1)]
     after: Option<i64>,
-    /// The maximum number of results. Default: all.
+    /// The maximum number of results in the response. Default: all.
     #[param(minimum = 1, maximum = 100000)]
     limit: Option<usize>,
-    /// Only the status and the counts, without results.
+    /// Whether the response has only the status and the counts, without results. Default: false.
     summary: Option<bool>,
 }
 
@@ -137,7 +138,7 @@ impl PollQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WaitQuery {
-    /// Wait at most this many seconds for the task to end.
+    /// The maximum number of seconds that the server waits for the task to end. Default: 0.
     #[param(minimum = 0, maximum = 60)]
     wait: Option<u64>,
 }
@@ -148,7 +149,7 @@ impl WaitQuery {
     }
 }
 
-/// The query of a request that has none.
+/// Accepts no query parameters: for paths that take none.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NoQuery {}

@@ -1,4 +1,4 @@
-//! A pool of connections to the queue. A call to the queue blocks, so each call runs on its own thread.
+//! A pool of connections to the queue. Calls to the queue block, so the pool runs them on threads for blocking work.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ const MOST_CONNECTIONS: usize = 8;
 /// How long a request waits for a free connection.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A small number of connections, opened when they are needed and kept.
+/// Connections to the queue. The pool opens them when requests need them, and reuses them.
 pub(super) struct QueuePool {
     idle: Arc<Idle>,
     permits: Arc<Semaphore>,
@@ -30,7 +30,7 @@ impl QueuePool {
         Self { idle: Arc::new(idle), permits: Arc::new(Semaphore::new(MOST_CONNECTIONS)) }
     }
 
-    /// Does something with the queue. A connection that failed is not used again.
+    /// Calls `work` with a connection to the queue. A connection that failed is not used again.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Queue) -> Result<T, QueueError> + Send + 'static,

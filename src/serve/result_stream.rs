@@ -14,22 +14,22 @@ use super::body::{BodySender, streamed};
 use super::error::ApiError;
 use crate::batch::{BatchResponse, Page, TaskResult, respond};
 
-/// The media type of one JSON object per line.
+/// The media type of newline-delimited JSON: one object per line.
 pub(super) const JSON_LINES: &str = "application/x-ndjson";
-/// The number of results that are read at first. It grows while results are small.
+/// The number of results that the server reads from the queue at first. It doubles while pages stay below `LARGE`.
 const FIRST_PAGE: usize = 4;
 const LARGEST_PAGE: usize = 1024;
-/// The size from which a page is large, in bytes.
+/// The size of a page, in bytes, above which the next page has half as many results.
 const LARGE: usize = 1 << 20;
 
-/// The form of the response, which determines the text between two results.
+/// Whether the response is a JSON array or one JSON object per line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Array,
     Lines,
 }
 
-/// The results of a batch that have not been sent.
+/// Reads the results of a batch page by page, and tracks which have been sent.
 struct Results {
     shared: Arc<Shared>,
     id: String,
@@ -54,7 +54,7 @@ impl Results {
         }
     }
 
-    /// Returns the next page as JSON; `None` if there is none.
+    /// Returns the next page as JSON; `None` if no results are left.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, ApiError> {
         let most = self.page.min(self.left);
         if most == 0 {
@@ -91,7 +91,7 @@ impl Results {
         Ok(Some(bytes))
     }
 
-    /// Sends all pages. Returns false if that is not possible any more.
+    /// Sends all remaining pages. Returns false if the client disconnected or the queue failed.
     async fn send(&mut self, sender: &BodySender) -> bool {
         loop {
             match self.next().await {
@@ -115,7 +115,7 @@ pub(super) async fn batch_response(
     status: StatusCode,
 ) -> Result<Response, ApiError> {
     let wanted = id.to_string();
-    // The counts first: see `respond`.
+    // The server reads the counts before the results, for the reason given in `respond`.
     let summary = shared.queues.run(move |queue| respond(queue, &wanted, Page::SUMMARY)).await?;
     let summary = summary.ok_or_else(|| ApiError::unknown_batch(id))?;
     let mut results = Results::new(shared, id, page, Form::Array);
@@ -166,7 +166,7 @@ pub(super) async fn all_results(
     permit: OwnedSemaphorePermit,
 ) -> Result<Response, ApiError> {
     let mut results = Results::new(shared, id, Page::ALL, Form::Lines);
-    // The first page now: an error has its own status only before the response begins.
+    // Read the first page before the response begins: after that, an error can no longer change the HTTP status.
     let first = results.next().await?.unwrap_or_default();
     let (sender, body) = streamed();
     tokio::spawn(async move {

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// A unix socket that a server listens on. Its file is removed with this value.
+/// A unix socket that a server listens on. Dropping this value removes the socket's file.
 #[derive(Debug)]
 pub struct Socket {
     pub(super) listener: UnixListener,
@@ -20,10 +20,10 @@ pub enum SocketError {
     /// Another server listens there.
     #[error("another server listens on {}", .0.display())]
     InUse(PathBuf),
-    /// There is a file that is not a socket.
+    /// The path leads to a file that is not a socket.
     #[error("{} exists and is not a socket", .0.display())]
     NotASocket(PathBuf),
-    /// The operating system refused to listen.
+    /// The operating system refused to create the socket or to listen on it.
     #[error("cannot listen on {}: {source}", path.display())]
     Io {
         /// The path of the socket.
@@ -46,7 +46,8 @@ impl Socket {
             Err(_) => {}
         }
         let listener = UnixListener::bind(path).map_err(cannot)?;
-        // Whoever connects before this line is refused as another user.
+        // Other users may connect before this line. The server refuses them by their user id when it accepts
+        // connections.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(cannot)?;
         listener.set_nonblocking(true).map_err(cannot)?;
         Ok(Self { listener, path: path.to_path_buf() })

@@ -15,7 +15,7 @@ pub(crate) enum BackgroundResult {
     Reply(u64, Reply),
     /// The user's answer to the question whether an exec is allowed.
     UserAnswered(UserAnswer),
-    /// The lazy resource with this index has been created.
+    /// The lazy resource (one that guard creates when a program first needs it) with this index has been created.
     ResourceReady(usize),
 }
 

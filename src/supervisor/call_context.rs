@@ -16,9 +16,9 @@ use crate::transcript::{EventType, Prepared, Recorder};
 /// Totals for the final report about a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Programs that started.
+    /// The number of programs that started.
     pub starts: u64,
-    /// Requests that the supervisor denied.
+    /// The number of requests that the supervisor denied.
     pub refusals: u64,
 }
 
@@ -114,18 +114,18 @@ impl CallContext {
                 self.last_thread = Some((notification.tid, thread));
                 descriptor
             }
-            // Not kept: it would outlive the thread, whose id could be reused.
+            // Do not store this pidfd for reuse: it would outlive the thread, whose id could then be reused.
             ThreadFd::Process(process) => process::descriptor_of(process.as_fd(), number),
         }
     }
 
-    /// Access to the memory of the process that a thread belongs to.
+    /// Returns a reader for the memory of the process that a thread belongs to.
     pub(crate) fn memory_of(&mut self, tid: i32) -> &mut ProcessMemory {
         self.process_memory.attach(tid);
         &mut self.process_memory
     }
 
-    /// Access to [`Identities`], which resolves paths as the run sees them and identifies files.
+    /// Returns the [`Identities`], which resolve paths as the run's processes would and identify files.
     pub(crate) fn identities(&mut self) -> &mut Identities {
         &mut self.identities
     }
@@ -153,7 +153,7 @@ impl CallContext {
         self.recorder.record(event_type, message, data);
     }
 
-    /// Like [`Self::record_start`], for an event that was prepared in advance.
+    /// Counts the start of a program, and records it as an event whose data was serialized in advance.
     pub(crate) fn record_prepared_start(&mut self, event_type: EventType, prepared: &Prepared) {
         self.counts.starts += 1;
         self.recorder.record_prepared(event_type, prepared);

@@ -17,8 +17,7 @@ use crate::transcript::Recorder;
 pub struct SupervisorConfig {
     /// The policy by which every request is judged.
     pub policy: Arc<Policy>,
-    /// What the judgement of every command needs to know about the run, such as the working tree and the home
-    /// directory.
+    /// Facts about the run that are needed to judge a command, such as the working tree and the home directory.
     pub context: Context,
     /// Receives an event for every decision.
     pub recorder: Recorder,
@@ -28,7 +27,7 @@ pub struct SupervisorConfig {
     pub readable: Vec<PathBuf>,
     /// Git object directories of the user's repository, which the run can read but not write.
     pub objects: Vec<PathBuf>,
-    /// Finds out whether a git command uses the task's repository or a different one.
+    /// Finds out whether a git command uses the repository that the run works on, or a different one.
     pub repositories: Arc<Repositories>,
     /// Whether the run has its own mount namespace.
     pub has_mount_namespace: bool,
@@ -38,9 +37,10 @@ pub struct SupervisorConfig {
     pub loopback: bool,
     /// Loopback ports that programs of the run may listen on even without `loopback`.
     pub listen: Vec<u16>,
-    /// The egress listeners, and the connections that the supervisor has announced to them.
+    /// The ports of guard's proxy and gateways, and the run's connections to them that the supervisor has
+    /// announced.
     pub peer_registry: Arc<PeerRegistry>,
-    /// Network rules that apply to programs without proxy support.
+    /// The network rules by which the supervisor judges the connections of programs that do not use the proxy.
     pub rules: Arc<NetworkRules>,
     /// Path of the control socket that shims connect to.
     pub control: PathBuf,

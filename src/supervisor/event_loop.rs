@@ -201,7 +201,7 @@ impl Supervisor {
                 PollFd::new(wake.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.context.listener(), PollFlags::POLLIN),
             ];
-            // A listener that has hung up would wake every poll.
+            // Do not poll the listener after all processes are gone: it reports a hang-up at every poll.
             let polled = if is_over { &mut fds[..2] } else { &mut fds[..] };
             if poll(polled, PollTimeout::NONE).is_err() {
                 continue;
@@ -214,7 +214,7 @@ impl Supervisor {
             }
             let is_ending = ending.load(Ordering::Acquire);
             if stopped.contains(PollFlags::POLLIN) {
-                // One pending SIGCHLD may stand for many changes.
+                // Signals merge: one pending SIGCHLD may report the changes of many children.
                 let _ = stops.read_signal();
                 self.execs.handle_ptrace_events(&mut self.context);
             }
@@ -270,7 +270,7 @@ impl Supervisor {
     /// Dispatches a notification to its handler. Returns `None` if the reply follows later or is no longer needed.
     fn reply_to(&mut self, notification: &Notification) -> Option<Reply> {
         let context = &mut self.context;
-        // The record is full and the run is about to end. Nothing unrecorded may happen.
+        // The transcript is full and the run is about to end. Nothing unrecorded may happen.
         if context.is_transcript_full() {
             context.record_denial_by_sandbox(
                 EventType::DenyRecord,

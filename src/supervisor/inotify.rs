@@ -61,8 +61,8 @@ impl WatchHandler {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }
         let through = CString::new(format!("/proc/self/fd/{}", object.as_raw_fd()))?;
-        // The caller's choice about the last symlink was applied above. This path goes through `/proc` and must be
-        // followed.
+        // Whether to follow a symlink at the end of the path was decided when the object was opened. This path
+        // is a link in `/proc` and must be followed.
         fs::add_watch(inotify.as_fd(), &through, mask & !libc::IN_DONT_FOLLOW)
     }
 

@@ -70,7 +70,8 @@ impl LazyResources {
         used.iter().any(|index| self.in_progress.contains(index))
     }
 
-    /// Marks a resource as ready. Returns the execs that waited for it, which the caller must handle again.
+    /// Marks a resource as ready. Returns all waiting execs, which the caller must handle again. An exec that needs
+    /// another resource then waits once more.
     pub(crate) fn set_ready(&mut self, index: usize) -> Vec<Notification> {
         self.in_progress.retain(|known| *known != index);
         std::mem::take(&mut self.waiting)

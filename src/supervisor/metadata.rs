@@ -74,7 +74,7 @@ impl MetadataHandler {
         Self { objects }
     }
 
-    /// Handles a call that changes metadata: performs it for the caller if the object belongs to the run.
+    /// Handles a call that changes metadata: performs it for the caller if the run may change the object.
     pub(crate) fn change_metadata(
         &self,
         context: &mut CallContext,

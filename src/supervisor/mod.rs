@@ -39,7 +39,7 @@ use crate::policy::{Action, Policy};
 use shim::protocol::{Answer, Question};
 
 /// Answers a shim's question with the same judgement as `guard check`. `context` holds what only the supervisor knows:
-/// the task's working tree, git's configuration, limits. An `ask` verdict is a denial here, because the shim asks only
+/// the run's worktree, git's configuration, limits. An `ask` verdict is a denial here, because the shim asks only
 /// after its exec was denied.
 pub fn answer(
     policy: &Policy,

@@ -25,7 +25,7 @@ impl ProcessHandler {
         let Some(limit) = self.limit else { return Reply::Error(libc::EPERM) };
         match self.forks.may_fork(limit, self.init_pid) {
             true => Reply::Continue,
-            // The errno of the kernel's own limit.
+            // The kernel returns the same errno when its own limit is reached.
             false => Reply::Error(libc::EAGAIN),
         }
     }
@@ -40,7 +40,7 @@ impl ProcessHandler {
         let [first, second, ..] = notification.arguments;
         let (kind, target) = match name {
             "setpriority" => (first as i32, second as i32),
-            // `IOPRIO_WHO_PROCESS` is 1.
+            // `ioprio_set` numbers a single process as 1 (`IOPRIO_WHO_PROCESS`), the other calls as 0.
             "ioprio_set" => (first as i32 - 1, second as i32),
             _ => (0, first as i32),
         };

@@ -15,7 +15,8 @@ pub enum Choice {
     Once,
     /// Allow every exec that the same rule asks about, for the rest of the run.
     Always,
-    /// Like `Always`. When the run has ended, guard also saves a rule in the user's policy that allows such commands.
+    /// Allow every exec that the same rule asks about, for the rest of the run. When the run has ended, guard also
+    /// saves a rule in the user's policy that allows such commands.
     Save,
     /// Deny this exec.
     Deny,
@@ -124,8 +125,8 @@ impl PromptQueue {
         (*pending, choice)
     }
 
-    /// Removes and returns the execs that waited for the open question. The caller must handle them again once it is
-    /// closed.
+    /// Removes and returns the execs that waited because a question was open. The caller must handle them again after
+    /// [`PromptQueue::close`] has closed the question.
     pub(crate) fn take_waiting(&mut self) -> Vec<PendingExec> {
         std::mem::take(&mut self.waiting)
     }

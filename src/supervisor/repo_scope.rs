@@ -1,16 +1,18 @@
-//! Finds out which repository a git command would use: the task's, or one that the agent created in a writable
-//! directory.
+//! Finds out which repository a git command would use: the run's repository, which is the one that the run works on, or
+//! another one, which the agent created in a writable directory.
 //!
-//! The rules for the task's repository do not apply to repositories that the agent creates itself. So if those rules
-//! deny a command, this module finds its repository as git would, compares the directory of its refs with the task's,
-//! and judges the command again with the result. A repository that it does not understand counts as the task's. The
-//! result only selects the rules; Landlock and seccomp apply in every repository.
+//! The rules for the run's repository do not apply to repositories that the agent creates itself. So if those rules
+//! deny a command, this module finds the command's repository as git would, compares the directory of its refs with
+//! that of the run's repository, and judges the command again with the result. A repository that this module does not
+//! understand counts as the run's repository. The result only selects the rules; Landlock and seccomp apply in every
+//! repository.
 //!
-//! Known limit: the agent can change all of these files. Such a verdict is never cached and is repeated at the exec
-//! stop (`exec/verify.rs`), but git searches for its repository a moment later. Another process of the agent that
-//! swaps files in that moment, or a Landlock domain under which git cannot read a nested repository, can still lead
-//! git to the task's private repository. The agent gains nothing by that, because it can write refs there without git:
-//! guard receives only one branch, which must descend from the base, and the exec is in the transcript.
+//! Known limit: the agent can change the files of the repositories that it created. A verdict that depends on them is
+//! never cached and is repeated at the exec stop (`exec/verify.rs`), but git searches for its repository a moment
+//! later. Another process of the agent that swaps files in that moment, or a Landlock domain under which git cannot
+//! read a nested repository, can still lead git to the run's repository. The agent gains nothing by that, because it
+//! can write refs there without git: guard receives only one branch, which must descend from the base, and the exec is
+//! in the transcript.
 
 use std::ffi::{CString, OsStr};
 use std::io::{self, Read};
@@ -25,14 +27,14 @@ use crate::decide::{Verdict, judge};
 use crate::policy::{Action, Policy};
 use crate::sys::fs::{Walk, open_in};
 
-/// Searches for repositories as git does, in the file system that the run sees.
+/// Searches for repositories as git does, in the file system that the run can access.
 pub struct Repositories {
     /// The root directory of the run, set when the run makes its first exec.
     root: OnceLock<OwnedFd>,
     has_mount_namespace: bool,
-    /// The task's working tree.
+    /// The run's worktree or, if it has none, its working directory.
     worktree: PathBuf,
-    /// The task's private git directory, if it has one.
+    /// The git directory of the repository that the run works on; `None` if there is none.
     git_directory: Option<PathBuf>,
     /// Directories in which the run may write.
     writable: Vec<PathBuf>,
@@ -42,21 +44,21 @@ pub struct Repositories {
 const MAX_REPOSITORIES: usize = 16;
 /// Size limit of a `.git` file, `commondir` or `HEAD`; a longer file is treated as invalid.
 const MAX_POINTER_FILE: u64 = 8192;
-/// How many entries below `refs` are checked. A repository with more entries counts as the task's.
+/// How many entries below `refs` are checked. A repository with more entries counts as the run's repository.
 const MAX_REFS: usize = 4096;
 
 /// A verdict, and the facts on which it is based.
 pub struct Judged {
     /// The decision about the command, with its explanation.
     pub verdict: Verdict,
-    /// What the command would do.
+    /// The analysis of the command: the program starts that it asks for.
     pub analysis: Analysis,
     /// Whether the verdict depends on the current state of a repository. Such a verdict must not be cached.
     pub depends_on_repository: bool,
 }
 
 impl Repositories {
-    /// Creates a search for repositories in the file system that one run sees.
+    /// Creates the search for one run, in the file system that the run can access.
     pub fn new(
         has_mount_namespace: bool,
         worktree: PathBuf,
@@ -73,14 +75,15 @@ impl Repositories {
         }
         let place = if self.has_mount_namespace { format!("/proc/{tid}/root") } else { "/".to_string() };
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        // Without a root no repository is found, and every command is judged as one in the task's.
+        // Without a root this search finds no repository, and every command is judged as if it used the run's
+        // repository.
         if let Ok(root) = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(place) {
             let _ = self.root.set(root.into());
         }
     }
 
-    /// Judges a command. If a git command uses a repository other than the task's, the policy's rules for such
-    /// repositories apply.
+    /// Judges a command. If a git command uses a repository other than the one that the run works on, the policy's
+    /// rules for other repositories apply.
     pub fn judge(&self, policy: &Policy, request: &Request, context: &Context) -> Judged {
         let (mut verdict, mut analysis) = judge(policy, request, context);
         let mut depends_on_repository = false;
@@ -100,22 +103,23 @@ impl Repositories {
         Judged { verdict, analysis, depends_on_repository }
     }
 
-    /// Adds to the context what is known about the repository of the denied command. Returns false if that is nothing
-    /// new.
+    /// If the denied git command uses a repository other than the one that the run works on, adds that fact to the
+    /// context. Returns whether the context has changed, so that the command must be judged again.
     fn add_repository_facts(&self, context: &mut Context, verdict: &Verdict, analysis: &Analysis) -> bool {
         let intent = verdict.intent.and_then(|index| analysis.intents.get(index));
         let Some(git) = intent.and_then(|intent| intent.git.as_ref()) else { return false };
         let Some(place) = &git.place else {
-            // Every command of a run is judged again at its own exec, with its actual directory.
+            // Without a known directory, a command is judged again at its own exec, with its actual directory.
             return !std::mem::replace(&mut context.judged_again, true);
         };
-        // Keyed by the name the command uses: another name may lead somewhere else.
+        // Compare the path as the command spells it: another spelling may lead to a different directory.
         if context.other_repositories.contains(place) {
             return false;
         }
         let Some(path) = &git.unresolved_place else { return false };
         let path = Path::new(OsStr::from_bytes(path));
-        // A directory that a script creates before it runs this command. The command is judged again at its exec.
+        // A script may create the directory before it runs this command. The command is judged again at its
+        // exec.
         let will_be_created =
             intent.is_some_and(|intent| intent.parent.is_some()) && self.will_be_created(path);
         let is_other = will_be_created || self.is_other(path, git.names_git_dir, git.makes_repository);
@@ -131,7 +135,8 @@ impl Repositories {
         is_missing && self.resolve(place).is_some_and(|real| self.is_in_writable_directory(&real))
     }
 
-    /// Returns true if git, started for this path, would use or create a repository other than the task's.
+    /// Returns true if git, started for this path, would use or create a repository other than the one that the run
+    /// works on.
     fn is_other(&self, place: &Path, names_git_dir: bool, makes: bool) -> bool {
         let Some(real) = self.resolve(place) else { return false };
         let is_in_git_directory = self.git_directory.as_ref().is_some_and(|tasks| real.starts_with(tasks));
@@ -151,14 +156,15 @@ impl Repositories {
         }
     }
 
-    /// Returns true if git, searching upwards from a directory, finds a repository other than the task's, or none.
+    /// Returns true if git, searching upwards from a directory, finds no repository, or one other than the repository
+    /// that the run works on.
     fn discovers_other(&self, from: &Path) -> bool {
         for level in from.ancestors() {
             if level == self.worktree {
                 return false;
             }
-            // A repository of the user that contains the run's directories: the agent did not create it and cannot
-            // write to it.
+            // This is a repository of the user that contains the run's directories: the agent did not create it
+            // and cannot write to it.
             let dot_git = level.join(".git");
             if !self.is_in_writable_directory(level) && matches!(self.kind(&dot_git), Ok(Kind::Directory)) {
                 return self.is_unrelated(&dot_git);
@@ -167,14 +173,14 @@ impl Repositories {
                 return is_other;
             }
         }
-        // GIT_CEILING_DIRECTORIES, file system boundaries and safe.bareRepository end git's search earlier, with an
-        // error.
+        // There is no repository. GIT_CEILING_DIRECTORIES, file system boundaries and safe.bareRepository can end git's
+        // search earlier than this one, but git then fails with an error.
         true
     }
 
-    /// Returns whether the repository at this directory (a working tree or a bare repository) is a different one than
-    /// the task's; `None` if there is no repository. Git skips an incomplete `.git` directory, but only an attacker has
-    /// reason to create one, so here it counts as the task's.
+    /// Returns false if the repository at this directory (a working tree or a bare repository) is the one that the run
+    /// works on, and true if it is another one; `None` if there is no repository. Git skips an incomplete `.git`
+    /// directory, but only an attacker has reason to create one, so the result for it is false.
     fn repository_at(&self, level: &Path) -> Option<bool> {
         let is_missing = |found: &io::Result<Kind>| {
             found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
@@ -191,8 +197,8 @@ impl Repositories {
     }
 
     /// Returns true if a directory is a complete git directory that lies entirely in directories that the run may write
-    /// to, and shares nothing with the task's git directory. The conditions for completeness are those of git
-    /// (`is_git_directory`), but symlinks are not accepted.
+    /// to, and shares nothing with the git directory of the run's repository. The conditions for completeness are those
+    /// of git (`is_git_directory`), but symlinks are not accepted.
     fn is_other_git_dir(&self, git_dir: &Path) -> bool {
         let common_dir = match self.read_small(&git_dir.join("commondir")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => git_dir.to_path_buf(),
@@ -230,7 +236,8 @@ impl Repositories {
             && is_directory(&common_dir.join("refs"))
     }
 
-    /// Returns true if a directory is neither the task's git directory, nor inside it, nor one of its ancestors.
+    /// Returns true if a directory is neither the git directory of the run's repository, nor inside it, nor one of its
+    /// ancestors.
     fn is_unrelated(&self, path: &Path) -> bool {
         let Some(tasks) = &self.git_directory else { return true };
         let identity = |path: &Path| {
@@ -328,7 +335,8 @@ impl Repositories {
         if text.len() as u64 > MAX_POINTER_FILE { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(text) }
     }
 
-    /// Returns true if a `.git` file points to a git directory that is not the task's.
+    /// Returns true if a `.git` file points to the git directory of a repository other than the one that the run works
+    /// on.
     fn points_to_other_repository(&self, file: &Path) -> bool {
         let Ok(text) = self.read_small(file) else { return false };
         // Exactly one space: a second one is part of the path.

@@ -12,10 +12,10 @@ use super::{check, check_int};
 /// How [`open_in`] resolves a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Walk {
-    /// Normal resolution, but it fails at magic links (`/proc/self/fd/3`), whose meaning depends on the process.
+    /// Resolve the path normally, but fail at magic links (`/proc/self/fd/3`), whose meaning depends on the process.
     NoMagic,
-    /// The directory acts as the root: absolute paths and symlinks start there, and `..` stops there. Fails at magic
-    /// links.
+    /// Treat the directory as the root: absolute paths and symlinks start there, and `..` cannot leave it. Fail at
+    /// magic links.
     InRoot,
 }
 
@@ -24,14 +24,14 @@ pub enum Walk {
 pub enum Links {
     /// Open the file that the link leads to.
     Follow,
-    /// Fail with `ELOOP` if it is a link.
+    /// Fail with `ELOOP` if the last component is a link.
     Refuse,
 }
 
 /// Why [`open_regular_file`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The path cannot be opened.
+    /// The file could not be opened or read.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The path leads to a directory, pipe, socket or device, which could block or never end.
@@ -58,8 +58,8 @@ impl From<OpenError> for io::Error {
     }
 }
 
-/// Opens a regular file of at most `most` bytes for reading. Does not block on a pipe. The file may grow afterwards, so
-/// the caller must limit its reads too.
+/// Opens a regular file of at most `most` bytes for reading. Does not block on a named pipe. The file may grow
+/// afterwards, so the caller must limit its reads too.
 pub fn open_regular_file(path: &Path, most: u64, links: Links) -> Result<File, OpenError> {
     let nofollow = match links {
         Links::Follow => 0,
@@ -87,7 +87,7 @@ pub fn read_regular_file(path: &Path, most: u64, links: Links) -> Result<Vec<u8>
     }
 }
 
-/// Opens a path with `O_PATH`, relative to a directory.
+/// Opens a path relative to a directory with `O_PATH`, which gives a descriptor without access to the content.
 pub fn open_in(directory: BorrowedFd<'_>, path: &CStr, walk: Walk, follow: bool) -> io::Result<OwnedFd> {
     let nofollow = if follow { 0 } else { libc::O_NOFOLLOW };
     open_with_flags(directory, path, libc::O_PATH | libc::O_CLOEXEC | nofollow, walk)
@@ -100,7 +100,7 @@ pub fn open_with_flags(
     flags: i32,
     walk: Walk,
 ) -> io::Result<OwnedFd> {
-    // SAFETY: plain integers: all-zero is a valid value.
+    // SAFETY: the structure has only plain integers, so all-zero is a valid value.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     how.flags = flags as u64;
     how.resolve = match walk {
@@ -120,12 +120,13 @@ pub fn open_with_flags(
             )
         });
         match opened {
-            // `openat2` fails with EAGAIN if anything was renamed or mounted while it resolved a `..`.
+            // `openat2` fails with EAGAIN if another process renamed or mounted anything while the kernel resolved a
+            // `..`.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries < MAX_TRIES => tries += 1,
             opened => break opened?,
         }
     };
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -136,12 +137,12 @@ const EMPTY: &CStr = c"";
 
 /// Changes the mode of the file that a descriptor refers to (an `O_PATH` descriptor is enough).
 pub fn chmod(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
-    // SAFETY: an empty path and plain integers.
+    // SAFETY: the path is empty, and the other arguments are plain integers.
     let changed = check(unsafe {
         libc::syscall(libc::SYS_fchmodat2, fd.as_raw_fd(), EMPTY.as_ptr(), mode, libc::AT_EMPTY_PATH)
     });
     match changed {
-        // Before Linux 6.6.
+        // Linux before 6.6 has no `fchmodat2`.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
             let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
@@ -152,7 +153,7 @@ pub fn chmod(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
 
 /// Changes the owner and group of the file that a descriptor refers to.
 pub fn chown(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
-    // SAFETY: an empty path and plain integers.
+    // SAFETY: the path is empty, and the other arguments are plain integers.
     check_int(unsafe { libc::fchownat(fd.as_raw_fd(), EMPTY.as_ptr(), uid, gid, libc::AT_EMPTY_PATH) })
         .map(drop)
 }
@@ -178,23 +179,23 @@ pub fn set_xattr(path: &CStr, name: &CStr, value: &[u8], flags: i32) -> io::Resu
 
 /// Removes an extended attribute of the file at a path.
 pub fn remove_xattr(path: &CStr, name: &CStr) -> io::Result<()> {
-    // SAFETY: null-terminated strings.
+    // SAFETY: both strings are null-terminated.
     check_int(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) }).map(drop)
 }
 
 /// Adds an inotify watch for a path and returns the watch's descriptor.
 pub fn add_watch(inotify: BorrowedFd<'_>, path: &CStr, mask: u32) -> io::Result<i32> {
-    // SAFETY: a null-terminated string and plain integers.
+    // SAFETY: the path is null-terminated, and the other arguments are plain integers.
     check_int(unsafe { libc::inotify_add_watch(inotify.as_raw_fd(), path.as_ptr(), mask) })
 }
 
-/// Returns the id of the mount that contains the file of a descriptor. Before Linux 6.8 the kernel reuses the id of a
-/// mount that is gone, so compare an id only with those of mounts that still exist.
+/// Returns the id of the mount that contains the file of a descriptor. Linux before 6.8 reuses the id of a removed
+/// mount, so callers must compare an id only with those of mounts that still exist.
 pub fn mount_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
     const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
-    // A kernel that knows the unique id reports that one.
+    // If the kernel supports unique mount ids, it reports the unique id.
     const EITHER_ID: u32 = STATX_MNT_ID_UNIQUE | libc::STATX_MNT_ID;
-    // SAFETY: plain integers: all-zero is a valid value.
+    // SAFETY: the structure has only plain integers, so all-zero is a valid value.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
     // SAFETY: an empty path, and a structure that the kernel fills in.
     check_int(unsafe {
@@ -213,8 +214,9 @@ mod tests {
 
     use super::{Links, OpenError, Walk, open_in, read_regular_file};
 
-    /// Every exec of a path with `..` is resolved with `Walk::InRoot`, and builds rename files all the time. Such a
-    /// rename must not make the open fail.
+    /// In a run with a mount namespace, the supervisor opens the paths of programs with `Walk::InRoot`. If such a path
+    /// contains `..`, `openat2` fails when any process renames a file meanwhile, as builds do all the time. `open_in`
+    /// must not fail then.
     #[test]
     fn renames_elsewhere_do_not_fail_an_open() {
         let directory = std::env::temp_dir().join(format!("guard-renames-{}", std::process::id()));

@@ -1,7 +1,7 @@
 //! Thin safe wrappers around system calls: the only module with `unsafe` code.
 //!
 //! Each function makes one call (or a few that only make sense together), checks its result, and returns owned
-//! descriptors and plain values. No policy, no decisions and no logging here.
+//! descriptors and plain values. This module must not read a policy, make decisions, or log.
 #![allow(
     unsafe_code,
     reason = "system calls without a safe wrapper elsewhere are wrapped here, and only here"
@@ -31,14 +31,14 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Like [`check`], for functions that return an `int`.
+/// Converts the result of a C function that returns an `int`: -1 means failure, with the reason in errno.
 fn check_int(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// Restricts this thread and its descendants to a Landlock ruleset.
 pub fn landlock_restrict(ruleset: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
-    // SAFETY: plain integers.
+    // SAFETY: all arguments are plain integers.
     check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), flags) }).map(drop)
 }
 

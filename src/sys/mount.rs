@@ -1,5 +1,5 @@
-//! Detached mounts: guard clones or creates a tree of mounts, makes everything else read-only, and then attaches the
-//! tree.
+//! Creates and attaches detached mounts. guard clones or creates a tree of mounts, makes everything else read-only,
+//! and then attaches the tree.
 
 use std::ffi::CStr;
 use std::io;
@@ -17,18 +17,18 @@ const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
 
 /// Mount attribute: read-only.
 pub const READ_ONLY: u64 = 1;
-/// Mount attribute: set-user-ID bits have no effect.
+/// Mount attribute: the kernel ignores set-user-ID bits.
 pub const NO_SUID: u64 = 2;
-/// Mount attribute: device files cannot be used.
+/// Mount attribute: no process can use device files.
 pub const NO_DEVICES: u64 = 4;
-/// Mount attribute: no programs can be executed.
+/// Mount attribute: no process can execute programs.
 pub const NO_EXEC: u64 = 8;
 
 /// Creates a new file system of the type `kind`, such as tmpfs, as a detached mount.
 pub fn make(kind: &CStr, options: &[(&CStr, &CStr)], attributes: u64) -> io::Result<OwnedFd> {
     let none = std::ptr::null::<libc::c_char>();
-    // SAFETY: null-terminated texts that live through the calls, or null where none is wanted; the descriptors are fresh
-    // ones that nobody else owns.
+    // SAFETY: the texts are null-terminated and live through the calls, or null where the call needs none. The kernel
+    // has just created the descriptors, and nothing else owns them.
     unsafe {
         let context = check(libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC))?;
         let context = OwnedFd::from_raw_fd(context as i32);
@@ -47,15 +47,15 @@ pub fn make(kind: &CStr, options: &[(&CStr, &CStr)], attributes: u64) -> io::Res
 /// Clones the mounts at and below a path into a detached tree.
 pub fn clone_tree(path: &CStr) -> io::Result<OwnedFd> {
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as libc::c_uint | AT_RECURSIVE as libc::c_uint;
-    // SAFETY: a null-terminated path.
+    // SAFETY: the path is null-terminated.
     let fd = check(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })?;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Attaches a detached tree over a path.
+/// Attaches a detached tree of mounts to the path `at`.
 pub fn attach(tree: BorrowedFd<'_>, at: &CStr) -> io::Result<()> {
-    // SAFETY: null-terminated paths.
+    // SAFETY: both paths are null-terminated.
     check(unsafe {
         libc::syscall(
             libc::SYS_move_mount,

@@ -1,4 +1,4 @@
-//! Pipe operations: the fill level, and moving data without copying it through this process.
+//! Pipe operations: count the unread bytes, and move data between pipes without copying it through this process.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,13 +15,14 @@ pub fn unread_bytes(pipe: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// Copies data from one pipe to another without consuming it. Never blocks. Returns zero if `from` is empty and has no
-/// writers left.
+/// Copies data from one pipe to another without consuming it. Never blocks. Returns zero if `from` is empty and no
+/// process can write to it any more.
 pub fn copy_without_reading(from: impl AsFd, to: impl AsFd, most: usize) -> io::Result<usize> {
     Ok(tee(from, to, most, SpliceFFlags::SPLICE_F_NONBLOCK)?)
 }
 
-/// Discards bytes from a pipe. Never blocks; discards fewer than `count` if another reader has taken some.
+/// Discards up to `count` bytes from a pipe. Never blocks; discards fewer bytes if another process has read some of
+/// them.
 pub fn discard(from: impl AsFd, count: usize) -> io::Result<()> {
     let null = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
     let mut left = count;

@@ -1,7 +1,7 @@
-//! Restricts a helper process between fork and exec.
+//! Restricts a child process of guard between fork and exec.
 //!
-//! Everything is prepared before the fork: the child of a multi-threaded process may only make system calls there,
-//! without allocating or locking.
+//! guard prepares everything before the fork: after it, the child of a multi-threaded process may only make system
+//! calls, without allocating or locking.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,11 +21,11 @@ pub struct Confinement {
     pub filter: Vec<libc::sock_filter>,
     /// Resource limits. A limit that is already lower stays as it is.
     pub limits: Vec<(Resource, u64)>,
-    /// Whether the kernel kills the child when the thread that started it ends.
+    /// True if the kernel kills the child when the thread that started it ends.
     pub dies_with_parent: bool,
 }
 
-/// Makes a command restrict itself after the fork, before it executes its program.
+/// Makes the child process of a command restrict itself after the fork, before it executes its program.
 pub fn confine(command: &mut Command, confinement: Confinement) {
     let apply = move || apply(&confinement);
     // SAFETY: `apply` makes system calls on memory that was there before the fork, and nothing else: no allocation, no
@@ -39,7 +39,7 @@ fn apply(confinement: &Confinement) -> io::Result<()> {
     }
     process::close_on_exec_from(3)?;
     for &(resource, most) in &confinement.limits {
-        // The caller of guard may already have set a lower limit.
+        // The process that started guard may already have set a lower limit.
         let (_, hard) = getrlimit(resource)?;
         let most = most.min(hard);
         setrlimit(resource, most, most)?;
@@ -50,11 +50,11 @@ fn apply(confinement: &Confinement) -> io::Result<()> {
     seccomp::install(&confinement.filter)
 }
 
-/// The signal with which guard ends git. As with SIGTERM, git then removes its temporary files and locks. SIGTERM
-/// itself may not arrive: guard blocks it during setup and cleanup, and a child inherits the signal mask.
+/// The signal with which guard ends git. As after SIGTERM, git then removes its temporary files and locks. SIGTERM
+/// itself may have no effect: guard blocks it during setup and cleanup, and a child inherits the signal mask.
 pub const GIT_END_SIGNAL: Signal = Signal::SIGPIPE;
 
-/// Makes the kernel send SIGTERM to the command when the thread that starts it ends for any reason.
+/// Makes the kernel send SIGTERM to the command's process when the thread that starts it ends for any reason.
 pub fn terminate_with_parent(command: &mut Command) {
     signal_when_parent_ends(command, Signal::SIGTERM);
 }
@@ -63,14 +63,14 @@ fn signal_when_parent_ends(command: &mut Command, signal: Signal) {
     let parent = std::process::id();
     let work = move || {
         process::signal_with_parent(signal as i32)?;
-        // If the parent ended before the call above, no signal will come.
+        // If the parent ended before the call above, the kernel sends no signal.
         if std::os::unix::process::parent_id() == parent {
             Ok(())
         } else {
             Err(io::ErrorKind::Interrupted.into())
         }
     };
-    // SAFETY: two system calls on plain integers.
+    // SAFETY: the closure only makes two system calls with plain integers.
     unsafe { command.pre_exec(work) };
 }
 
@@ -83,25 +83,25 @@ pub fn limit_git_memory(command: &mut Command, bytes: u64) {
         setrlimit(Resource::RLIMIT_DATA, most, most)?;
         Ok(())
     };
-    // SAFETY: two system calls on plain integers.
+    // SAFETY: the closure only makes two system calls with plain integers.
     unsafe { command.pre_exec(work) };
     signal_when_parent_ends(command, GIT_END_SIGNAL);
 }
 
-/// Makes git the leader of a new session: it has no terminal to prompt on, and one signal to its process group
-/// reaches every process it starts. Git gets [`GIT_END_SIGNAL`] when the thread that starts it ends.
+/// Makes git the leader of a new session: it has no terminal for prompts, and one signal to its process group reaches
+/// every process that it starts. The kernel sends [`GIT_END_SIGNAL`] to git when the thread that starts it ends.
 pub fn start_in_new_session(command: &mut Command) {
     let leave = || {
         nix::unistd::setsid()?;
         process::signal_with_parent(GIT_END_SIGNAL as i32)
     };
-    // SAFETY: two system calls on plain integers.
+    // SAFETY: the closure only makes two system calls with plain integers.
     unsafe { command.pre_exec(leave) };
 }
 
-/// Makes a command the leader of a new session, so that it has no terminal and outlives its caller.
+/// Makes a command's process the leader of a new session, so that it has no terminal and can outlive its caller.
 pub fn start_session(command: &mut Command) {
     let leave = || nix::unistd::setsid().map(drop).map_err(io::Error::from);
-    // SAFETY: one system call without arguments.
+    // SAFETY: the closure only makes one system call without arguments.
     unsafe { command.pre_exec(leave) };
 }

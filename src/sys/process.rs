@@ -11,9 +11,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{check, check_int};
 
-/// Forks; `flags` are the `CLONE_NEW*` flags of new namespaces for the child. Returns 0 in the child.
+/// Forks this process. `flags` are the `CLONE_NEW*` flags of new namespaces for the child. Returns 0 in the child.
 ///
-/// The caller must have only one thread: the child continues with ordinary code, which may allocate.
+/// The calling process must have only one thread: the child continues with ordinary code, which may allocate memory.
 pub fn fork(flags: i32) -> io::Result<i32> {
     if flags == 0 {
         // SAFETY: the process has one thread (see above), so the child's memory is consistent.
@@ -26,7 +26,7 @@ pub fn fork(flags: i32) -> io::Result<i32> {
     .map(|pid| pid as i32)
 }
 
-/// Runs `work` in a forked child. A panic ends the child, so that it never returns into its parent's code.
+/// Runs `work` in a forked child. If `work` panics, exits, so that the child never returns into its parent's code.
 pub fn run_child(work: impl FnOnce() -> Infallible) -> ! {
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     exit_now(101)
@@ -39,12 +39,12 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// A pidfd through which the descriptors of a thread can be duplicated.
+/// A pidfd through which guard can duplicate the descriptors of a thread.
 #[derive(Debug)]
 pub enum ThreadFd {
     /// The pidfd refers to the thread itself.
     Thread(OwnedFd),
-    /// The pidfd refers to the thread's process, and stays valid when the thread ends and its id is reused.
+    /// The pidfd refers to the thread's process. It stays valid when the thread ends and the kernel reuses its id.
     Process(OwnedFd),
 }
 
@@ -73,25 +73,25 @@ pub fn thread_fd(tid: i32) -> io::Result<ThreadFd> {
 }
 
 fn open_pidfd(id: i32, flags: libc::c_uint) -> io::Result<OwnedFd> {
-    // SAFETY: plain integers.
+    // SAFETY: all arguments are plain integers.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, id, flags) })?;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// Waits until a child exits or the deadline passes. Returns `None` if the child still runs.
 pub fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
-    // A child that was reaped before has no pidfd.
+    // Check first, because a child that was already reaped has no pidfd.
     if let Some(status) = child.try_wait()? {
         return Ok(Some(status));
     }
-    // SAFETY: plain integers. The child is not reaped yet, so its id is not reused.
+    // SAFETY: all arguments are plain integers. The child is not reaped yet, so its id is not reused.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) })?;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     let exited = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        // Rounded up, so that the last poll does not return just before the deadline, again and again.
+        // Round up, so that the last poll does not repeatedly return just before the deadline.
         let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(exited.as_fd(), PollFlags::POLLIN)], timeout) {
             Ok(0) | Err(Errno::EINTR) if Instant::now() < deadline => {}
@@ -101,7 +101,7 @@ pub fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<Exi
     }
 }
 
-/// Returns the id of the process that a thread belongs to.
+/// Returns the id of the process that contains a thread.
 fn process_of(tid: i32) -> io::Result<i32> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status"))?;
     let id = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
@@ -110,9 +110,9 @@ fn process_of(tid: i32) -> io::Result<i32> {
 
 /// Duplicates descriptor `number` of another thread, given its pidfd.
 pub fn descriptor_of(thread: BorrowedFd<'_>, number: i32) -> io::Result<OwnedFd> {
-    // SAFETY: plain integers.
+    // SAFETY: all arguments are plain integers.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, thread.as_raw_fd(), number, 0) })?;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -131,7 +131,7 @@ pub fn set_dumpable(dumpable: bool) -> io::Result<()> {
     prctl(libc::PR_SET_DUMPABLE, usize::from(dumpable), 0).map(drop)
 }
 
-/// Makes this process the parent of orphaned descendants.
+/// Makes this process a subreaper: the new parent of its orphaned descendants.
 pub fn become_subreaper() -> io::Result<()> {
     prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0).map(drop)
 }
@@ -146,13 +146,14 @@ pub(super) fn signal_with_parent(signal: i32) -> io::Result<()> {
     prctl(libc::PR_SET_PDEATHSIG, signal as usize, 0).map(drop)
 }
 
-/// Drops every capability, for this process and everything it executes, including those that root gets by default.
+/// Drops every capability for this process and everything that it executes, including those that root gets by
+/// default.
 pub fn drop_capabilities() -> io::Result<()> {
     for capability in 0..64 {
         match prctl(libc::PR_CAPBSET_DROP, capability, 0) {
             Ok(_) => {}
-            // EINVAL: past the last capability. EPERM: no right to drop it, so exec cannot gain it either
-            // (no_new_privs).
+            // EINVAL: there are no more capabilities. EPERM: this process may not drop the capability, but exec
+            // cannot gain it either (no_new_privs).
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EPERM)) => break,
             Err(error) => return Err(error),
         }
@@ -164,7 +165,8 @@ pub fn drop_capabilities() -> io::Result<()> {
     set_capabilities(0, 0)
 }
 
-/// Drops the effective capabilities of this thread only, so that the kernel checks its calls like any user's.
+/// Drops the effective capabilities of this thread only, so that the kernel checks its calls like those of an
+/// ordinary user.
 pub fn drop_effective_capabilities() -> io::Result<()> {
     set_capabilities(0, 0)
 }
@@ -201,8 +203,8 @@ pub fn has_cap_sys_admin() -> bool {
     got == 0 && data[0].effective >> CAP_SYS_ADMIN & 1 == 1
 }
 
-/// Replaces the session keyring inherited from the user with an empty one. Errors are ignored, because they mean that
-/// the kernel has no keyrings.
+/// Replaces the session keyring inherited from the user with an empty one. Ignores errors, because they mean that the
+/// kernel has no keyrings.
 pub fn leave_session_keyring() {
     const JOIN_SESSION_KEYRING: libc::c_int = 1;
     // SAFETY: a null name asks for an anonymous keyring.
@@ -211,26 +213,26 @@ pub fn leave_session_keyring() {
 
 /// Marks every descriptor from `first` on as close-on-exec.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
-    // SAFETY: plain integers.
+    // SAFETY: all arguments are plain integers.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) })
         .map(drop)
 }
 
 /// Closes every descriptor from `first` to `last` now.
 ///
-/// The caller must not drop or use any owner of such a descriptor afterwards.
+/// The caller must not drop or use any value that owns such a descriptor afterwards.
 pub fn close_range(first: u32, last: u32) -> io::Result<()> {
     if first > last {
         return Ok(());
     }
-    // SAFETY: plain integers; the documentation above states the caller's obligation.
+    // SAFETY: all arguments are plain integers; the documentation above states the caller's obligation.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
-/// Kills every process that the calling process may signal, except itself. Call this only if a Landlock scope or a PID
-/// namespace keeps the calling process from signalling anything but its descendants.
+/// Kills every process that the calling process may signal, except itself. A process may call this only if a Landlock
+/// scope or a PID namespace restricts its signals to its own descendants.
 pub fn kill_everything() -> io::Result<()> {
-    // SAFETY: plain integers.
+    // SAFETY: all arguments are plain integers.
     match check_int(unsafe { libc::kill(-1, libc::SIGKILL) }) {
         Err(error)
             if error.raw_os_error() != Some(libc::ESRCH) && error.raw_os_error() != Some(libc::EPERM) =>
@@ -241,7 +243,7 @@ pub fn kill_everything() -> io::Result<()> {
     }
 }
 
-/// Replaces this process's program. Returns only on failure.
+/// Executes a program in place of this one. Returns only on failure.
 pub fn execute(
     program: &std::ffi::CStr,
     argv: &[std::ffi::CString],
@@ -266,7 +268,7 @@ pub enum Ended {
 }
 
 impl Ended {
-    /// Converts a status as returned by `wait`.
+    /// Converts a status that `wait` returned.
     pub fn from_status(status: i32) -> Self {
         if libc::WIFSIGNALED(status) {
             Self::Signal(libc::WTERMSIG(status))
@@ -275,7 +277,7 @@ impl Ended {
         }
     }
 
-    /// Returns the signal that killed the child, if any.
+    /// Returns the signal that killed the child; `None` if the child exited.
     pub fn signal(self) -> Option<i32> {
         match self {
             Self::Code(_) => None,
@@ -283,7 +285,7 @@ impl Ended {
         }
     }
 
-    /// Returns the exit code by the shell's convention: the child's own, or 128 plus the signal number.
+    /// Returns the exit code by the shell's convention: the child's own code, or 128 plus the signal number.
     pub fn shell_code(self) -> i32 {
         match self {
             Self::Code(code) => code,
@@ -292,7 +294,8 @@ impl Ended {
     }
 }
 
-/// Reaps one child of this thread that has ended, if any. Returns its process id and wait status.
+/// Reaps one child of this thread that has ended, and returns its process id and wait status; `None` if no child has
+/// ended.
 pub fn reap() -> io::Result<Option<(i32, i32)>> {
     let mut status = 0;
     let flags = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
@@ -305,23 +308,24 @@ pub fn reap() -> io::Result<Option<(i32, i32)>> {
 
 /// Duplicates the descriptor `from` as descriptor `number`, without close-on-exec.
 pub fn replace_descriptor(from: i32, number: i32) -> io::Result<()> {
-    // SAFETY: plain integers. `number` is one of the standard streams, which nothing in this program owns.
+    // SAFETY: all arguments are plain integers. `number` is one of the standard streams, which nothing in this program
+    // owns.
     check_int(unsafe { libc::dup2(from, number) }).map(drop)
 }
 
-/// Gives a signal its default action again.
+/// Restores the default action of a signal.
 pub fn default_signal(signal: nix::sys::signal::Signal) -> io::Result<()> {
     // SAFETY: the default action runs no code of this program.
     unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) }?;
     Ok(())
 }
 
-/// Limits how much freed memory malloc keeps. By default every thread has an arena that keeps freed blocks, even large
-/// ones. An agent that sends large questions to the shim server's threads would make guard hold memory for all of them
-/// (300 MiB instead of less than 200).
+/// Limits how much freed memory malloc retains. By default every thread has an arena that retains freed blocks, even
+/// large ones. If an agent sent large requests to the threads that serve the shims, guard would retain memory for all
+/// of them (300 MiB instead of less than 200).
 pub fn limit_freed_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: plain integers; called before there is a second thread.
+    // SAFETY: all arguments are plain integers; called before there is a second thread.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
         libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);

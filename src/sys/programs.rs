@@ -1,17 +1,18 @@
-//! Finds the programs that guard itself starts outside every sandbox: `git`, `gh`, package managers, key commands.
+//! Finds the programs that guard itself starts outside every sandbox: `git`, `gh`, package managers, and commands
+//! that print keys.
 //!
 //! The search uses the caller's PATH but skips every directory that an agent or another user could have written:
 //! - empty and relative entries, whose meaning depends on the current directory;
 //! - directories that do not exist;
 //! - directories below the working directory of a run, or below the current directory;
 //! - directories inside a git working tree: `node_modules/.bin`, `.venv/bin`, `.direnv`. Exceptions are a working tree
-//!   that is or contains the caller's home (dotfiles kept in git), and one in a hidden directory of the home: `~/.nvm`,
-//!   `~/.pyenv` and `~/.asdf` are clones that hold installed tools;
+//!   that is or contains the caller's home directory (dotfiles in git), and one in a hidden directory of it: `~/.nvm`,
+//!   `~/.pyenv` and `~/.asdf` are clones that contain installed tools;
 //! - directories that another user can change: the directory or one above it belongs to neither root nor the caller,
 //!   or is writable by all users (unless sticky) or by a group other than root's and the caller's private one.
 //!
-//! The program's file must pass the same checks, with all symlinks resolved. Children of guard get the remaining
-//! directories as their PATH, because git and others start programs by name too.
+//! The program's file must pass the same checks, with all symlinks resolved. The processes that guard starts get the
+//! remaining directories as their PATH, because git and other programs start programs by name too.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -20,10 +21,10 @@ use std::sync::Mutex;
 
 /// Directories that guard searches after those in PATH.
 const USUAL: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
-/// How many skipped directories an error message lists.
+/// The maximum number of skipped directories that an error message lists.
 const MOST_NAMED: usize = 5;
 
-/// Directories in which agents work, in addition to the current directory. Programs below them are never used.
+/// Directories in which agents work, in addition to the current directory. guard never starts a program below them.
 static AGENT_DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Makes all later searches skip programs below this directory, because an agent works there.
@@ -36,19 +37,19 @@ pub fn distrust(directory: &Path) {
 /// A directory or file that the search skipped, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
-    /// The PATH entry or the file.
+    /// The skipped entry of PATH, or the skipped file.
     pub path: PathBuf,
-    /// Why the search skipped it, for an error message.
+    /// Why the search skipped the directory or file, for an error message.
     pub reason: String,
 }
 
-/// The error for a program that was not found in any trusted directory.
+/// The search found the program in no trusted directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no `{name}` in PATH that guard can trust{}", describe_skipped(skipped))]
 pub struct ProgramNotFound {
     /// The program's name.
     pub name: String,
-    /// Directories and files where the program exists, but which guard does not trust.
+    /// Directories and files that guard does not trust, although the program exists there.
     pub skipped: Vec<Skipped>,
 }
 
@@ -66,7 +67,7 @@ fn describe_skipped(skipped: &[Skipped]) -> String {
     format!("; guard skipped {}{more}", named.join(", "))
 }
 
-/// A search for programs in a PATH, with what is needed to decide which entries are trusted.
+/// A search for programs in a PATH, with the information that decides which entries guard trusts.
 #[derive(Debug, Clone)]
 pub struct ProgramSearch {
     directories: Vec<PathBuf>,
@@ -76,7 +77,7 @@ pub struct ProgramSearch {
 }
 
 impl ProgramSearch {
-    /// Returns a search in the PATH of this process, with its HOME.
+    /// Returns a search in the PATH of this process. The home directory is HOME.
     pub fn from_environment() -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
         Self::new(&path, std::env::var_os("HOME").as_deref().map(Path::new))
@@ -88,7 +89,7 @@ impl ProgramSearch {
             AGENT_DIRECTORIES.lock().map(|all| all.clone()).unwrap_or_default();
         agent_directories.extend(std::env::current_dir().and_then(|current| current.canonicalize()));
         let home = home.filter(|home| home.is_absolute()).and_then(|home| home.canonicalize().ok());
-        // A current directory such as `/` or `/usr` must not exclude the system's programs.
+        // If the current directory is `/` or `/usr`, for example, the search must still find the system's programs.
         agent_directories.retain(|directory| {
             !Path::new("/usr/bin").starts_with(directory)
                 && !home.as_ref().is_some_and(|home| home.starts_with(directory))
@@ -101,12 +102,12 @@ impl ProgramSearch {
         }
     }
 
-    /// Finds a program and returns its absolute path.
+    /// Finds a program in a trusted directory and returns its absolute path.
     pub fn find(&self, name: &str) -> Result<PathBuf, ProgramNotFound> {
         self.find_if(name, |_| true)
     }
 
-    /// Like [`Self::find`], but skips files that `is_wanted` rejects.
+    /// Finds a program in a trusted directory and returns its absolute path. Skips files that `is_wanted` rejects.
     pub fn find_if(&self, name: &str, is_wanted: impl Fn(&Path) -> bool) -> Result<PathBuf, ProgramNotFound> {
         let mut skipped = Vec::new();
         for directory in self.search_directories() {
@@ -129,7 +130,7 @@ impl ProgramSearch {
         Err(ProgramNotFound { name: name.to_string(), skipped })
     }
 
-    /// Returns the trusted entries of PATH, which become the PATH of programs that guard starts.
+    /// Returns the trusted entries of PATH. guard sets them as the PATH of programs that it starts.
     pub fn path(&self) -> OsString {
         let is_used = |directory: &&PathBuf| self.check_directory(directory).is_ok();
         let left: Vec<&PathBuf> = self.directories.iter().filter(is_used).collect();
@@ -179,12 +180,12 @@ impl ProgramSearch {
                 return Err(format!("inside the git working tree {}", level.display()));
             }
         }
-        // Check the symlinks on the way too: another user could have created them.
+        // Check every symlink on the path too, because another user could have created it.
         named.ancestors().try_for_each(|level| self.check_owner(level))
     }
 
-    /// Returns true if a working tree holds installed tools and not a project: it is or contains the home directory, or
-    /// it is in a hidden directory of the home.
+    /// Returns true if a working tree contains installed tools and not a project: it is or contains the home
+    /// directory, or it is in a hidden directory of the home directory.
     fn holds_installed_tools(&self, tree: &Path) -> bool {
         let Some(home) = &self.home else { return false };
         let is_hidden = |below: &Path| {
@@ -201,7 +202,7 @@ impl ProgramSearch {
             return Err(format!("{place} belongs to another user"));
         }
         let mode = found.mode();
-        // A symlink's mode has no meaning. In a sticky directory others cannot replace files they do not own.
+        // The mode of a symlink has no meaning. In a sticky directory, users cannot replace files of other users.
         if found.is_symlink() || found.is_dir() && mode & 0o1000 != 0 {
             return Ok(());
         }
@@ -217,7 +218,7 @@ impl ProgramSearch {
     }
 }
 
-/// The reason for skipping a directory that does not exist. It is never reported.
+/// The reason for skipping a directory that does not exist. Error messages leave such directories out.
 const MISSING: &str = "does not exist";
 
 fn is_program(file: &Path) -> bool {

@@ -7,7 +7,8 @@ use super::{check, check_int};
 /// A state change of a traced thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// The thread executed a program. The value is the thread's id before the exec, which changes it to the process id.
+    /// The thread executed a program. The exec changes the thread's id to the process id; the value is the id before
+    /// the exec.
     Exec(i32),
     /// The thread stopped for a reason other than an exec. The value is the signal to pass to [`detach`].
     Stop(i32),
@@ -20,9 +21,9 @@ fn request(request: libc::c_uint, pid: i32, data: usize) -> io::Result<()> {
     check(unsafe { libc::ptrace(request as _, pid, 0usize, data) }).map(drop)
 }
 
-/// Traces a thread without stopping it, so that a successful exec is reported. Also interrupts the thread at the next
-/// opportunity, so that a failed exec is reported too. If the tracing thread ends first, the kernel kills the traced
-/// process, so that no unverified program continues to run.
+/// Traces a thread without stopping it, so that the kernel reports a successful exec. Also interrupts the thread at
+/// the next opportunity, so that the kernel reports a failed exec too. If the tracing thread ends first, the kernel
+/// kills the traced process, so that no unverified program continues to run.
 pub fn watch_exec(tid: i32) -> io::Result<()> {
     let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
     request(libc::PTRACE_SEIZE, tid, options as usize)?;
@@ -48,7 +49,7 @@ pub fn call_result(tid: i32) -> io::Result<i64> {
 }
 
 fn registers(tid: i32) -> io::Result<libc::user_regs_struct> {
-    // SAFETY: plain integers: all-zero is a valid value.
+    // SAFETY: the structure has only plain integers, so all-zero is a valid value.
     let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
     let mut place =
         libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of::<libc::user_regs_struct>() };
@@ -66,11 +67,11 @@ pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_DETACH, tid, signal as usize)
 }
 
-/// Returns the next state change of a thread that the calling thread traces, if there is one. `only` is the id of the
-/// traced thread if there is just one, which saves a system call.
+/// Returns the next state change of a thread that the calling thread traces; `None` if there is none yet. If the
+/// caller traces only one thread, `only` is the id of that thread, which saves a system call.
 pub fn next_change(only: Option<i32>) -> io::Result<Option<(i32, Change)>> {
     let mut status = 0;
-    // `__WNOTHREAD`: do not reap the children of this process's other threads.
+    // `__WNOTHREAD`: do not reap children of other threads of this process.
     let flags = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
     // SAFETY: `status` is a valid place for an int.
     let pid = check_int(unsafe { libc::waitpid(-1, &raw mut status, flags) });
@@ -85,7 +86,8 @@ pub fn next_change(only: Option<i32>) -> io::Result<Option<(i32, Change)>> {
     }
     let event = status >> 16;
     if event == libc::PTRACE_EVENT_EXEC {
-        // Exec gives a thread its process's id. If only one thread is traced, its former id is known.
+        // An exec gives the thread the id of its process. If the caller traces only one thread, the thread's former
+        // id is known.
         if only == Some(pid) {
             return Ok(Some((pid, Change::Exec(pid))));
         }

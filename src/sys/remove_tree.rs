@@ -1,7 +1,8 @@
-//! Removes directory trees made by an agent: of any depth and width, including directories without permissions.
+//! Removes directory trees that an agent made: of any depth and width, including directories without permissions.
 //!
-//! The standard library's version recurses and holds a descriptor per level, so a chain of ten thousand directories,
-//! which is quick to create, breaks it. This one returns to the parent through `..`, so two descriptors are enough.
+//! The standard library's version recurses and keeps a descriptor open per level, so a chain of ten thousand
+//! directories, which is quick to create, makes it fail. This version returns to the parent through `..`, so two
+//! descriptors are enough.
 
 use std::ffi::CString;
 use std::io;
@@ -16,9 +17,9 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// The maximum number of names of one directory that are held in memory at a time.
+/// The maximum number of names of one directory that are in memory at a time.
 const BATCH: usize = 1 << 16;
-/// How long to retry while another process still adds files to the tree.
+/// How long [`remove_tree`] tries again while another process still adds files to the tree.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Removes a file, a symlink, or a directory with its contents. Does not follow symlinks. Succeeds if the path does not
@@ -27,7 +28,7 @@ pub fn remove_tree(tree: &Path) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match remove(tree) {
-            // An orphan of an interrupted process may still write there for a moment.
+            // A process that outlived an interrupted run may still write to the tree for a moment.
             Err(Errno::ENOTEMPTY | Errno::EEXIST) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -52,14 +53,14 @@ fn ignore_missing(result: Result<(), Errno>) -> Result<(), Errno> {
 struct Level {
     /// The name of this directory in its parent directory.
     name: CString,
-    /// What is left to remove in the parent of this directory.
+    /// The entries of the parent directory that must still be removed.
     above: Contents,
 }
 
-/// What [`scan`] left in a directory: its non-empty subdirectories.
+/// The entries that [`scan`] could not remove from a directory: its non-empty subdirectories.
 struct Contents {
     directories: Vec<CString>,
-    /// Whether `scan` read the whole directory, and not only one batch of names.
+    /// True if `scan` read the whole directory, and not only one batch of names.
     is_all: bool,
 }
 
@@ -90,7 +91,7 @@ fn clear(top: OwnedFd) -> Result<(), Errno> {
 const DIRECTORY_FLAGS: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Gives the owner all permissions on a directory, if they are missing, and opens it.
+/// Opens a directory. If the owner lacks permissions on it, adds them first.
 fn enter<P: NixPath + ?Sized>(above: BorrowedFd<'_>, name: &P) -> Result<OwnedFd, Errno> {
     let directory = match openat(above, name, DIRECTORY_FLAGS, Mode::empty()) {
         Err(Errno::EACCES) => {
@@ -110,7 +111,7 @@ fn enter<P: NixPath + ?Sized>(above: BorrowedFd<'_>, name: &P) -> Result<OwnedFd
 fn scan(directory: &OwnedFd) -> Result<Contents, Errno> {
     let mut names: Vec<CString> = Vec::new();
     let mut is_all = true;
-    // Read through a separate descriptor, which has its own read position.
+    // Read the entries through a separate descriptor, which has its own read position.
     for entry in Dir::from_fd(openat(directory.as_fd(), c".", DIRECTORY_FLAGS, Mode::empty())?)?.iter() {
         if names.len() >= BATCH {
             is_all = false;

@@ -1,4 +1,4 @@
-//! Installs seccomp filters, and implements the supervisor's side of notifications.
+//! Installs seccomp filters, and receives and answers their notifications for the supervisor.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -12,10 +12,11 @@ pub fn install(program: &[libc::sock_filter]) -> io::Result<()> {
 
 /// Installs a seccomp filter on this thread and returns the descriptor for receiving its notifications.
 pub fn install_listener(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
-    // Without WAIT_KILLABLE_RECV a signal restarts a call that was already answered: connects would run twice.
+    // Without WAIT_KILLABLE_RECV a signal restarts a call that the supervisor has already answered: a connect would
+    // run twice.
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     let fd = install_with(program, flags)?;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -44,18 +45,18 @@ pub struct Notification {
 /// How the supervisor answers a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
-    /// The kernel performs the call.
+    /// Let the kernel perform the call.
     Continue,
-    /// The call returns this value without being performed.
+    /// Make the call return this value without performing it.
     Value(i64),
-    /// The call fails with this errno.
+    /// Make the call fail with this errno.
     Error(i32),
 }
 
-/// Receives the next notification. Returns `None` if the calling thread is already gone, or if a signal interrupted the
-/// wait.
+/// Receives the next notification. Returns `None` if the thread that made the call has ended, or if a signal
+/// interrupted the wait.
 pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
-    // SAFETY: plain integers: all-zero is a valid value, and the kernel wants it zeroed.
+    // SAFETY: the structure has only plain integers, so all-zero is a valid value, and the kernel wants it zeroed.
     let mut raw: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel fills in the structure, whose size is part of the request number.
     let result = check_int(unsafe {
@@ -73,7 +74,7 @@ pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     }
 }
 
-/// Sends the reply to a notification. Succeeds even if the calling thread has died meanwhile.
+/// Sends the reply to a notification. Succeeds even if the thread that made the call has ended meanwhile.
 pub fn reply(listener: BorrowedFd<'_>, id: u64, reply: Reply) -> io::Result<()> {
     let (val, error, flags) = match reply {
         Reply::Continue => (0, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
@@ -91,8 +92,8 @@ pub fn reply(listener: BorrowedFd<'_>, id: u64, reply: Reply) -> io::Result<()> 
     }
 }
 
-/// Sets whether the kernel wakes the supervisor on the CPU of the calling thread, which is idle until the reply. Has no
-/// effect before Linux 6.6.
+/// Sets whether the kernel wakes the supervisor on the CPU of the thread that made the call, which is idle until the
+/// reply. Has no effect before Linux 6.6.
 pub fn set_sync_wake_up(listener: BorrowedFd<'_>, on: bool) {
     const SET_FLAGS: libc::c_ulong = 0x4008_2104;
     const SYNC_WAKE_UP: libc::c_ulong = 1;
@@ -100,8 +101,8 @@ pub fn set_sync_wake_up(listener: BorrowedFd<'_>, on: bool) {
     unsafe { libc::ioctl(listener.as_raw_fd(), SET_FLAGS as _, if on { SYNC_WAKE_UP } else { 0 }) };
 }
 
-/// Returns true if the thread that made the call is still blocked. If so, its thread id was not reused, and everything
-/// read by that id came from this thread.
+/// Returns true if the thread that made the call is still waiting. The kernel has then not reused its thread id, so
+/// everything that the supervisor read by that id came from this thread.
 pub fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     let mut id = id;
     let result = retry_interrupted(|| {
@@ -111,7 +112,7 @@ pub fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     result.is_ok()
 }
 
-/// Repeats a call that fails with EINTR: a lost reply would block the notifying thread forever.
+/// Repeats a call while it fails with EINTR: if a reply were lost, the thread that waits for it would block forever.
 fn retry_interrupted(mut call: impl FnMut() -> i32) -> io::Result<i32> {
     loop {
         match check_int(call()) {

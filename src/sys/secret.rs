@@ -1,5 +1,5 @@
-//! Holds secret bytes in separate memory pages, which are zeroed in forked children, excluded from core dumps and swap,
-//! and overwritten on drop.
+//! Stores secret bytes in separate memory pages. The kernel gives forked children zeros instead of these pages, and
+//! excludes them from core dumps and, if possible, from swap. Dropping a secret overwrites it.
 
 use std::ffi::{CString, OsStr};
 use std::io::{self, Read};
@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 
-/// The size limit of a secret in bytes. Anything larger is not an API key.
+/// The maximum size of a secret, in bytes. A larger value is not an API key.
 pub const LARGEST: usize = 16 << 10;
 
-/// Secret bytes in memory pages of their own; see the module's header.
+/// Secret bytes in separate memory pages, which child processes do not inherit.
 pub struct Secret {
     page: NonNull<std::ffi::c_void>,
     size: usize,
     length: usize,
 }
 
-/// Why a secret could not be read.
+/// Why guard could not read a secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
@@ -32,16 +32,17 @@ pub enum SecretError {
     /// The secret contains white space or control characters, or is too long.
     #[error("the secret contains white space or control characters, or is longer than 16 KiB")]
     NotOneWord,
-    /// A system call failed: to allocate memory, to start the command that prints the secret, or to read its output.
+    /// A system call failed: guard could not allocate memory, start the command that prints the secret, or read its
+    /// output.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The command that should print the secret was started without a pipe for its output.
+    /// The command that should print the secret has no output pipe, so guard cannot read the secret.
     #[error("guard cannot read the output of the command that prints the secret")]
     NoOutput,
     /// The command that should print the secret did not end within this time.
     #[error("the command that prints the secret did not end within {} seconds", .0.as_secs())]
     TimedOut(Duration),
-    /// The command ended, but another process still holds its output open.
+    /// The command that should print the secret ended, but another process still has its output open.
     #[error("the command that prints the secret ended, but another process keeps its output open")]
     EndlessOutput,
     /// The command that should print the secret failed.
@@ -57,23 +58,24 @@ impl Secret {
     pub fn new(bytes: &[u8]) -> io::Result<Self> {
         let size = bytes.len().max(1).next_multiple_of(4096);
         let length = NonZeroUsize::new(size).ok_or(io::ErrorKind::InvalidInput)?;
-        // SAFETY: an anonymous mapping of our own.
+        // SAFETY: a new anonymous mapping does not affect existing memory.
         let page = unsafe {
             mmap_anonymous(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE)?
         };
         let secret = Self { page, size, length: bytes.len() };
-        // SAFETY: advice about our own mapping.
+        // SAFETY: the mapping belongs to this value alone, and has room for all bytes.
         unsafe {
             madvise(page, size, MmapAdvise::MADV_WIPEONFORK)?;
             madvise(page, size, MmapAdvise::MADV_DONTDUMP)?;
-            // The limit for locked memory may be too small; then the page may be swapped out.
+            // If the limit for locked memory is too small, the kernel may swap the page out.
             let _ = mlock(page, size);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), page.as_ptr().cast(), bytes.len());
         }
         Ok(secret)
     }
 
-    /// Creates a secret from a single word, without surrounding white space, and clears the input.
+    /// Creates a secret from bytes that must be a single word. Removes surrounding white space, and overwrites the
+    /// input.
     pub fn one_word(mut bytes: Vec<u8>) -> Result<Self, SecretError> {
         let trimmed = bytes.trim_ascii();
         let result = if trimmed.is_empty() {
@@ -84,12 +86,12 @@ impl Secret {
             Self::new(trimmed).map_err(SecretError::Io)
         };
         bytes.fill(0);
-        // Keeps the compiler from removing the `fill` above.
+        // Prevent the compiler from removing the `fill` above.
         std::hint::black_box(&bytes);
         result
     }
 
-    /// Creates a secret from the single word that a command prints. Redirects only the command's standard output.
+    /// Creates a secret from the single word that a command prints. Only the command's standard output is redirected.
     pub fn printed_by(command: &mut Command, time_limit: Duration) -> Result<Self, SecretError> {
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().ok_or(SecretError::NoOutput)?;
@@ -105,10 +107,10 @@ impl Secret {
             let _ = child.wait();
             return Err(SecretError::TimedOut(time_limit));
         };
-        // A process that the command started may hold its output open.
+        // A process that the command started may still have the output open.
         let left = deadline.saturating_duration_since(Instant::now());
         let bytes = from.recv_timeout(left).map_err(|_| SecretError::EndlessOutput)?;
-        // The caller may fork afterwards, and must have a single thread then.
+        // Wait for the thread: the caller may fork afterwards, and must have only one thread then.
         let _ = reader.join();
         let bytes = bytes?;
         if !status.success() {
@@ -117,7 +119,7 @@ impl Secret {
         Self::one_word(bytes)
     }
 
-    /// Returns the secret's bytes. The caller must not store them.
+    /// Returns the secret's bytes. The caller must not store them anywhere else.
     pub fn expose(&self) -> &[u8] {
         // SAFETY: the mapping is as long as this value lives, and `length` bytes of it are filled.
         unsafe { std::slice::from_raw_parts(self.page.as_ptr().cast(), self.length) }
@@ -126,7 +128,7 @@ impl Secret {
 
 impl Drop for Secret {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody refers to any more.
+        // SAFETY: the mapping belongs to this value alone, and no reference to it exists any more.
         unsafe {
             std::ptr::write_bytes(self.page.as_ptr().cast::<u8>(), 0, self.size);
             compiler_fence(Ordering::SeqCst);
@@ -141,11 +143,11 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Moves a variable from this process's environment into a [`Secret`], so that neither `/proc/self/environ` nor a child
-/// contains it. Call it only while this process has a single thread.
+/// Moves a variable from this process's environment into a [`Secret`], so that neither `/proc/self/environ` nor the
+/// environment of a child contains it. The process must have only one thread.
 pub fn take_variable(name: &str) -> io::Result<Option<Secret>> {
     let c_name = CString::new(OsStr::new(name).as_bytes())?;
-    // SAFETY: one thread: nobody else reads or changes the environment meanwhile.
+    // SAFETY: this process has only one thread, so no other code uses the environment meanwhile.
     unsafe {
         let value = libc::getenv(c_name.as_ptr());
         if value.is_null() {
@@ -153,7 +155,7 @@ pub fn take_variable(name: &str) -> io::Result<Option<Secret>> {
         }
         let length = libc::strlen(value);
         let secret = Secret::new(std::slice::from_raw_parts(value.cast(), length))?;
-        // Overwrite the kernel's original copy, which is what `/proc/self/environ` shows.
+        // Overwrite the original value, because `/proc/self/environ` shows this memory.
         std::ptr::write_bytes(value.cast::<u8>(), b'*', length);
         compiler_fence(Ordering::SeqCst);
         std::env::remove_var(name);
@@ -173,11 +175,11 @@ mod tests {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let clean = secret.expose().iter().all(|byte| *byte == 0);
-            // SAFETY: as above.
+            // SAFETY: `_exit` ends the child without running any other code.
             unsafe { libc::_exit(i32::from(!clean)) };
         }
         let mut status = 0;
-        // SAFETY: our own child.
+        // SAFETY: `pid` is a child of this process, and `status` a valid int.
         unsafe { libc::waitpid(pid, &mut status, 0) };
         assert_eq!(status, 0, "the child saw the secret");
         assert_eq!(format!("{secret:?}"), "Secret");

@@ -1,9 +1,10 @@
-//! Receives signals only where guard waits for them, instead of at any time.
+//! Lets guard receive signals only at the points where it waits for them.
 //!
-//! A signal that is ignored when guard starts, as under `nohup`, stays ignored.
+//! A termination signal that was ignored when guard started, as SIGHUP is under `nohup`, stays ignored. The only
+//! exception is SIGTERM.
 //!
-//! This module uses no signalfd. A signalfd would wake the main thread at every SIGCHLD that is meant for the
-//! supervisor, and every exec causes one.
+//! This module uses no signalfd. A signalfd would wake the main thread at every SIGCHLD for the supervisor, and every
+//! exec causes one.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,11 +20,11 @@ extern "C" fn note_signal(signal: libc::c_int) {
     ARRIVED.fetch_or(1 << signal, Ordering::Relaxed);
 }
 
-/// Signals by which users and service managers end a program.
+/// Signals with which users and service managers end a program.
 const END_SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// Returns the signals that end guard, except those that guard's caller has set to be ignored: a hangup under `nohup`,
-/// terminal keys in the background of a script. SIGTERM is always included.
+/// Returns the signals that end guard. Leaves out those that the process that started guard made it ignore, such as
+/// SIGHUP under `nohup`, or the signals of terminal keys in the background of a script. SIGTERM is always included.
 pub fn end_signals() -> SigSet {
     END_SIGNALS.into_iter().filter(|&signal| signal == Signal::SIGTERM || !is_ignored(signal)).collect()
 }
@@ -37,7 +38,7 @@ fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// Returns a signal that asks guard to end, and that is blocked and pending, if there is one.
+/// Returns a termination signal that is blocked and pending; `None` if there is none.
 pub fn pending_end_signal() -> Option<Signal> {
     let mut found = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the kernel fills in the set if it succeeds, and the set is read only then.
@@ -50,7 +51,7 @@ pub fn pending_end_signal() -> Option<Signal> {
     end_signals().iter().find(|&signal| found.contains(signal))
 }
 
-/// Waits for one of these signals, for the given time or without limit. Every thread must have blocked the signals.
+/// Waits for one of these signals, for the given time or without limit. Every thread must block these signals.
 /// Returns `None` if none arrived.
 pub fn wait_for(signals: &SigSet, time_limit: Option<std::time::Duration>) -> Option<Signal> {
     let time = time_limit.map(TimeSpec::from_duration);
@@ -66,7 +67,7 @@ pub fn wait_for(signals: &SigSet, time_limit: Option<std::time::Duration>) -> Op
     }
 }
 
-/// Returns true if this thread blocks SIGINT. guard always blocks it together with the other signals that end guard.
+/// Returns true if this thread blocks SIGINT. guard always blocks SIGINT together with the other termination signals.
 pub fn are_blocked() -> bool {
     SigSet::thread_get_mask().is_ok_and(|mask| mask.contains(Signal::SIGINT))
 }
@@ -101,7 +102,7 @@ impl SignalWaiter {
         ppoll(fds, Some(TimeSpec::from_duration(time_limit)), Some(self.mask_while_waiting))
     }
 
-    /// Returns one signal that has arrived since the last call, if any.
+    /// Returns one signal that has arrived and that no earlier call has returned; `None` if there is none.
     pub fn take(&self) -> Option<Signal> {
         let arrived = ARRIVED.load(Ordering::Relaxed);
         let first = self.signals.iter().find(|&signal| arrived & (1 << signal as i32) != 0)?;

@@ -1,4 +1,4 @@
-//! Socket calls on raw addresses copied from another process, and descriptor passing.
+//! Socket calls with binary addresses that guard copied from another process, and sending of descriptors.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,13 +16,13 @@ pub fn connect(socket: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
 /// Binds a socket to an address in the kernel's binary format (`sockaddr`).
 pub fn bind(socket: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
     let length = length_of(address)?;
-    // SAFETY: as for `connect`.
+    // SAFETY: the length is that of the address, which the kernel copies before it reads it.
     check_int(unsafe { libc::bind(socket.as_raw_fd(), address.as_ptr().cast(), length) }).map(drop)
 }
 
-/// Makes a socket accept connections.
+/// Makes a socket accept connections. `backlog` is the maximum number of waiting connections.
 pub fn listen(socket: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
-    // SAFETY: plain integers.
+    // SAFETY: all arguments are plain integers.
     check_int(unsafe { libc::listen(socket.as_raw_fd(), backlog) }).map(drop)
 }
 
@@ -50,7 +50,7 @@ pub fn internet_address(address: SocketAddr) -> Vec<u8> {
     let (family, port) = (|family: i32| (family as u16).to_ne_bytes(), address.port().to_be_bytes());
     match address.ip() {
         IpAddr::V4(ip) => [family(libc::AF_INET).as_slice(), &port, &ip.octets(), &[0; 8]].concat(),
-        // Flow information precedes the address, the scope id follows it.
+        // The flow information is before the address, and the scope id after it.
         IpAddr::V6(ip) => [family(libc::AF_INET6).as_slice(), &port, &[0; 4], &ip.octets(), &[0; 4]].concat(),
     }
 }
@@ -77,7 +77,7 @@ pub fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: RawFd) -> io:
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
-    // SAFETY: computes a size from a size.
+    // SAFETY: these macros only compute sizes.
     let (space, length) = unsafe { (libc::CMSG_SPACE(4), libc::CMSG_LEN(4)) };
     message.msg_controllen = space as _;
     // SAFETY: the control buffer is aligned and larger than `space`, so the first header and its data lie inside it.
@@ -93,7 +93,8 @@ pub fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: RawFd) -> io:
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receives bytes, and a descriptor if one came with them. Zero bytes mean that the peer has closed the connection.
+/// Receives bytes, and a descriptor if the peer sent one with them. Zero bytes mean that the peer has closed the
+/// connection.
 pub fn receive_with(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut control = [0u64; ROOM_FOR_DESCRIPTORS / 8];
     let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
@@ -133,8 +134,8 @@ pub fn listener_at(address: SocketAddr) -> io::Result<u64> {
         IpAddr::V4(ip) => (libc::AF_INET as u8, [ip.octets().as_slice(), &[0; 12]].concat()),
         IpAddr::V6(ip) => (libc::AF_INET6 as u8, ip.octets().to_vec()),
     };
-    // struct nlmsghdr, then struct inet_diag_req_v2: family, protocol, extensions, padding, states, and the socket
-    // id: ports, source, destination, interface, cookie.
+    // The request is a `struct nlmsghdr`, followed by a `struct inet_diag_req_v2`: family, protocol, extensions,
+    // padding, states, and the socket's ports, source, destination, interface and cookie.
     const SOCK_DIAG_BY_FAMILY: u16 = 20;
     const NLM_F_REQUEST: u16 = 1;
     let mut request = Vec::with_capacity(72);
@@ -159,7 +160,7 @@ pub fn listener_at(address: SocketAddr) -> io::Result<u64> {
         let inode = &answer[16 + 68..16 + 72];
         return Ok(u64::from(u32::from_ne_bytes([inode[0], inode[1], inode[2], inode[3]])));
     }
-    // An error message: the negative errno follows the header.
+    // The answer is an error message: the negative errno follows the header.
     match -i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]) {
         libc::ENOENT => Ok(0),
         errno => Err(io::Error::from_raw_os_error(errno)),

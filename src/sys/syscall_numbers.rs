@@ -1,22 +1,22 @@
-//! Numbers of the system calls that the filters use, by name, on this architecture.
+//! Maps the names of system calls that the seccomp filters use to their numbers on this architecture.
 
 use libc::c_long;
 
-/// Number of `setxattrat`, which the libc crate does not define yet; the same on every architecture.
+/// The number of `setxattrat`, which the libc crate does not define yet. It is the same on every architecture.
 pub const SETXATTRAT: c_long = 463;
-/// Number of `removexattrat`; see [`SETXATTRAT`].
+/// The number of `removexattrat`, which the libc crate does not define yet. It is the same on every architecture.
 pub const REMOVEXATTRAT: c_long = 466;
 const OPEN_TREE_ATTR: c_long = 467;
 const FILE_SETATTR: c_long = 469;
 const LSM_SET_SELF_ATTR: c_long = 460;
 
-/// Returns the number of a system call; `None` if this architecture lacks it or the name is unknown.
+/// Returns the number of a system call; `None` if this architecture does not have the call, or the name is unknown.
 pub fn number(name: &str) -> Option<c_long> {
     TABLE.iter().find(|(known, _)| *known == name).map(|&(_, number)| number)
 }
 
-/// Returns true if a system call of this name exists on a supported architecture. If not, the name is a typing error in
-/// the list of calls.
+/// Returns true if a system call of this name exists on a supported architecture. guard uses this to find misspelt
+/// names in `policies/syscalls.toml`.
 pub fn is_known(name: &str) -> bool {
     number(name).is_some() || ELSEWHERE.contains(&name)
 }

@@ -20,19 +20,20 @@ pub fn open(multiplexer: &std::path::Path) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
     // SAFETY: TIOCGPTPEER takes flags and gives a descriptor.
     let slave = check_int(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) })?;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     Ok((master, unsafe { OwnedFd::from_raw_fd(slave) }))
 }
 
 /// Makes a terminal the controlling terminal of this process's session.
 pub fn take_control(terminal: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: a plain integer argument.
+    // SAFETY: the argument is a plain integer.
     check_int(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0) }).map(drop)
 }
 
-/// Makes the programs on a terminal redraw: changes the terminal's size for a moment, which sends them SIGWINCH.
+/// Makes the programs on a terminal redraw their output: changes the terminal's size for a moment, so that the kernel
+/// sends them SIGWINCH.
 pub fn ask_to_redraw(terminal: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: plain integers: all-zero is a valid value.
+    // SAFETY: the structure has only plain integers, so all-zero is a valid value.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
     // SAFETY: TIOCGWINSZ fills in the structure, TIOCSWINSZ reads it.
     unsafe {
@@ -43,8 +44,8 @@ pub fn ask_to_redraw(terminal: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Returns true if this process can read from the terminal and set its modes without being stopped by the kernel: it is
-/// in the foreground process group, or the terminal is not its controlling terminal.
+/// Returns true if this process can read from the terminal and set its modes without the kernel stopping it: the
+/// process is in the foreground process group, or the terminal is not its controlling terminal.
 pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
     match nix::unistd::tcgetpgrp(terminal) {
         Ok(group) => group == nix::unistd::getpgrp(),
@@ -54,7 +55,7 @@ pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
 
 /// Returns the width of a terminal in columns; `None` if the descriptor is not a terminal.
 pub fn columns(terminal: BorrowedFd<'_>) -> Option<usize> {
-    // SAFETY: plain integers: all-zero is a valid value.
+    // SAFETY: the structure has only plain integers, so all-zero is a valid value.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
     // SAFETY: TIOCGWINSZ fills in the structure.
     check_int(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) }).ok()?;
@@ -63,7 +64,7 @@ pub fn columns(terminal: BorrowedFd<'_>) -> Option<usize> {
 
 /// Copies the window size of one terminal to another.
 pub fn copy_size(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: plain integers: all-zero is a valid value.
+    // SAFETY: the structure has only plain integers, so all-zero is a valid value.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
     // SAFETY: TIOCGWINSZ fills in the structure, TIOCSWINSZ reads it.
     unsafe {

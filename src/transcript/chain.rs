@@ -24,7 +24,7 @@ pub(super) fn text(hash: &[u8; 64]) -> String {
     String::from_utf8_lossy(hash).into_owned()
 }
 
-/// What is needed to append a line to a transcript: above all the number and the hash of the last line.
+/// The state that is needed to append a line to a transcript, mainly the number and the hash of the last line.
 pub(super) struct Chain {
     run_id: Vec<u8>,
     clock: Clock,

@@ -4,7 +4,7 @@
 //! it), and is decided by a bounded number of bytes. A stream therefore gives the same result however it is
 //! cut into pieces, and matching takes linear time on any input.
 
-/// Given this many bytes of text, every pattern can be decided.
+/// With this many bytes of text it is certain whether a pattern matches.
 const SETTLED: usize = 4096;
 /// The minimum number of bytes after a private key header. With fewer, the text only mentions a key.
 const KEY_BODY: usize = 16;
@@ -17,9 +17,9 @@ pub(super) enum Measure {
     No,
     /// A credential begins at the position: this many bytes, and all following bytes that belong to the [`Tail`].
     Yes(usize, Tail),
-    /// The credential is the text between these two offsets.
+    /// A credential lies between these two offsets, which count from the position.
     Within(usize, usize),
-    /// The text ends too early to decide.
+    /// The text ends too early to decide whether a credential begins at the position.
     More,
 }
 
@@ -45,8 +45,8 @@ struct Run {
     prefix: &'static [u8],
     letters: fn(u8) -> bool,
     least: usize,
-    /// True if the prefix could also be the end of an ordinary word. Then it matches only at the start of a word,
-    /// and only if the text after it does not look like ordinary words.
+    /// True if the prefix could also be the end of an ordinary word. The pattern then matches only at the start of a
+    /// word, and only if the text after the prefix does not look like ordinary words.
     needs_word_start: bool,
 }
 

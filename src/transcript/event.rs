@@ -1,7 +1,7 @@
 //! One line of a transcript, as readers parse it.
 //!
-//! The format only ever grows: readers must ignore event types and fields that they do not know, and must treat ids as
-//! opaque.
+//! Later versions of guard may add event types and fields. Readers must ignore those that they do not know, and
+//! must treat ids as opaque.
 
 use std::io::Write;
 
@@ -28,13 +28,14 @@ pub struct Event {
     /// The data of the event; its fields depend on the event type. New fields may be added.
     #[serde(default)]
     pub data: Value,
-    /// The run's id; opaque.
+    /// The id of the run, an opaque text.
     #[serde(default)]
     pub run_id: String,
-    /// The line number, from 1.
+    /// The number of the line in the transcript, from 1.
     #[serde(default)]
     pub seq: u64,
-    /// The SHA-256 of the line before, without its newline, in lower-case hexadecimal; 64 zeros in the first line.
+    /// The SHA-256 hash of the previous line, without its newline, in lower-case hexadecimal; 64 zeros in the first
+    /// line.
     #[serde(default)]
     pub prev: String,
 }

@@ -168,7 +168,7 @@ impl From<EventType> for String {
     }
 }
 
-/// Only for guard's own data, such as the agent adapters, because an unknown type is an error.
+/// Parses an event type in guard's own data, such as the agent adapters. There an unknown type is an error.
 impl<'de> serde::Deserialize<'de> for EventType {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;

@@ -6,7 +6,7 @@ use super::chain::quote;
 use super::event::Stream;
 use super::redact::{Redactor, StreamRedactor};
 
-/// The state of one output stream between two pieces.
+/// The state of one output stream between two pieces of output.
 pub(super) struct Output {
     stream: Stream,
     redactor: StreamRedactor,
@@ -28,7 +28,7 @@ impl Output {
         self.write(last, data)
     }
 
-    /// Writes the bytes that were held back as the possible beginning of a secret to `data`, because no more output
+    /// Writes to `data` the bytes that were held back as the possible beginning of a secret, because no more output
     /// followed. Returns true if `data` now contains the JSON of an output event.
     pub(super) fn show(&mut self, data: &mut Vec<u8>) -> bool {
         self.redactor.show(&mut self.bytes);

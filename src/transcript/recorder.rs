@@ -13,11 +13,11 @@ use serde::Serialize;
 use super::event::{Stream, now};
 use super::event_type::EventType;
 
-/// While this many bytes are pending, callers that record output must wait.
+/// While this many bytes wait to be written, callers that record output must wait.
 const MAX_PENDING_OUTPUT: usize = 2 << 20;
-/// While this many bytes are pending, callers that record other events must wait.
+/// While this many bytes wait to be written, callers that record other events must wait.
 const MAX_PENDING: usize = 8 << 20;
-/// When this many bytes are pending, the caller wakes the writer at once.
+/// When this many bytes wait to be written, the caller wakes the writer at once.
 const WAKE_THRESHOLD: usize = 256 << 10;
 /// Maximum size of the output in one event, in bytes. Longer output is split into several events.
 const OUTPUT_CHUNK: usize = 64 << 10;
@@ -69,7 +69,7 @@ impl Recorder {
         });
     }
 
-    /// Records a prepared event. That is fast, because the data is already serialized.
+    /// Records a prepared event. Recording is fast, because the data is already serialized.
     pub fn record_prepared(&self, event_type: EventType, prepared: &Prepared) {
         self.push(event_type, &prepared.message, |bytes| bytes.extend_from_slice(&prepared.data));
     }
@@ -114,15 +114,14 @@ impl Recorder {
         }
     }
 
-    /// From now on the writer writes output at once, because a user watches it. No other thread waits for the
-    /// thread that records output, so the cost of waking the writer does not matter. Other events are still
-    /// batched.
+    /// Makes the writer write output at once from now on, because a user watches it. Other events are still batched.
+    /// Waking the writer takes time, but no other thread waits for the thread that records output.
     pub fn write_output_immediately(&self) {
         self.shared.output_is_immediate.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the size limit that the transcript has reached, in bytes; `None` if it has not reached it. Otherwise the
-    /// caller must end the run: nothing may run unrecorded.
+    /// Returns the size limit that the transcript has reached, in bytes; `None` if it has not reached the
+    /// limit. Once the limit is reached, the caller must end the run, because nothing may run unrecorded.
     pub fn full_at(&self) -> Option<u64> {
         Some(self.shared.full_at.load(Ordering::Acquire)).filter(|&limit| limit > 0)
     }
@@ -264,7 +263,7 @@ impl Shared {
         self.output_is_immediate.load(Ordering::Relaxed)
     }
 
-    /// Asks the writer to write all pending events at once.
+    /// Wakes the writer thread, so that it writes the pending events immediately.
     pub(super) fn write_now(&self) {
         self.notify_writer(&mut self.lock());
     }
@@ -304,7 +303,7 @@ impl Shared {
         self.lock().failure.clone()
     }
 
-    /// Called by the writer: blocks without a time limit until an event arrives.
+    /// Blocks the writer's thread without a time limit until an event arrives.
     pub(super) fn sleep(&self) {
         let mut state = self.lock();
         self.finish_batch(&mut state);
@@ -314,21 +313,21 @@ impl Shared {
         while state.asleep {
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        // A wake-up alone does not mean that events are urgent, unless a user watches: they usually come in
-        // bursts.
+        // Events usually come in bursts, so a wake-up alone does not make the writer write at once, unless a
+        // user watches.
         state.notified =
             state.closing || state.batch.bytes.len() >= WAKE_THRESHOLD || self.output_is_immediate();
     }
 
-    /// Called by the writer before it begins: blocks for `time`, or less if much data is pending or the transcript
-    /// closes.
+    /// Blocks the writer's thread for up to `time`, or less if much data is pending or the transcript closes. The
+    /// thread calls this once, before it takes its first batch of events.
     pub(super) fn pause(&self, time: Duration) {
         let state = self.lock();
         drop(self.work.wait_timeout_while(state, time, |state| !state.notified && !state.closing));
     }
 
-    /// Called by the writer: blocks for up to `time`, or less if much data is pending or the transcript closes.
-    /// Then swaps the pending events with `batch`, which must be empty.
+    /// Blocks the writer's thread for up to `time`, or less if much data is pending or the transcript closes. Then
+    /// swaps the pending events with `batch`, which must be empty.
     pub(super) fn take_batch(&self, time: Duration, batch: &mut Batch) -> Waited {
         let mut state = self.lock();
         self.finish_batch(&mut state);

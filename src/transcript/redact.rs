@@ -16,11 +16,12 @@ const SHORTEST: usize = 6;
 /// Maximum length of the redacted bytes after a credential's first part. Without this limit, a program could hide
 /// any amount of output behind a credential prefix.
 const LONGEST_TAIL: usize = 64 << 10;
-/// The number of held-back bytes below which they are shown when the output pauses, although they may begin a secret
-/// value: so short a match is probably chance.
+/// If fewer bytes than this are held back as the possible beginning of a secret value, they are shown when the
+/// output pauses, because so short a match is probably accidental.
 const SHOWN_OF_VALUE: usize = 4;
-/// Like [`SHOWN_OF_VALUE`], for the possible beginning of a credential pattern: most of these bytes are its public
-/// prefix.
+/// If fewer bytes than this are held back as the possible beginning of a credential pattern, they are shown when the
+/// output pauses. The number is larger than [`SHOWN_OF_VALUE`], because the first bytes of a pattern are mostly a
+/// public prefix.
 const SHOWN_OF_SHAPE: usize = 13;
 
 /// The secrets of one run, in a form that can be searched for quickly.
@@ -39,8 +40,8 @@ enum Found {
     Nothing,
     /// The start and end of the first secret, and which of the bytes after it to redact as well.
     Secret(usize, usize, Tail),
-    /// From the offset in the first field on, more text is needed to decide. If fewer bytes than the second field
-    /// are held back when the output pauses, they may be shown.
+    /// Whether a secret begins at the offset in the first field depends on text that has not arrived. If fewer bytes
+    /// than the second field are held back when the output pauses, they may be shown.
     Undecided(usize, usize),
 }
 
@@ -240,14 +241,14 @@ fn string_end(json: &[u8], at: usize) -> usize {
 /// Redacts one stream that arrives in pieces.
 #[derive(Default)]
 pub struct StreamRedactor {
-    /// Bytes to scan again together with the next piece: some decided bytes, because the text before a secret can
-    /// matter, and then the undecided bytes.
+    /// Bytes to scan again together with the next piece: first some bytes that are known not to belong to a secret,
+    /// because the text before a secret can matter, and then the bytes that may belong to one.
     held: Vec<u8>,
-    /// The offset in `held` where the undecided bytes begin.
+    /// The offset in `held` of the first byte that may belong to a secret.
     settled: usize,
     /// The offset in `held` up to which the bytes were already emitted.
     shown: usize,
-    /// If fewer undecided bytes than this are held when the output pauses, they may be shown.
+    /// If fewer bytes that may belong to a secret than this are held when the output pauses, they may be shown.
     patience: usize,
     /// A redacted credential that may continue in the next piece, and how many bytes of its tail were consumed.
     tail: Option<(Tail, usize)>,

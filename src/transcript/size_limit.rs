@@ -52,8 +52,8 @@ pub(super) struct Dropped {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     Write,
-    /// Drop the event, which is the first dropped one of its class, and record that the transcript is incomplete
-    /// from here on.
+    /// Drop the event, and record that the transcript is incomplete from here on: no event of the same class was
+    /// dropped before.
     Cut,
     Drop,
 }
@@ -99,14 +99,15 @@ impl SizeLimit {
         }
     }
 
-    /// True if a line of this length makes the transcript full. True for only one line of a transcript.
+    /// True if a line of this length makes the transcript full. Returns true only once per transcript.
     pub(super) fn becomes_full(&mut self, class: Class, length: usize) -> bool {
         matches!(class, Class::Event | Class::Important)
             && self.written.saturating_add(length as u64) > self.full_at()
             && !std::mem::replace(&mut self.full, true)
     }
 
-    /// Decides whether a line of the length `length` may be written. If not, counts it and its `bytes` as dropped.
+    /// Decides whether a line of `length` bytes may be written. If not, adds one event, and the `bytes` of its data before
+    /// encoding, to the totals of what was dropped.
     pub(super) fn admit(&mut self, class: Class, length: usize, bytes: usize) -> Admission {
         let limit = self.limit_of(class);
         let cut = match class {

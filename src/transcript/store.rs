@@ -25,7 +25,8 @@ pub const FILE: &str = "transcript.jsonl";
 /// it may wait for the user to unlock a key.
 const LONGEST_BEGINNING: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The prefix of directories that are being deleted. If that is interrupted, the next prune finishes it.
+/// The prefix of the names of directories that guard is deleting. If a deletion is interrupted, the next prune
+/// finishes it.
 const DELETING_PREFIX: &str = ".leaving-";
 
 /// Why the state directory cannot be determined.
@@ -145,8 +146,9 @@ impl Run {
         Some(end.duration_since(self.started()?))
     }
 
-    /// Returns the PID of the guard process that supervises the run. `None` if the run is not running, or if the
-    /// process that locks the transcript is not the one that began it, as in another PID namespace.
+    /// Returns the PID of the guard process that supervises the run. `None` if the run is not running, or if the PID
+    /// of the process that locks the transcript is not the PID in the first event. These two differ if the run was
+    /// started in another PID namespace.
     pub fn supervisor_pid(&self) -> Option<i32> {
         let holder = open_file(&self.transcript).and_then(|file| lock_holder(&file)).ok()??;
         let began = self.first.as_ref()?.data.get("pid")?.as_i64()?;
@@ -302,7 +304,7 @@ pub(super) fn lock(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// True if another process has locked the transcript, which means that it is writing it.
+/// True if another process has locked the transcript because it is writing it.
 fn is_locked(transcript: &Path) -> bool {
     open_file(transcript).and_then(|file| lock_holder(&file)).is_ok_and(|holder| holder.is_some())
 }
@@ -451,7 +453,8 @@ impl Store {
     }
 
     /// Removes the directories of a run that was killed before its transcript began, including those in `scratch`.
-    /// Returns true if there were any. Never removes a directory that is not empty or that was created recently.
+    /// Returns true if it removed the run's directory. Never removes a directory that contains files or other
+    /// directories, or a run that started recently.
     pub fn forget(&self, run: &Run, scratch: &Path) -> bool {
         if !self.never_began(run) {
             return false;

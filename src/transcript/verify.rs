@@ -1,4 +1,4 @@
-//! Verifies a transcript: every hash, sequence number and run id, to the last line.
+//! Verifies a transcript: the hash, the sequence number and the run id of every line.
 //!
 //! The hash chain reveals a change to any line but the last, and any missing line before the end. A process
 //! that can write the file can also recompute the whole chain. Only the head hash that `guard` printed at the
@@ -22,7 +22,8 @@ pub struct Check {
     pub outcome: Outcome,
     /// The sequence number and hash of the last valid line.
     pub head: Head,
-    /// What was dropped because of the size limit, as the transcript itself reports it; `None` if nothing was.
+    /// What was dropped because of the size limit, as the transcript itself reports it; `None` if nothing was
+    /// dropped.
     pub left_out: Option<String>,
 }
 

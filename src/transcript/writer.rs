@@ -1,5 +1,5 @@
 //! The consumer side of a transcript: one thread redacts, chains and writes the events that the recorders
-//! buffered, and passes them to the observer.
+//! buffered, and passes each finished line to the [`Observer`], a callback.
 //!
 //! Lines reach the file within about ten milliseconds, many in one `write`. If the process is killed at any
 //! moment, the file is readable up to its last complete line. The file is synced twice: at the beginning,
@@ -94,7 +94,8 @@ pub trait Sink: Write + Send {
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// The transcript file of a run, and the run's directory until its entry for the file is durable.
+/// The transcript file of a run. `folder` is the run's directory; `None` after the first sync, which syncs the
+/// directory too, so that a crash cannot lose the directory's entry for the file.
 struct RunFile {
     file: File,
     folder: Option<PathBuf>,
@@ -194,7 +195,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes the writer write all pending events at once instead of batching them.
+    /// Wakes the writer thread, so that it writes the pending events immediately instead of waiting for more.
     pub fn write_now(&self) {
         self.shared.write_now();
     }

@@ -30,11 +30,11 @@ const CHECKOUT_TIMEOUT: Duration = Duration::from_secs(600);
 /// How the work of a run is added to the user's branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApplyMethod {
-    /// With the run's own commits: as a fast-forward or a merge commit.
+    /// Guard merges the run's own commits into the user's branch: by a fast-forward or a merge commit.
     Merge,
-    /// As one new commit.
+    /// Guard adds all of the work to the user's branch as one new commit.
     Squash,
-    /// As uncommitted changes in the working tree and the index.
+    /// Guard leaves the work as uncommitted changes in the user's working tree and index.
     Uncommitted,
 }
 
@@ -49,7 +49,7 @@ pub struct ApplyRequest {
     pub dry_run: bool,
 }
 
-/// What applying the work of a run would do. Making the plan changes no ref, index or working tree.
+/// What would change if guard applied the work of a run. Making the plan changes no ref, index or working tree.
 pub struct ApplyPlan {
     /// The user's branch to apply the work to, without `refs/heads/`; `None` if `HEAD` is detached.
     pub into: Option<String>,
@@ -69,14 +69,15 @@ pub struct ApplyPlan {
     pub work_message: Option<String>,
     /// True if the user has git hooks that `git merge` or `git commit` would run. Guard does not run them.
     pub has_hooks: bool,
-    /// The commit that guard made from the run's uncommitted work, on top of the run's branch.
+    /// The commit that guard made from the run's uncommitted work, on top of the run's branch; `None` if there is
+    /// none.
     work_commit: Option<String>,
     /// The tree that will be checked out, or a commit with that tree.
     tree: String,
     reader: WorkReader,
 }
 
-/// The result of planning to apply the work of a run.
+/// Whether the work of a run can be applied to the user's branch.
 pub enum Planned {
     /// The work can be applied.
     Ready(Box<ApplyPlan>),
@@ -172,7 +173,7 @@ impl Workspace {
         })))
     }
 
-    /// Returns the top of the user's working tree. Fails if the work cannot be applied there.
+    /// Returns the top of the user's working tree. Fails if guard cannot apply the work of this run there.
     fn check_place(&self, repository: &Repository) -> Result<PathBuf, WorkspaceError> {
         let refuse = |problem: String, hint: String| Err(WorkspaceError::refused(problem, hint));
         let record = &self.record;
@@ -234,7 +235,7 @@ impl Workspace {
         let path = |path: &Path| crate::terminal_text::escape(&path.to_string_lossy()).into_owned();
         let by_hand = || format!("commit the work yourself in {}, then apply it", worktree.display());
         let work = match reader.read() {
-            // The agent may have removed the owner's permissions on some files or directories.
+            // `git add` fails if the agent has removed the owner's permissions on some files or directories.
             Err(WorkspaceError::Git(GitError::Failed { verb, .. })) if verb == "add" => {
                 gitfile::restore_access(worktree);
                 reader.read()?
@@ -289,7 +290,8 @@ impl Workspace {
         Ok(message)
     }
 
-    /// Carries out the plan. If that fails, the user's branch and files are as before.
+    /// Applies the work as planned. If that fails, the user's branch and files are as before, but guard may already
+    /// have committed the run's uncommitted work to the run's branch.
     pub fn apply(&mut self, repository: &Repository, plan: &ApplyPlan) -> Result<(), WorkspaceError> {
         let Some(top) = &repository.toplevel else { return self.check_place(repository).map(drop) };
         if plan.method == ApplyMethod::Merge {
@@ -303,12 +305,13 @@ impl Workspace {
             check_out(repository, top, &plan.tree, &plan.old)?;
             return Err(error.into());
         }
-        // As `git merge` does, so that `git reset --keep ORIG_HEAD` undoes it.
+        // Set `ORIG_HEAD` like `git merge` does, so that `git reset --keep ORIG_HEAD` undoes the change.
         let _ = repository.git("update-ref")?.args(["-m", &mark, "ORIG_HEAD", &plan.old]).run();
         Ok(())
     }
 
-    /// Moves the run's branch to the commit of its uncommitted work, and updates the index of the run's worktree.
+    /// Moves the run's branch to the commit that guard made from its uncommitted work, and updates the index of the
+    /// run's worktree.
     fn commit_on_branch(&mut self, plan: &ApplyPlan) -> Result<(), WorkspaceError> {
         if let Some(new) = &plan.work_commit {
             let branch = &self.record.branch;
@@ -316,7 +319,7 @@ impl Workspace {
             git.args([branch, new, &plan.work.tip]).run()?;
             self.replace_index(&plan.reader.index())?;
         }
-        // The user may have added commits: the record must name the commit that the branch has now.
+        // The user may have added commits to the branch: write its current commit to the workspace's record.
         let tip = plan.work_commit.as_ref().unwrap_or(&plan.work.tip);
         if self.record.tip != *tip {
             self.record.tip = tip.clone();
@@ -326,7 +329,7 @@ impl Workspace {
     }
 }
 
-/// Makes a commit with git plumbing. No ref points to it.
+/// Makes a commit with `git commit-tree`, so that no ref changes. Returns the commit's id.
 fn commit(
     reader: &WorkReader,
     who: &(String, String),
@@ -378,7 +381,7 @@ fn merge(
     }
 }
 
-/// A path that applying changes in the user's working tree.
+/// A path in the user's working tree that changes if guard applies the work.
 struct PathChange {
     path: PathBuf,
     is_new: bool,
@@ -397,8 +400,8 @@ fn changes(reader: &WorkReader, from: &str, to: &str) -> Result<Vec<PathChange>,
     Ok(changes)
 }
 
-/// Returns the paths at which applying would overwrite something of the user's: uncommitted changes, or files that git
-/// does not track, including ignored ones.
+/// Returns the paths at which applying the work would overwrite uncommitted changes of the user, or files that git
+/// does not track, including ignored files.
 fn overlaps(
     repository: &Repository,
     top: &Path,
@@ -413,14 +416,15 @@ fn overlaps(
         changes.iter().filter(|change| change.is_deleted).map(|change| change.path.as_path()).collect();
     let is_in_the_way = |path: &Path| {
         let is_dir = |place: &Path| place.symlink_metadata().map(|data| data.is_dir());
-        // A file in place of a directory on the way to the path.
+        // The user has a file where this path needs a directory.
         let above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
         let mut files = above.filter(|above| matches!(is_dir(&top.join(above)), Ok(false)));
         if files.any(|above| !deleted.contains(above)) {
             return true;
         }
         match is_dir(&top.join(path)) {
-            // git itself refuses if the directory has files that it does not track.
+            // A directory is not in the way if the work deletes files in it: git itself then refuses to remove
+            // untracked files in it.
             Ok(true) => !deleted.range(path..).next().is_some_and(|below| below.starts_with(path)),
             Ok(false) => true,
             Err(_) => false,
@@ -432,14 +436,15 @@ fn overlaps(
     Ok(overlaps.map(|change| change.path.clone()).collect())
 }
 
-/// Changes the user's index and working tree from the tree `from` to the tree `to`. Keeps the user's changes at
-/// other paths. If it would overwrite any of the user's changes, it fails and changes nothing.
+/// Changes the user's index and working tree from the tree `from` to the tree `to`. Keeps the user's changes to files
+/// that are the same in both trees. If git would have to overwrite a change of the user, fails and changes nothing.
 fn check_out(repository: &Repository, top: &Path, from: &str, to: &str) -> Result<(), WorkspaceError> {
     let git = |verb: &str| -> Result<Git, WorkspaceError> {
         let git = repository.git(verb)?.worktree(top).timeout(CHECKOUT_TIMEOUT);
         Ok(git.env("GIT_OPTIONAL_LOCKS", "1").env(SKIP_SMUDGE.0, SKIP_SMUDGE.1))
     };
-    // Otherwise a file that was only touched looks like a change. Its exit code says that there are changes.
+    // Refresh the index first: otherwise git would treat a file with a new time stamp as changed. The exit code does
+    // not matter, because it only says that some files have changed.
     git("update-index")?.args(["-q", "--refresh"]).output()?;
     git("read-tree")?.args(["-m", "-u", from, to]).run().map(drop).map_err(|error| match error {
         GitError::Failed { message, .. } => WorkspaceError::refused(

@@ -1,4 +1,4 @@
-//! Lists workspaces, shows their changes, and previews merges. Never changes the repository.
+//! Lists the workspaces of runs, shows their changes, and previews merges. Never changes the user's repository.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,10 +11,10 @@ use super::run::create::Workspace;
 use super::run::run_record::{Lock, Record, State};
 use super::{WorkspaceError, at};
 
-/// One workspace in the list of all workspaces.
+/// A workspace that [`list`] found, and whether a guard process uses it.
 #[derive(Debug)]
 pub struct Entry {
-    /// The run's directory.
+    /// The directory with the files of the run that created the workspace.
     pub run_folder: PathBuf,
     /// The workspace's record, or why the record cannot be read.
     pub record: Result<Record, WorkspaceError>,
@@ -39,8 +39,8 @@ pub fn list(runs: &Path) -> Result<Vec<Entry>, WorkspaceError> {
     Ok(dirs.into_iter().map(entry).collect())
 }
 
-/// Returns the newest run that has a worktree in the repository with the common directory `common_dir`. Reads no more
-/// records than necessary.
+/// Finds the newest run that still has a worktree in the repository with the common directory `common_dir`. Returns
+/// the run's directory and the workspace's record.
 pub fn newest(runs: &Path, common_dir: &Path) -> Result<Option<(PathBuf, Record)>, WorkspaceError> {
     let entries = match std::fs::read_dir(runs) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -71,7 +71,7 @@ pub struct Preview {
     pub conflicts: Vec<PathBuf>,
 }
 
-/// Opens a workspace for reading. Needs no lock, because guard replaces records atomically.
+/// Opens a workspace for reading. Needs no lock, because guard replaces a workspace's record atomically.
 fn peek(run_folder: &Path) -> Result<Reader, WorkspaceError> {
     Ok(Reader { record: Record::read(run_folder)? })
 }
@@ -81,7 +81,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Builds a jailed git call that can read the agent's commits but not start processes.
+    /// Builds a jailed (sandboxed) git call that can read the agent's commits but cannot start processes.
     fn git(&self, verb: &str) -> Result<Git, WorkspaceError> {
         let bounds = Bounds { cpu_seconds: 600, memory: 4 << 30, file: 0 };
         self.jailed(verb, &[], true, bounds).map(|git| git.current_dir(&self.record.common_dir))
@@ -106,7 +106,7 @@ impl Reader {
     }
 }
 
-/// Returns the diff from the run's base to its branch: with `stat` as a summary, otherwise as a patch.
+/// Returns the diff from the run's base commit to its branch: as a summary with `stat`, otherwise as a patch.
 pub fn diff(run_folder: &Path, stat: bool) -> Result<Vec<u8>, WorkspaceError> {
     let reader = peek(run_folder)?;
     let shape = if stat { "--stat" } else { "--patch" };
@@ -128,7 +128,7 @@ pub fn diff(run_folder: &Path, stat: bool) -> Result<Vec<u8>, WorkspaceError> {
     Ok(output)
 }
 
-/// Previews a merge of the run's branch into the branch `into`; `None` means the user's current branch. Writes
+/// Previews a merge of the run's branch into the branch `into`, which is the user's current branch by default. Writes
 /// nothing to the repository.
 pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, WorkspaceError> {
     let reader = peek(run_folder)?;
@@ -161,12 +161,12 @@ pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, Workspa
         .arg(format!("{target}...{}", reader.branch()))
         .arg("--")
         .run()?;
-    // The merge's trees are written to the run's directory, not to the repository.
+    // git writes the trees of the merge to the run's directory, not to the repository.
     let scratch = run_folder.join("preview");
     at("create", &scratch, std::fs::create_dir_all(&scratch))?;
     let objects: Vec<Vec<u8>> =
         reader.record.objects.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
-    // git starts the merge drivers that attributes and configuration name, so it runs in a jail. The drivers
+    // git starts the merge drivers that the attributes and the configuration name, so it runs in a jail. The drivers
     // write their temporary files to git's working directory.
     let bounds = Bounds { cpu_seconds: 120, memory: 4 << 30, file: libc::RLIM_INFINITY };
     let merged = reader
@@ -192,7 +192,7 @@ pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, Workspa
 }
 
 impl Workspace {
-    /// Returns the run's directory.
+    /// Returns the directory with the files of the run, such as the workspace's record.
     pub fn run_folder(&self) -> &Path {
         &self.run_folder
     }

@@ -1,5 +1,5 @@
-//! Creates the git workspace of a run (a worktree, a branch and a quarantine), and receives one branch from the
-//! quarantine after the run.
+//! Creates the git workspace of a run (a worktree, a branch and a quarantine repository), and receives one branch
+//! from the quarantine repository after the run.
 //!
 //! ```text
 //!   user's repository ──open──►  worktree + task branch          (guard, before the agent)
@@ -8,12 +8,12 @@
 //!          ◄──── receive ────────┴──jailed───┘                   (guard, when the agent has ended)
 //! ```
 //!
-//! [`Repository::find`] finds the user's repository, [`Workspace::open`] creates everything a run needs, and
+//! [`Repository::find`] finds the user's repository, [`Workspace::open`] creates everything that a run needs, and
 //! [`Workspace::receive`] takes exactly one branch out of the quarantine, as a server accepts a push from an
-//! untrusted client. [`Workspace::dispose`] gives the worktree back to the user. A record in the run's
-//! directory says what was created, so that guard can finish or undo an interrupted operation.
+//! untrusted client. [`Workspace::dispose`] gives the worktree back to the user. A record in the run's directory says
+//! what guard has created, so that guard can finish or undo an interrupted operation.
 //!
-//! This module must never run what an agent wrote, discover a repository from an agent's worktree, obey an
+//! This module must never run what an agent wrote, let git discover a repository from an agent's worktree, obey an
 //! agent's git configuration, or delete work that exists nowhere else.
 
 mod apply;
@@ -53,7 +53,7 @@ pub use task_branch::merge::{Compared, Merged};
 pub use task_branch::{StepCommit, TaskTree, has_changes};
 pub use whole_work::{ChangedFile, WholeWork, WorkReader};
 
-/// Why a workspace cannot be created, received from, or disposed of.
+/// Why guard cannot create a workspace, receive a branch from it, or dispose of it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkspaceError {
@@ -63,25 +63,25 @@ pub enum WorkspaceError {
     /// A file operation failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
-        /// The operation, as a verb phrase that the path completes: `read`, `copy files to`.
+        /// The operation, as a verb phrase before the path: `read`, `copy files to`.
         what: &'static str,
         /// The file or directory that the operation failed on.
         path: PathBuf,
         /// The underlying I/O error.
         source: io::Error,
     },
-    /// Guard refuses the repository or the request. Nothing was created.
+    /// Guard refuses the repository or the request, and has created nothing.
     #[error("{problem}")]
     Refused {
-        /// What was refused, and why.
+        /// What guard refused, and why.
         problem: String,
         /// What the user can do next.
         hint: String,
     },
-    /// A branch or worktree with the chosen name already exists. Nothing was created.
+    /// A branch or worktree with the chosen name already exists. Guard has created nothing.
     #[error("{what} already exists")]
     NameTaken {
-        /// The existing branch or worktree, as text for the message.
+        /// The existing branch or worktree, as it appears in the error message.
         what: String,
         /// What the user can do next.
         hint: &'static str,
@@ -89,10 +89,10 @@ pub enum WorkspaceError {
     /// A commit has more paths than git can read into an index in reasonable memory and time.
     #[error(transparent)]
     Trees(TreeSizeError),
-    /// The record of a workspace cannot be parsed.
+    /// Guard cannot parse the file that describes a workspace (its record).
     #[error("{} is not a valid workspace record: {problem}", path.display())]
     Record {
-        /// The file that holds the record.
+        /// The path of the record.
         path: PathBuf,
         /// What is wrong with the record.
         problem: String,
@@ -100,14 +100,14 @@ pub enum WorkspaceError {
     /// Another process holds the lock of this run directory or worktree.
     #[error("{} is in use by another guard process", .0.display())]
     Busy(PathBuf),
-    /// The worktree in which the run should continue is missing or was replaced; the text says how. Nothing was
-    /// created.
+    /// The worktree in which the run should continue is missing or was replaced; the text says how. Guard has created
+    /// nothing.
     #[error("{0}")]
     Lost(String),
     /// This signal arrived while guard was creating the workspace. Nothing was created.
     #[error("cancelled by {0} while creating the worktree")]
     Interrupted(nix::sys::signal::Signal),
-    /// The sandbox for guard's own git processes could not be set up.
+    /// Guard could not set up the sandbox for its own git processes.
     #[error(transparent)]
     Jail(#[from] crate::sandbox::SandboxError),
 }
@@ -141,7 +141,7 @@ impl WorkspaceError {
     }
 }
 
-/// Converts an I/O error to a [`WorkspaceError::Io`], which also says what failed and on which path.
+/// Converts an I/O error to a [`WorkspaceError::Io`] that also has the failed operation and its path.
 fn at<T>(what: &'static str, path: &Path, result: io::Result<T>) -> Result<T, WorkspaceError> {
     result.map_err(|source| WorkspaceError::Io { what, path: path.to_path_buf(), source })
 }

@@ -1,12 +1,12 @@
-//! Finds git repositories below a directory that a run may write, and reports how the run changed them.
+//! Finds git repositories below a directory that a run may write to, and reports how the run changed them.
 //!
-//! A process that can write a repository's configuration or hooks chooses what the user's next git command there
-//! executes. Therefore guard must notice when a run in a plain directory (or with `--in-place` or `--write`)
-//! changes a repository in that directory. [`search`] finds the repositories before the run. [`Snapshot`] records
-//! their state, and after the run reports which ones changed, moved, disappeared or are new.
+//! A process that can write to a repository's configuration or hooks chooses which programs the user's next git
+//! command there executes. Therefore guard must notice when a run in a plain directory (or with `--in-place` or
+//! `--write`) changes a repository in that directory. [`search`] finds the repositories before the run. [`Snapshot`]
+//! records their state, and after the run reports which repositories changed, moved, disappeared or are new.
 //!
-//! The search follows no symbolic link, starts no process, and is limited in entries, depth, time and number
-//! of results. Its result says what it could not read.
+//! The search follows no symbolic link, starts no process, and is limited in entries, depth, time and number of
+//! results. If it may have missed repositories, its result says why.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
@@ -26,9 +26,9 @@ use super::snapshot::{Difference, Entry, ExpectedChanges, Fingerprint, OpenDirec
 pub struct SearchBounds {
     /// Maximum number of directory entries to visit.
     pub entries: usize,
-    /// Maximum depth of directories to visit. The search holds one open descriptor per level.
+    /// Maximum depth of directories to visit. The search keeps one directory open per level.
     pub depth: usize,
-    /// Maximum number of repositories to find.
+    /// Number of repositories after which the search stops.
     pub repositories: usize,
     /// Timeout for the search.
     pub time: Duration,
@@ -47,13 +47,13 @@ pub enum RepositoryKind {
     GitDirectory,
     /// A file named `.git` that contains the path of a git directory, as in linked worktrees and submodules.
     GitFile,
-    /// A symbolic link or a special file named `.git`. Guard cannot protect it with a mount.
+    /// A symbolic link or a special file named `.git`. Guard cannot protect such an entry with a mount.
     GitLink,
     /// A git directory whose name is not `.git`.
     Bare,
 }
 
-/// A repository below the searched directory.
+/// A git repository that [`search`] found.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NestedRepository {
     /// The absolute path of the `.git` entry, or of the bare repository.
@@ -65,14 +65,14 @@ pub struct NestedRepository {
 /// The result of a search for repositories.
 #[derive(Debug, Clone, Default)]
 pub struct SearchResult {
-    /// The repositories that were found, sorted by path. Those inside a repository's own git directory are not
-    /// listed.
+    /// The repositories that the search found, sorted by path, without those inside the git directory of another
+    /// repository.
     pub repositories: Vec<NestedRepository>,
-    /// Why the search may have missed repositories; `None` if it was complete.
+    /// Why the search may have missed repositories; `None` if it missed none.
     pub unseen: Option<String>,
 }
 
-/// Finds the repositories at and below the directory `root`, whose path must not contain symbolic links.
+/// Finds the git repositories at and below the directory `root`. The path of `root` must not contain symbolic links.
 pub fn search(root: &Path, bounds: SearchBounds) -> SearchResult {
     let mut search = Search {
         left: bounds.entries,
@@ -165,8 +165,8 @@ impl Search {
             match dir.open_subdir(&name) {
                 Ok(Some(inner)) => self.search_dir(&inner, &at, depth + 1),
                 Ok(None) => {}
-                // The run can restore the permissions of its user's directories, so report those. Directories
-                // of other users are closed to the run as well.
+                // Report only unreadable directories of the user, because the run could make them readable. The run
+                // cannot enter those of other users either.
                 Err(error) if self.is_own(dir, &name) => {
                     self.unseen(format!("cannot read {}: {error}", at.display()));
                 }
@@ -181,8 +181,8 @@ impl Search {
         found.map_or(true, |found| self.user == 0 || found.st_uid == self.user)
     }
 
-    /// Adds the git directories that `.git` files name, if they are below `root` and the search has not found them
-    /// yet.
+    /// Adds the git directories to which the found `.git` files point, if they are below `root` and the search has
+    /// not found them yet.
     fn follow_git_files(&mut self, root: &Path) {
         let is_file = |found: &&NestedRepository| found.kind == RepositoryKind::GitFile;
         let files: Vec<PathBuf> =
@@ -197,7 +197,7 @@ impl Search {
     }
 }
 
-/// Formats a path, which may be thousands of characters long, and truncates it.
+/// Formats a path, and shortens it to 120 characters: a path may be thousands of characters long.
 fn truncated(path: &Path) -> String {
     let text = path.display().to_string();
     match text.char_indices().nth(120) {
@@ -237,7 +237,7 @@ fn git_file_target(file: &Path) -> Option<PathBuf> {
     file.parent()?.join(std::ffi::OsString::from_vec(target)).canonicalize().ok()
 }
 
-/// What happened to a repository during the run.
+/// What happened to a git repository during the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NestedChangeKind {
     /// The configuration, a hook, a ref or another file that git reads has changed.
@@ -248,12 +248,12 @@ pub enum NestedChangeKind {
     Replaced,
     /// The repository no longer exists.
     Removed,
-    /// Guard could not compare everything with the state before the run.
+    /// Guard could not compare all of the repository with its state before the run.
     Unseen,
 }
 
 impl NestedChangeKind {
-    /// Returns the kind as a single word, which guard prints.
+    /// Returns the kind as a single word, as guard prints it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Changed => "changed",
@@ -265,27 +265,28 @@ impl NestedChangeKind {
     }
 }
 
-/// A change that the run made to a repository.
+/// A change that the run made to a git repository.
 #[derive(Debug, Clone)]
 pub struct NestedChange {
     /// What happened to the repository.
     pub kind: NestedChangeKind,
-    /// The path of the repository, at or below the searched directory.
+    /// The path of the changed repository, relative to the searched directory; empty if guard cannot name one
+    /// repository.
     pub path: PathBuf,
     /// A sentence for the user that describes the change.
     pub message: String,
 }
 
-/// What a run did to the repositories below a directory.
+/// What a run did to the git repositories below a directory.
 #[derive(Debug, Default)]
 pub struct NestedComparison {
-    /// Changes of repositories that existed before the run.
+    /// Changes to repositories that existed before the run.
     pub changes: Vec<NestedChange>,
-    /// New repositories, and the programs that git would run because of their settings and hooks.
+    /// Dangers in new repositories, such as hooks, and settings that make git run programs.
     pub new: Vec<Danger>,
 }
 
-/// The state of the repositories below a directory at one moment.
+/// The state of the git repositories below a directory at one moment.
 #[derive(Debug)]
 pub struct Snapshot {
     root: PathBuf,
@@ -301,7 +302,7 @@ struct RecordedRepository {
 }
 
 /// Device, inode and creation time of a directory entry (of a symbolic link itself, not of its target). The inode
-/// alone does not identify a file, because file systems reuse it soon after they remove a file.
+/// alone does not identify a file, because file systems soon reuse the inode of a removed file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Identity(u64, u64, Option<SystemTime>);
 
@@ -339,7 +340,7 @@ const MAX_DIFFERENCES: usize = 20;
 const MAX_CHANGES: usize = 200;
 
 impl Snapshot {
-    /// Records the state of the repositories that a search found below the directory `root`.
+    /// Records the state of the repositories `found`, which a search found below the directory `root`.
     pub fn take(root: &Path, found: &SearchResult) -> Self {
         let record = |repository: &NestedRepository| RecordedRepository {
             identity: Identity::of(&repository.path),
@@ -350,8 +351,8 @@ impl Snapshot {
         Self { root: root.to_path_buf(), entries, unseen: found.unseen.clone() }
     }
 
-    /// Searches the directory again, and reports what has changed since the snapshot. All processes of the run must
-    /// have ended.
+    /// Searches the directory again, and reports how its repositories have changed since the snapshot. All processes
+    /// of the run must have ended.
     pub fn compare(&self, bounds: SearchBounds) -> NestedComparison {
         let now = search(&self.root, bounds);
         let places: BTreeMap<Identity, &Path> = now
@@ -415,7 +416,7 @@ impl Snapshot {
             message: format!("{}: {what}", shown.display()),
             path: shown.clone(),
         };
-        // If a parent directory became a symbolic link, the path names another repository.
+        // If a parent directory became a symbolic link, another repository may be at the path now.
         let is_there =
             path.parent().is_some_and(|parent| parent.canonicalize().is_ok_and(|real| real == parent));
         let now = Identity::of(path).filter(|_| is_there);
@@ -485,8 +486,8 @@ fn describe(difference: &Difference) -> String {
     }
 }
 
-/// Restores the saved content of a directory's `.git` file if the run changed it. If the run put another file in
-/// its place, moves that file to the run's directory.
+/// Writes the saved content to a directory's `.git` file if the run changed that file. If the run replaced the file
+/// by another one, moves the replacement to the run's directory.
 pub fn restore_git_file(
     directory: &Path,
     saved: &[u8],
@@ -503,8 +504,8 @@ pub fn restore_git_file(
 pub enum RestoredGitFile {
     /// The `.git` file still had its saved content.
     Unchanged,
-    /// Guard restored the `.git` file. If the run had put another file in its place, this is the path to which
-    /// guard moved it.
+    /// Guard restored the `.git` file. If the run had replaced it by another file, this is the path to which guard
+    /// moved the replacement.
     Restored(Option<PathBuf>),
 }
 

@@ -1,5 +1,5 @@
-//! The work that guard saved under `refs/guard/` before it removed a worktree: lists this work, restores it as a
-//! branch, and removes old work.
+//! Lists the work that guard saved under `refs/guard/` before it removed a worktree, restores such work as a branch,
+//! and removes old work.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,36 +13,36 @@ use super::task_branch::line;
 
 /// Maximum number of saved refs to list.
 const MAX_REFS: usize = 20_000;
-/// Maximum number of saved works whose commits guard counts, because counting needs one git process for each.
+/// Maximum number of list entries for which guard counts the commits, because each needs one more git process.
 const MAX_COUNTED: usize = 100;
 
-/// One ref under `refs/guard/`.
+/// A ref under `refs/guard/`, where guard saves work before it removes a worktree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavedRef {
     /// The full name of the ref.
     pub name: String,
-    /// The id of the commit that the ref names.
+    /// The id of the commit to which the ref points.
     pub commit: String,
     /// The first line of the commit's message.
     pub subject: String,
 }
 
-/// The saved work of a run or a task.
+/// The work of one run or task that guard saved under `refs/guard/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavedWork {
-    /// The directory of this work's refs below `refs/guard/`: the id of the run, or `task-ID`.
+    /// The name of the directory below `refs/guard/` that contains the refs: the id of the run, or `task-ID`.
     pub name: String,
     /// The name that the run's branch had, without `refs/heads/`; `None` if the run's record no longer exists.
     pub branch: Option<String>,
-    /// When guard saved the work, as far as guard can tell. Never in the future.
+    /// When guard saved the work, as far as guard can find out. Never in the future.
     pub saved_at: SystemTime,
     /// The number of commits on the run's branch since the run began; `None` if guard did not count them.
     pub commits: Option<usize>,
-    /// The ref that names the last commit of the run's branch.
+    /// The ref that points to the last commit of the run's branch.
     pub tip: Option<SavedRef>,
-    /// The ref that names a commit with the run's uncommitted work.
+    /// The ref that points to a commit with the run's uncommitted work.
     pub work: Option<SavedRef>,
-    /// All other refs: the saved working trees of a task.
+    /// All other refs: those with the saved working trees of a task.
     pub others: Vec<SavedRef>,
 }
 
@@ -52,20 +52,22 @@ impl SavedWork {
         self.tip.iter().chain(&self.work).chain(&self.others)
     }
 
-    /// Returns the ref that contains the most of the work.
+    /// Returns the ref with the most work: the uncommitted work if there is any, because its commit is on top of the
+    /// branch.
     fn main(&self) -> Option<&SavedRef> {
         self.work.as_ref().or(self.tip.as_ref()).or(self.others.last())
     }
 }
 
-/// Builds a git call on the refs and commits of a repository. The call obeys nothing that an agent wrote.
+/// Builds a git call that reads refs and commits of a repository, and obeys nothing that an agent wrote.
 fn git(repository: &Repository, verb: &str) -> Result<Git, WorkspaceError> {
     let common_dir = &repository.common_dir;
     let git = Git::new(Trust::Neutral, verb)?.git_dir(common_dir).current_dir(common_dir);
     Ok(git.env("GIT_COMMITTER_NAME", "guard").env("GIT_COMMITTER_EMAIL", "guard@localhost"))
 }
 
-/// Lists the saved work of a repository, the newest first. `runs` is the directory of runs.
+/// Lists the work that guard saved in a repository, the newest first. `runs` is the directory that contains the
+/// directories of all runs.
 pub fn saved_work(repository: &Repository, runs: &Path) -> Result<Vec<SavedWork>, WorkspaceError> {
     let format = "--format=%(refname)%00%(objectname)%00%(committerdate:unix)%00%(contents:subject)%00";
     let count = format!("--count={MAX_REFS}");
@@ -82,7 +84,7 @@ pub fn saved_work(repository: &Repository, runs: &Path) -> Result<Vec<SavedWork>
         else {
             continue;
         };
-        // A receive that is going on, or was interrupted.
+        // Skip the temporary ref of a receive that is in progress or was interrupted.
         if last == "incoming" {
             continue;
         }
@@ -120,26 +122,27 @@ pub fn saved_work(repository: &Repository, runs: &Path) -> Result<Vec<SavedWork>
     Ok(all)
 }
 
-/// Returns when a run began, according to its id; `None` if the name is not such an id.
+/// Returns when a run began, according to its id; `None` if `name` is not the id of a run.
 fn began_at(name: &str) -> Option<SystemTime> {
     let id = uuid::Uuid::parse_str(name).ok()?;
     let (seconds, nanoseconds) = id.get_timestamp()?.to_unix();
     SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds))
 }
 
-/// Completes `work` with what the run's record says, and returns the record; `None` if it no longer exists.
+/// Adds the branch and the date from the run's record to `work`, and returns the record; `None` if it no longer
+/// exists.
 fn add_record(repository: &Repository, runs: &Path, work: &mut SavedWork) -> Option<Record> {
     let folder = runs.join(&work.name);
     let record = Record::read(&folder).ok().filter(|record| record.common_dir == repository.common_dir)?;
     work.branch = Some(record.branch.strip_prefix("refs/heads/").unwrap_or(&record.branch).to_string());
-    // The record was written last when the worktree was removed.
+    // Guard last wrote the record when it removed the worktree.
     let written = Record::written_at(&folder).unwrap_or(work.saved_at);
     work.saved_at = work.saved_at.max(written.min(SystemTime::now()));
     Some(record)
 }
 
-/// Creates a branch at saved work: at the ref with the given full name, or by default at the ref that contains the
-/// most of the work. The saved refs stay. Returns the ref.
+/// Creates a branch at the saved ref with the full name `name`, or by default at the ref with the most work. Keeps
+/// the saved refs. Returns the chosen ref.
 pub fn restore<'w>(
     repository: &Repository,
     work: &'w SavedWork,
@@ -175,7 +178,7 @@ pub fn restore<'w>(
     }
 }
 
-/// Removes the refs of saved work. Removes a ref only if it still names the commit that it named when it was listed.
+/// Removes the refs of saved work. Removes a ref only if it still points to the same commit as when guard listed it.
 pub fn remove_saved(repository: &Repository, work: &SavedWork) -> Result<(), WorkspaceError> {
     let commands: String =
         work.refs().map(|saved| format!("delete {} {}\n", saved.name, saved.commit)).collect();

@@ -1,7 +1,8 @@
-//! The whole work of a run as one tree: the commits on the run's branch, and the uncommitted changes in its worktree.
+//! Reads the whole work of a run as one tree: the commits on the run's branch, and the uncommitted changes in its
+//! worktree.
 //!
 //! The agent may have written every file in the worktree, so git reads these files only in a jail and ignores their
-//! attributes. This module writes only git objects, and files in a directory of this process.
+//! attributes. This module writes only git objects, and files in a temporary directory of this process.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -23,11 +24,11 @@ use crate::sys::remove_tree::remove_tree;
 const MAX_PATCH_BYTES: usize = 256 << 20;
 /// Maximum size of a list of paths from git, in bytes.
 const MAX_LIST_BYTES: usize = 256 << 20;
-/// Maximum number of nested repositories and too large files together. Guard refuses a worktree with more.
+/// Maximum number of nested repositories and files that are too large, together. Guard refuses a worktree with more.
 const MAX_LEFT_OUT: usize = 1_000;
-/// Maximum size of an uncommitted file to include. A sparse file can be larger than any disk.
+/// Maximum size of an uncommitted file that guard includes, in bytes. A sparse file can be larger than any disk.
 pub(crate) const MAX_FILE_BYTES: u64 = 1 << 30;
-/// Timeout for listing the files: git blocks forever if an ignore file is a FIFO.
+/// Timeout for git to list the files: git blocks forever if an ignore file is a FIFO.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The whole work of a run: its commits and its uncommitted changes.
@@ -35,11 +36,11 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct WholeWork {
     /// The commit that the run started from.
     pub base: String,
-    /// The commit that the run's branch is at now. The user may have added commits after the run.
+    /// The current commit of the run's branch. The user may have added commits after the run.
     pub tip: String,
-    /// A revision whose tree is the whole work. If nothing is uncommitted, this is the tip.
+    /// A revision whose tree contains the whole work. If the run has no uncommitted changes, this is the tip.
     pub tree: String,
-    /// The number of commits from the base to the tip.
+    /// The number of commits from the base commit to the tip.
     pub commits: usize,
     /// The paths of files in the worktree that are new, changed or deleted compared with the tip.
     pub uncommitted: Vec<PathBuf>,
@@ -51,7 +52,7 @@ pub struct WholeWork {
     pub unreadable: Vec<PathBuf>,
 }
 
-/// A file that the work changes, and how many of its lines.
+/// A file that the run's work changes, and how many of its lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedFile {
     /// The path of the file.
@@ -60,10 +61,10 @@ pub struct ChangedFile {
     pub lines: Option<(u64, u64)>,
 }
 
-/// Reads the work of a run. Needs no lock, because guard replaces records atomically.
+/// Reads the work of a run. Needs no lock, because guard replaces a workspace's record atomically.
 pub struct WorkReader {
     pub(crate) record: Record,
-    /// A temporary directory of this process for an index and objects. Removed on drop.
+    /// A temporary directory of this process for an index and objects. Dropping the reader removes it.
     scratch: PathBuf,
     /// True if git stores new objects in the user's repository; false if it stores them in `scratch`.
     stores_objects: bool,
@@ -110,7 +111,7 @@ impl WorkReader {
         Ok(Self { record, scratch, stores_objects })
     }
 
-    /// Unless objects are stored in the repository, makes a git call read and write the objects in `scratch`.
+    /// Makes a git call read and write objects in `scratch`, unless the reader stores objects in the repository.
     fn with_objects(&self, git: Git) -> Git {
         if self.stores_objects {
             return git;
@@ -120,8 +121,8 @@ impl WorkReader {
             .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", OsStr::from_bytes(&others.join(&b':')))
     }
 
-    /// Builds a jailed git call on the repository that does not read the worktree. git may start merge drivers,
-    /// which run in the same jail.
+    /// Builds a jailed (sandboxed) git call that works on the repository only and does not read the worktree. If git
+    /// starts merge drivers, they run in the same jail.
     pub(crate) fn git(&self, verb: &str) -> Result<Git, WorkspaceError> {
         let record = &self.record;
         let mut read: Vec<&Path> = record.objects.iter().map(PathBuf::as_path).collect();
@@ -134,8 +135,8 @@ impl WorkReader {
         Ok(self.with_objects(git.current_dir(&self.scratch).env("GIT_NO_REPLACE_OBJECTS", "1")))
     }
 
-    /// Builds a jailed git call on the worktree, with a copy of its index. git uses the attributes in the commit
-    /// that the run started from, which no agent wrote.
+    /// Builds a jailed (sandboxed) git call on the worktree that uses a copy of the worktree's index. git uses the
+    /// attributes in the commit that the run started from, which no agent wrote.
     fn tree_git(&self, verb: &str) -> Result<Git, WorkspaceError> {
         let record = &self.record;
         let tree = JailedWorktree {
@@ -156,7 +157,7 @@ impl WorkReader {
         self.scratch.join("index")
     }
 
-    /// Returns the commit that the run's branch is at.
+    /// Returns the current commit of the run's branch.
     fn tip(&self) -> Result<String, WorkspaceError> {
         let branch = &self.record.branch;
         let revision = format!("{branch}^{{commit}}");
@@ -172,7 +173,7 @@ impl WorkReader {
         ))
     }
 
-    /// Reads the whole work of the run.
+    /// Reads the commits and the uncommitted changes of the run.
     pub fn read(&self) -> Result<WholeWork, WorkspaceError> {
         let (base, tip) = (self.record.base.clone(), self.tip()?);
         let count = self.git("rev-list")?.args(["--count", &format!("{base}..{tip}"), "--"]).run()?;
@@ -202,7 +203,8 @@ impl WorkReader {
         Ok(work)
     }
 
-    /// Adds all files in the worktree that git does not ignore to the copy of the index.
+    /// Adds all files in the worktree that git does not ignore to the copy of the index, and records the files left
+    /// out in `work`.
     fn add_all(&self, work: &mut WholeWork) -> Result<(), WorkspaceError> {
         let list = ["--others", "--modified", "--exclude-standard", "-z"];
         let call = self.tree_git("ls-files")?.args(list).timeout(LIST_TIMEOUT).max_output(MAX_LIST_BYTES);
@@ -211,7 +213,7 @@ impl WorkReader {
             return Err(failed("ls-files", listed.code(), listed.message));
         }
         work.unreadable = unreadable_dirs(&listed.message);
-        // While the run is going on, the worktree has links to the user's dependencies.
+        // Skip the links to the user's dependencies, which guard makes in the worktree during a run.
         let links: Vec<&Path> =
             self.record.brought.iter().filter(|one| one.is_link).map(|one| one.path.as_path()).collect();
         let is_nested = |path: &PathBuf| path.as_os_str().as_bytes().ends_with(b"/");
@@ -268,8 +270,8 @@ impl WorkReader {
         Ok(git.max_output(MAX_PATCH_BYTES))
     }
 
-    /// Returns the whole work as a patch, or, with `stat`, as a summary. With `paths`, only the files that these
-    /// pathspecs match.
+    /// Returns the whole work as a patch or, with `stat`, as a summary. If `paths` is not empty, includes only files
+    /// that match one of these pathspecs.
     pub fn diff(&self, work: &WholeWork, stat: bool, paths: &[OsString]) -> Result<Vec<u8>, WorkspaceError> {
         let shape = if stat { "--stat" } else { "--patch" };
         match self.diff_call(work, &[shape], paths)?.run() {
@@ -281,7 +283,8 @@ impl WorkReader {
         }
     }
 
-    /// Returns the files that the whole work changes, with the number of changed lines.
+    /// Returns the files that the whole work changes, with the number of changed lines. If `paths` is not empty,
+    /// includes only files that match one of these pathspecs.
     pub fn changed_files(
         &self,
         work: &WholeWork,
@@ -291,8 +294,8 @@ impl WorkReader {
         Ok(output.split(|byte| *byte == 0).filter_map(changed_file).collect())
     }
 
-    /// Returns the ids and subjects of the commits since the base, oldest first. If there are more than `max`, only the
-    /// newest.
+    /// Returns the ids and subjects of the commits since the base commit, oldest first. If there are more than `max`,
+    /// returns only the newest.
     pub fn commits(&self, work: &WholeWork, max: usize) -> Result<Vec<(String, String)>, WorkspaceError> {
         let range = format!("{}..{}", work.base, work.tip);
         let git = self.git("log")?.args(["--reverse", "-z", "--format=%H %s", &format!("--max-count={max}")]);
@@ -305,7 +308,7 @@ impl WorkReader {
     }
 }
 
-/// Parses an entry of `git diff --numstat -z`: added lines, deleted lines, path.
+/// Parses an entry of `git diff --numstat -z`: the number of added lines, the number of deleted lines, and the path.
 fn changed_file(entry: &[u8]) -> Option<ChangedFile> {
     let mut parts = entry.splitn(3, |byte| *byte == b'\t');
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();

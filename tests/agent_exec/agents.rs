@@ -1,4 +1,5 @@
-//! Tests that Claude Code and Codex share: the installed CLI, a request for it, and what both agents must do.
+//! Code that the tests of Claude Code and Codex share: the installed CLI, a request for it, and what both agents must
+//! do.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,11 +11,11 @@ use crate::support::http_server::Request;
 use crate::support::scripted_api::{Part, Turn};
 use crate::support::{TestEnvironment, in_two_environments, one_environment, skip};
 
-/// The user's key. It must reach the API, and nothing else.
+/// The user's API key, which guard must send to the API and to nothing else.
 pub(crate) const KEY: &str = "sk-real-4711";
 
-/// Returns true if the denial is one that a CLI causes by itself and can do without. Codex watches `/etc`, which root
-/// may not list in a run.
+/// Returns true for a denial that the CLI itself causes and that does not disturb it. Codex watches `/etc`, which
+/// root may not list in a run.
 fn is_known_refusal(denial: &Value) -> bool {
     denial["message"].as_str().is_some_and(|message| message.starts_with("watch /etc: "))
 }
@@ -72,9 +73,9 @@ impl Cli {
         exec_with(environment, &[(key, KEY), (address, &api.url())], request)
     }
 
-    /// The agent edits a file, runs the project's tests and commits, in its own worktree. guard refuses one forbidden
-    /// command, and the agent reads the reason. guard refuses nothing that the CLI does by itself; the CLI connects
-    /// only to the API, and does not read the repository's settings for it.
+    /// The agent edits a file, runs the project's tests and commits, in its own worktree. guard must refuse one
+    /// forbidden command, and the agent must get the reason. guard must refuse nothing that the CLI does by itself.
+    /// The CLI must connect only to the API, and must ignore the repository's settings.
     pub(crate) fn edits_tests_commits_and_is_refused(&self) {
         let Some(program) = self.program() else { return };
         in_two_environments(|environment| {
@@ -97,7 +98,8 @@ impl Cli {
             let result = &answered.result;
             assert_eq!((answered.code, &result["success"]), (0, &json!(true)), "{}", shown());
             assert_eq!((&result["tool"], &result["result"]), (&json!(self.agent), &json!("I added a line.")));
-            // Outside: the commit with both edits, by the user, and nothing else.
+            // In the user's repository there must be one new commit, by the user, with both edits, and nothing else
+            // may have changed.
             let branch = result["worktree"]["branch"].as_str().unwrap_or_default().to_string();
             let log =
                 environment.run_outside(&format!("git -C repository log --format='%s by %an' {branch} -1"));
@@ -115,7 +117,8 @@ impl Cli {
             let denials = denials.iter().filter(|denial| !is_known_refusal(denial));
             let rules: Vec<&str> = denials.filter_map(|denial| denial["rule"].as_str()).collect();
             assert_eq!(rules, ["git.switch"], "{}", shown());
-            // The key is added outside.
+            // guard adds the key outside the sandbox: the agent sees only a placeholder, and the API receives the
+            // key.
             assert!(!tools[0].contains(KEY) && tools[0].contains("guard-keeps-the-key"), "{}", shown());
             let (name, value) = self.key_header;
             for question in api.questions() {
@@ -137,7 +140,7 @@ impl Cli {
         });
     }
 
-    /// The second turn of a session must know the first one, and must continue in the same worktree.
+    /// A caller continues a session. The agent must know the first turn, and must work in the same worktree.
     pub(crate) fn a_session_goes_on(&self) {
         let Some(program) = self.program() else { return };
         let environment = one_environment();
@@ -170,7 +173,7 @@ impl Cli {
         let branch = two.result["worktree"]["branch"].as_str().unwrap_or_default();
         let log = environment.run_outside(&format!("git -C repository log --format=%s {branch} -3"));
         assert_eq!(log, "Second turn\nFirst turn\nproject\n", "{}", two.shown());
-        // Another one is not taken for it.
+        // With an unknown session id, guard must not continue this session.
         let lost = "0197f0a0-0000-7000-8000-000000000000";
         let lost = self.request(&program, &environment, "which word?", &json!({ "SESSION_ID": lost }));
         assert_eq!(self.ask(&environment, &*next, &lost).kind(), "session_lost");
@@ -180,7 +183,8 @@ impl Cli {
     pub(crate) fn failures_have_their_kind(&self, cases: &[(Turn, &str)]) {
         let Some(program) = self.program() else { return };
         let environment = one_environment();
-        // Made once: it writes the policy that both requests read.
+        // All cases share this request, because `request` writes the policy file, which must not change while guard
+        // reads it for another case.
         let asked = self.request(&program, &environment, "hello", &json!({ "in_place": true }));
         let check = |(turn, kind): &(Turn, &str)| {
             let api = (self.api)(vec![turn.clone()]);
@@ -192,13 +196,13 @@ impl Cli {
             assert!(words.starts_with(self.agent), "{}", answered.shown());
             assert!(!api.questions().is_empty() && began.elapsed() < Duration::from_secs(60));
         };
-        // They wait most of the time.
+        // Two cases run at once, because each waits for the CLI most of the time.
         for pair in cases.chunks(2) {
             std::thread::scope(|scope| pair.iter().for_each(|case| drop(scope.spawn(|| check(case)))));
         }
     }
 
-    /// guard must end an agent whose API falls silent, and one that exceeds its token budget.
+    /// guard must end an agent whose API stops sending, and an agent that exceeds its token budget.
     pub(crate) fn silence_and_budget_end_it(&self) {
         let Some(program) = self.program() else { return };
         let environment = one_environment();
@@ -206,7 +210,7 @@ impl Cli {
         let asked = self.request(&program, &environment, "hello", &json!({ "in_place": true, "timeout": 6 }));
         let answered = self.ask(&environment, &*silent, &asked);
         assert_eq!((answered.code, answered.kind()), (124, "idle_timeout"), "{}", answered.shown());
-        // The first answer uses more than there is.
+        // The first answer already exceeds the token budget.
         let many = (self.api)(vec![(self.shell)("echo once >> made"); 10]);
         let asked =
             self.request(&program, &environment, "hello", &json!({ "in_place": true, "max_tokens": 100 }));
@@ -238,7 +242,8 @@ impl Cli {
     }
 }
 
-/// Makes a project with a test, and with settings for both agents that they must not read.
+/// A script that creates a repository with a test, and with settings for Claude Code and Codex that neither CLI may
+/// use.
 const PROJECT: &str = r#"cd repository && git config user.name Person && git config user.email person@example.org
     printf '#!/bin/sh\ngrep -q second tracked && echo tests pass\n' > test.sh && chmod +x test.sh
     mkdir .codex .claude

@@ -112,7 +112,7 @@ fn bad_requests() {
             127,
             "command_not_found",
         ),
-        // Without a prompt it is a command like any other.
+        // Without a prompt, guard runs `gemini` as an ordinary command, not as an agent.
         (
             json!({ "cd": environment.directory, "command": ["/no/such/gemini"], "in_place": true }),
             127,
@@ -146,7 +146,8 @@ fn a_command_is_just_run() {
     assert_eq!(answered.result["tool"], "sh");
 }
 
-/// While one request uses a session, guard must reject a second request for it, and the first one must succeed.
+/// While one request uses a session, guard must reject a second request for the same session, and the first request
+/// must succeed.
 #[test]
 fn a_session_is_one_requests_at_a_time() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -159,7 +160,7 @@ fn a_session_is_one_requests_at_a_time() {
     asked["SESSION_ID"] = first.result["SESSION_ID"].clone();
     std::thread::scope(|scope| {
         let long = scope.spawn(|| exec(&environment, &api.server.url(""), &asked));
-        // The second has begun when its question is there.
+        // The second request has begun when the API has received it.
         while api.questions().len() < 2 {
             assert!(!long.is_finished(), "it ended before it asked");
             std::thread::sleep(Duration::from_millis(20));

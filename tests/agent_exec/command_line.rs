@@ -64,7 +64,8 @@ fn options_make_the_same_request() {
         ],
     ]
     .concat();
-    // A prompt that begins with a dash stands behind a `--`, where a command would; so it is given by a request.
+    // A prompt that begins with a dash must follow `--`, where guard would take it for a command. So this call has a
+    // prompt without a dash.
     let by_words = typed(&environment, &[&["asks"], &words[1..]].concat(), b"");
     let asked = json!({
         "prompt": "asks", "agent": "gemini", "cd": folder, "sandbox": "read-only", "model": "m1", "timeout": 20, "max_duration": 40,
@@ -84,7 +85,7 @@ fn options_make_the_same_request() {
         );
         assert!(answered.result["metrics"].is_object());
     }
-    // A command, with nothing else; and events.
+    // Without a prompt `guard exec` runs a plain command, and it prints events if asked to.
     let made = typed(&environment, &["--in-place", "--stream-json", "--", "sh", "-c", "echo out; pwd"], b"");
     assert_eq!(made.result["result"], json!(format!("out\n{folder}\n")), "{}", made.shown());
     assert!(made.events.iter().any(|event| event["event_type"] == "output"), "{:?}", made.events);
@@ -119,7 +120,7 @@ fn what_cannot_be_a_request_is_told() {
     assert!(missing.error.contains("/no/such/request.json"), "{}", missing.error);
     let stray = typed(&environment, &["--model", "m"], b"{}");
     assert!(stray.code == 2 && stray.error.contains("--model needs a PROMPT"), "{}", stray.shown());
-    // Mistakes of typing are told by the parser of options, before there is anything to have a result of.
+    // The argument parser reports typing mistakes before there is a request, so guard prints no result.
     for words in [
         &["asks", "--request", "x"][..],
         &["a", "b"],
@@ -150,7 +151,8 @@ fn endless(environment: &TestEnvironment, mark: &str, more: &Value) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Reads the output up to the agent's line, and waits until the agent and its daemon run.
+/// Reads the output of a `guard exec` that `endless` started, up to the line that the agent prints, and waits until the
+/// agent and its daemon run.
 fn begun(child: &mut Child, mark: &str) -> BufReader<std::process::ChildStdout> {
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
@@ -175,7 +177,7 @@ fn a_signal_cancels_and_the_result_still_comes() {
             let mut out = begun(&mut child, &mark);
             let process = Pid::from_raw(child.id() as i32);
             kill(process, signal).unwrap();
-            // Asked twice, there is no more grace.
+            // The second signal must end the run without a grace period.
             std::thread::sleep(Duration::from_millis(200));
             kill(process, signal).unwrap();
             let mut rest = String::new();
@@ -205,7 +207,7 @@ fn a_killed_exec_leaves_no_process() {
         child.wait().unwrap();
         expect_no_process_left(&mark, Duration::from_secs(20));
         drop(out);
-        // Nor files of its own.
+        // guard's own temporary files must be gone too.
         let left: Vec<_> = std::fs::read_dir(environment.temporary_directory())
             .unwrap()
             .flatten()

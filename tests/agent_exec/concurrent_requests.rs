@@ -18,7 +18,7 @@ fn fifty_at_once() {
     let repository = environment.directory.with_file_name("repository");
     let mark = unique_mark();
     let next = AtomicUsize::new(0);
-    // The script is written once: whoever is starting it must not find it open for writing.
+    // The script is written only once: a process cannot execute a file that another one has open for writing.
     let request = scripted::request(&environment, "", &json!({ "cd": repository, "return_metrics": true }));
     std::thread::scope(|scope| {
         for _ in 0..RUNS {

@@ -16,7 +16,7 @@ const INIT: &str = r#"{"type":"init","session_id":"s"}"#;
 const DONE: &str = r#"{"type":"result","status":"success","stats":{}}"#;
 const FAILED: &str = r#"{"type":"result","status":"error","error":{"message":"no"}}"#;
 
-/// Makes a program of this shell script.
+/// Writes this shell script to a file and makes the file executable.
 fn script(path: &Path, text: &str) {
     make_program(path, format!("#!/bin/sh\n{text}\n"));
 }
@@ -40,19 +40,20 @@ fn ask(environment: &TestEnvironment, text: &str, more: &Value) -> Answered {
 fn a_cli_that_breaks_off_or_lies() {
     let environment = one_environment();
     for (text, kind, words) in [
-        // Before its first line.
+        // The agent ends before it prints a line.
         ("exit 3".to_string(), "upstream_error", "exited with code 3"),
         ("kill -SEGV $$".to_string(), "upstream_error", "killed by signal 11"),
-        // A signal is no code: 128 and 17 would be the one for a key that is not valid.
+        // guard must report the signal that killed the agent. If it took 128 plus the signal's number for an exit code
+        // of the CLI, signal 17 would mean an invalid key, because the CLI uses the code 145 for that.
         ("kill -KILL $$".to_string(), "upstream_error", "killed by signal 9"),
         ("exit 41".to_string(), "auth_error", "exited with code 41"),
-        // In the middle, and after it has said that all is well.
+        // The agent ends in the middle of its output, or fails after it has reported success.
         (format!("echo '{INIT}'"), "upstream_error", "without reporting a result"),
         (format!("echo '{INIT}'; echo '{FAILED}'"), "upstream_error", "reported a failure: no"),
         (format!("echo '{INIT}'; echo '{DONE}'; kill -9 $$"), "upstream_error", "signal 9"),
         (format!("echo '{INIT}'; echo '{DONE}'; exit 7"), "upstream_error", "code 7"),
         (format!("echo '{DONE}'; echo '{INIT}'"), "upstream_error", "without reporting a result"),
-        // Words that are no JSON, and words elsewhere.
+        // The agent prints text that is not JSON, or an error on standard error.
         ("echo nonsense; echo '{broken'; exit 0".to_string(), "upstream_error", "without reporting a result"),
         ("head -c 3000000 /dev/urandom; exit 0".to_string(), "upstream_error", "without reporting a result"),
         ("echo 'it broke' >&2; exit 1".to_string(), "upstream_error", "it broke"),
@@ -151,7 +152,7 @@ fn unknown_events_are_counted_and_ignored() {
     assert_eq!((answered.code, &answered.result["success"]), (0, &json!(true)), "{}", answered.shown());
     let metrics = &answered.result["metrics"];
     assert_eq!((&metrics["unknown_events"], &metrics["unreadable_lines"]), (&json!(2), &json!(2)));
-    // However many there are, they are told of once.
+    // However many unknown events there are, guard must report them in one note.
     let note = "guard ignored events of unknown types in the agent's output: `future` (2)";
     assert_eq!(answered.result["notes"], json!([note]), "{}", answered.shown());
     let told = answered.events.iter().filter(|event| event["event_type"] == "exec.note");
@@ -160,7 +161,7 @@ fn unknown_events_are_counted_and_ignored() {
     assert_eq!(other["data"]["x"], json!([1]));
 }
 
-/// Returns the peak memory of a process or of any guard process below it, in KiB.
+/// Returns the highest peak memory, in KiB, among the guard process `pid` and the guard processes that it started.
 fn highest(pid: u32) -> u64 {
     let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
     let children = read(format!("/proc/{pid}/task/{pid}/children"));
@@ -257,7 +258,8 @@ fn a_cli_that_is_killed_for_memory() {
     }
 }
 
-/// Makes a package of this version, whose program prints a successful answer.
+/// Creates an npm package of the Gemini CLI with this version, whose program prints a successful answer. Returns the
+/// program's path.
 fn package(environment: &TestEnvironment, version: &str) -> PathBuf {
     let folder = environment.directory.join(format!("package-{version}"));
     script(&folder.join("bundle/gemini"), &format!("echo '{INIT}'; echo '{DONE}'"));

@@ -13,8 +13,8 @@ fn failing(status: u16, reason: &str, message: &str) -> Turn {
     Turn::Fails(status, json!({ "error": { "code": status, "message": message, "status": reason } }))
 }
 
-/// The answer must be only the text after the last tool call. In the format `text` nothing marks the tool calls, so the
-/// answer is all text.
+/// The answer must be only the text after the last tool call. The format `text` does not mark tool calls, so there the
+/// answer is the agent's entire output.
 #[test]
 fn an_answer_in_every_format() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -45,7 +45,7 @@ fn an_answer_in_every_format() {
 }
 
 /// A failure must have the same error kind in every format, although `json` reports the error in another field than the
-/// answer, and the exit code in `text` is not specific.
+/// answer, and the exit code in `text` is not specific. `api_failures` tests more failures with `stream-json`.
 #[test]
 fn a_failure_in_every_format() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -125,7 +125,7 @@ fn programs_and_models_by_their_usual_names() {
             "{}",
             answered.shown()
         );
-        // What the CLI was told; it may know of a newer one behind that name.
+        // The event has the name that guard passed to the CLI. The API may use a newer model for that name.
         let init = answered.events.iter().find(|event| event["event_type"] == "agent.init").unwrap();
         assert_eq!(init["data"]["model"], asked_for, "{model}: {init}");
     }

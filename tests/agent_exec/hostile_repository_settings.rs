@@ -88,7 +88,8 @@ fn plain(gemini: &Gemini, environment: &TestEnvironment, folder: &Path, prompt: 
     command
 }
 
-/// Without guard, every hostile setting must take effect. This proves that the tests below test something.
+/// Without guard, every hostile setting must take effect. Otherwise the tests below would pass even if guard
+/// prevented nothing.
 #[test]
 fn hostile_settings_work_without_guard() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -149,8 +150,8 @@ fn said(api: &Api) -> String {
     texts.last().and_then(|text| text.as_str()).unwrap_or_default().to_string()
 }
 
-/// guard sets every variable that a repository could set for the CLI. A CLI release that reads the repository's
-/// variables despite its settings must therefore ignore them.
+/// The test switches off the settings with which guard keeps the CLI from reading the repository's variables. The CLI
+/// must still ignore them, because guard sets every variable that a repository could set.
 #[test]
 fn set_variables_override_those_of_the_repository() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -189,7 +190,8 @@ fn set_variables_override_those_of_the_repository() {
 fn a_file_that_a_prompt_names_stays_a_name() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
-    // In no repository: what one ignores would not be read anyway, and this project ignores what its tests make.
+    // The file is in no repository: this project ignores files that its tests make, and the CLI does not read ignored
+    // files.
     let scratch = Scratch::new("named");
     let notes = scratch.write("notes.txt", "the plum is ripe");
     let alone = Api::plain(vec![Turn::text("Yes.")]);

@@ -109,7 +109,7 @@ pub(crate) fn is_event(value: &Value) {
 pub(crate) fn is_result(value: &Value) {
     static SCHEMA: LazyLock<jsonschema::Validator> = LazyLock::new(|| schema("exec-result.schema.json"));
     fits(&SCHEMA, value);
-    // What callers were promised before there was a schema.
+    // guard promises callers two more properties of a result, which the schema does not express.
     let success = value["success"].as_bool().unwrap();
     assert!(
         value["duration"].as_str().is_some_and(|text| text.contains('m') && text.ends_with('s')),

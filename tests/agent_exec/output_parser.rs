@@ -1,4 +1,4 @@
-//! Tests the parsers for each output format of a CLI. The constants are also the seeds of the fuzzer.
+//! Tests the parsers for each output format of a CLI. The constants are also seed inputs of a fuzz target.
 
 use guard::agent::{AgentEvent, Conclusion, Ending, OutputFormat, OutputParser, Wait, named};
 use guard::outcome::ErrorKind;
@@ -114,7 +114,7 @@ fn a_failed_object_is_the_last_thing_on_standard_error() {
         assert_eq!(end.wait, Some(Wait::For(std::time::Duration::from_millis(1500))));
         assert!(end.error.is_some_and(|(_, words)| words.contains("exceeded your current quota")));
     }
-    // Whatever is said there, it is no answer.
+    // An answer object on standard error is not a success.
     let end = conclude(OutputFormat::Json, "", 0, OBJECT);
     assert!(!end.success, "{end:?}");
 }
@@ -141,7 +141,7 @@ fn talk_on_the_way_is_no_answer() {
 
 #[test]
 fn a_signal_is_no_code() {
-    // 128 and 45 are the code of a quota that is used up.
+    // 173, which is 128 plus 45, is the exit code for an exhausted quota. A signal must not be taken for it.
     let end = read(INIT).0.conclude(Ending::Signal(45), None, "");
     assert_eq!(kind(&end), "upstream_error");
     assert!(end.error.is_some_and(|(_, words)| words.contains("signal 45")));

@@ -1,4 +1,4 @@
-//! The API reports an exhausted quota with the real CLI's messages. The tests check whether guard waits and retries,
+//! A scripted API reports an exhausted quota to the real Gemini CLI. The tests check whether guard waits and retries,
 //! and what the result says.
 
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ fn ask(turn: Turn, more: &Value) -> Option<Answered> {
     Some(exec(&environment, &api.server.url(""), &asked))
 }
 
-/// guard must wait and retry if the API names no time or a short one.
+/// guard must wait and retry if the API names no waiting time, or a short waiting time.
 #[test]
 fn a_short_wait_is_waited() {
     const WORDS: &str = "You exceeded your current quota.";
@@ -53,7 +53,7 @@ fn a_short_wait_is_waited() {
     }
 }
 
-/// If the API names a longer time than any retry waits, guard must report that time and must not retry.
+/// If the API names a longer waiting time than any retry waits, guard must report that time and must not retry.
 #[test]
 fn a_long_wait_is_told() {
     const WORDS: &str = "You exceeded your current quota, please check your plan and billing details.";

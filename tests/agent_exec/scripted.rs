@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Answered, exec};
 use crate::support::{TestEnvironment, make_program};
 
-/// Prints the session id it got, runs its prompt, reports the output as the answer, and succeeds.
+/// A script that prints the session id it got, runs its prompt, reports the output as the answer, and succeeds.
 const SCRIPT: &str = r#"#!/bin/bash
 for word in "$@"; do
   case "$before" in --session-id | --resume) session=$word ;; esac

@@ -58,7 +58,8 @@ struct SessionFixture<'w> {
     session: String,
 }
 
-/// Prints what a session must not change: the tips of the user's branches, and the files in the user's worktrees.
+/// A script that prints what a session must not change: the tips of the user's branches, and the files in the user's
+/// worktrees.
 const WITNESS: &str = "git -C repository for-each-ref --format='%(refname) %(objectname)' refs/heads/main refs/heads/task/work refs/heads/mine; \
     for place in repository project; do (cd $place && git symbolic-ref HEAD && git status --porcelain && find . -path ./.git -prune -o -print | LC_ALL=C sort); done";
 
@@ -71,7 +72,7 @@ impl<'w> SessionFixture<'w> {
         let cd = format!("{}/a/b", environment.directory.with_file_name("repository").display());
         let prompt = format!("echo work > made; {{ {first}; }} && echo done");
         let begun = scripted::tell(environment, &prompt, &json!({ "cd": cd }));
-        // What it was told to do it could do.
+        // The agent's command must have succeeded.
         assert_eq!(begun.result["result"], "done", "{first}: {}", begun.shown());
         assert_eq!(begun.result["worktree"]["kept"], true, "{first}: {}", begun.shown());
         let session = begun.result["SESSION_ID"].as_str().unwrap().to_string();
@@ -121,7 +122,7 @@ fn a_folder_that_became_a_link_leads_nowhere() {
             let next = fixture.next("pwd -P; echo planted > planted; git add -A; git commit -qm planted");
             let what = || format!("{}: {name}: {}", environment.name(), next.shown());
             assert_eq!(before, environment.run_outside(WITNESS), "{}", what());
-            // Refused, or at work where it was.
+            // guard must either refuse the turn, or run it in the worktree of the conversation.
             let worked_in = next.result["result"].as_str().unwrap_or_default().to_string();
             let is_home = worked_in.starts_with(&fixture.worktree());
             assert!(is_home || ["session_lost", "invalid_input"].contains(&next.kind()), "{}", what());
@@ -132,7 +133,7 @@ fn a_folder_that_became_a_link_leads_nowhere() {
     });
 }
 
-/// Returns a script that changes a conversation's worktree from outside.
+/// A function that returns a script, which changes the conversation's worktree as a user outside the run would.
 type Change = fn(&SessionFixture<'_>) -> String;
 
 /// If the user removes, moves or replaces the worktree of a conversation, the next turn must fail with `session_lost`,
@@ -189,8 +190,8 @@ fn a_folder_that_is_another_has_no_session() {
     }
 }
 
-/// The next turn must find the agent's files, the kept part of its home and its branch. guard makes a worktree without
-/// changes anew.
+/// The next turn must find the agent's files, the kept part of its home and its branch. If the last turn left no
+/// changes, guard makes a new worktree.
 #[test]
 fn a_turn_finds_what_the_last_one_left() {
     in_two_environments(|environment| {
@@ -209,7 +210,8 @@ fn a_turn_finds_what_the_last_one_left() {
         assert_eq!(next.result["commits"].as_array().map(Vec::len), Some(1), "{}", next.shown());
         let third = fixture.next("git log --format=%s -1; cat made");
         assert_eq!(third.result["result"], "two work", "{}", third.shown());
-        // A conversation that changed nothing has no worktree to go on in, and gets a new one at the same place.
+        // guard keeps no worktree for a conversation that changed nothing. Its next turn must get a new worktree at
+        // the same path.
         let more = json!({ "cd": fixture.cd });
         let talk = scripted::tell(environment, "pwd -P", &more);
         assert_eq!(talk.result["worktree"]["kept"], false, "{}", talk.shown());
@@ -251,8 +253,8 @@ fn started(environment: &TestEnvironment, asked: &Value) -> std::process::Child 
     command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// A session accepts one request at a time. When guard is killed during a request, the next request must continue the
-/// conversation.
+/// A session accepts one request at a time: guard must reject a second one. When guard is killed during a request,
+/// the next request must continue the conversation.
 #[test]
 fn a_session_is_busy_and_survives_its_guard() {
     let environment = one_environment();
@@ -271,7 +273,7 @@ fn a_session_is_busy_and_survives_its_guard() {
     child.wait().unwrap();
     expect_no_process_left(&mark, Duration::from_secs(20));
     let mut next = fixture.next("cat ../../here made");
-    // The run that lost its guard gives its worktree back first.
+    // After guard was killed, the run's init process may still hold the worktree for a moment.
     wait_until("the worktree is free", || {
         if next.kind() == "session_busy" {
             next = fixture.next("cat ../../here made");

@@ -1,5 +1,5 @@
-//! Uses the executor as a library: it must send events while the agent runs, return one result, and end everything when
-//! the caller drops it.
+//! Uses the executor as a library: it must send events while the agent runs, return one result, and end all
+//! processes of the run when the caller drops the stream.
 
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ fn events_come_while_it_runs_and_the_result_in_the_end() {
     let message = r#"echo '{"type":"message","role":"assistant","content":"early"}'"#;
     let asked = printing(&environment, &format!("{message}\nuntil test -e go; do sleep 0.05; done"));
     let go = environment.directory.join("go");
-    // Without a runtime.
+    // The caller reads events without an async runtime.
     let mut running = executor(&environment).start(asked.clone());
     let mut events = running.events();
     let early = events.by_ref().inspect(check).find(|event| event.event_type == "agent.message").unwrap();
@@ -75,7 +75,7 @@ fn events_come_while_it_runs_and_the_result_in_the_end() {
     assert_eq!((result.run.success, result.run.result.as_str()), (true, "early"), "{result:?}");
     assert!(result.events.told >= 3 && result.events.dropped == 0, "{:?}", result.events);
     is_result(&serde_json::to_value(&result).unwrap());
-    // As a stream, and as one on the heap that ends with the result.
+    // The caller reads the events as an async stream, and then as a boxed stream that ends with the result.
     let result: ExecResult = block_on(async {
         let mut running = executor(&environment).start(asked.clone());
         let mut kinds = Vec::new();
@@ -99,7 +99,7 @@ fn events_come_while_it_runs_and_the_result_in_the_end() {
     is_result(&last.data);
 }
 
-/// Returns a script that starts a daemon, a process that ignores signals, and a grandchild that does.
+/// Returns a script that starts a daemon, a process that ignores signals, and a grandchild that ignores them too.
 fn stubborn(mark: &str) -> String {
     format!(
         "(setsid env {mark} sleep 600 &); nohup setsid env {mark} bash -c 'trap \"\" TERM HUP INT; while :; do sleep 1; done' > /dev/null 2>&1 & \
@@ -110,7 +110,7 @@ fn stubborn(mark: &str) -> String {
 #[test]
 fn dropping_it_ends_everything() {
     in_every_environment(|environment| {
-        // A library is whoever uses it: the user that started these tests.
+        // The library starts guard as the current user, so only the environments of that user apply.
         if is_root() && environment.user.name != "root" {
             return;
         }
@@ -120,7 +120,7 @@ fn dropping_it_ends_everything() {
         wait_until("the agent works", || begun.exists() && marked_processes(&mark).len() >= 3);
         drop(running);
         expect_no_process_left(&mark, Duration::from_secs(30));
-        // Nothing of guard's is left either.
+        // No guard process may be left either.
         let own = environment.directory.with_file_name("library");
         wait_until("guard has ended", || !is_anybody_there(&own));
     });
@@ -180,7 +180,7 @@ fn a_slow_reader_does_not_delay_the_agent() {
     let asked = printing(&environment, &format!("yes '{line}' | head -n {LINES}; touch printed"));
     let printed = environment.directory.join("printed");
     let mut running = executor(&environment).start(asked);
-    // Not one event has been read, and it is done.
+    // The agent must be able to finish although the caller has not read a single event.
     wait_until("the agent has printed everything", || printed.exists());
     let mut kept = 0;
     let mut missing = 0;
@@ -191,7 +191,7 @@ fn a_slow_reader_does_not_delay_the_agent() {
         } else {
             kept += 1;
         }
-        // Slower than anything prints.
+        // The caller reads more slowly than any agent prints.
         if kept < 50 {
             std::thread::sleep(Duration::from_millis(2));
         }

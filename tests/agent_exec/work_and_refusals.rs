@@ -1,4 +1,4 @@
-//! An agent does what it is asked to do; what the policy does not allow is refused, and the agent continues.
+//! An agent does what it is asked to do. guard refuses what the policy does not allow, and the agent continues.
 
 use serde_json::json;
 
@@ -82,7 +82,8 @@ fn odd_prompts_arrive() {
     }
 }
 
-/// The model calls forbidden commands. guard refuses each, the model reads why, and the run completes.
+/// The model calls forbidden commands. guard must refuse each, the model must get the reason, and the run must
+/// complete.
 #[test]
 fn it_is_refused_and_goes_on() {
     let Some(gemini) = Gemini::installed() else { return };

@@ -1,4 +1,4 @@
-//! `guard batch` as a person or a script uses it, with a worker that it starts itself.
+//! A person or a script uses `guard batch`, which starts a worker itself.
 
 use serde_json::{Value, json};
 
@@ -61,7 +61,7 @@ fn the_example_is_accepted_and_every_output_has_its_shape() {
             (&json!("pending"), &json!({}), &Value::Null)
         );
     }
-    // No agent is installed here, so the task that needs one fails; the others do not.
+    // No agent is installed here, so the task that needs one fails; the other tasks must complete.
     user.types("guard worker --until-idle");
     let last = poll_to_the_end(&user, &first);
     assert_eq!(last["status"], "completed", "{last}");
@@ -93,7 +93,7 @@ fn submit_starts_a_worker_that_ends_by_itself() {
     );
     assert_eq!(result(&last, "t7")["output"], json!({"number": 7}));
     let id = first["response_id"].as_str().unwrap();
-    // The same in other forms.
+    // The same results in other output formats.
     assert_eq!(user.types(&format!("guard batch results {id} --jsonl")).lines().count(), 20);
     assert_eq!(parse(&user.types(&format!("guard batch results {id} --json"))).as_array().unwrap().len(), 20);
     user.sees(&format!("guard batch results {id}"), &["TASK", "STATUS", "t19", "completed"]);
@@ -109,7 +109,7 @@ fn submit_starts_a_worker_that_ends_by_itself() {
     user.sees("guard batch list", &["RESPONSE ID", id, "20"]);
     let list = parse(&user.types("guard batch list --json"));
     assert_eq!((&list[0]["response_id"], &list[0]["status"]), (&json!(id), &json!("completed")));
-    // The worker has ended: nothing keeps running after the work is done.
+    // The worker must have ended after the last task.
     user.types("for i in $(seq 100); do flock -n ~/.local/state/guard/batch/worker.lock true && exit 0; sleep 0.1; done; exit 1");
     user.sees("guard batch clean --older-than 0", &["deleted 1 batch"]);
     user.sees_with_code(&format!("guard batch poll {id}"), 2, &["there is no batch", "guard batch list"]);
@@ -145,7 +145,8 @@ fn bad_submissions_queue_nothing_and_name_every_problem() {
         );
         assert!(!printed.contains("panicked"), "{printed}");
     }
-    // Wrong parameters of a known type are found before anything is queued; an unknown type fails alone.
+    // guard must reject wrong parameters of a known task type before it queues anything. A task of an unknown type
+    // fails alone.
     user.sees_with_code(
         r#"echo '[{"task_id": "a", "type": "query_coverage", "parameters": {"scope": "java"}},
                   {"task_id": "b", "type": "get_memory_summary", "parameters": {"keywords": "x"}}]' | guard batch submit -"#,
@@ -211,7 +212,8 @@ fn tasks_depend_on_each_other_repeat_and_are_cancelled() {
     let last = poll_to_the_end(&user, &first);
     assert_eq!(result(&last, "second")["status"], "completed");
     assert_eq!(result(&last, "after-failure")["error_kind"], "dependency_failed");
-    // The same submission again is the same batch, and another one with this key is refused.
+    // The same submission with the same key must return the same batch, and other tasks with this key must be
+    // refused.
     assert_eq!(submit(&user, &tasks, "--idempotency-key k1")["response_id"], first["response_id"]);
     user.sees_with_code(
         "echo '[]' | guard batch submit --idempotency-key k1 -",
@@ -221,7 +223,7 @@ fn tasks_depend_on_each_other_repeat_and_are_cancelled() {
     let id = first["response_id"].as_str().unwrap();
     assert_eq!(user.types(&format!("guard batch retry-failed {id}")), "queued 2 tasks again\n");
     poll_to_the_end(&user, &first);
-    // Cancelled while it runs: the run ends, and its processes with it.
+    // The user cancels a batch while its task runs. The run and its processes must end.
     let sleep =
         json!([{"task_id": "long", "type": "execute_shell_command", "parameters": {"command": "sleep 300"}}]);
     let first = submit(&user, &sleep.to_string(), "");
@@ -267,7 +269,7 @@ type = "integer"
     user.sees("guard batch types", &["count_lines", "Counts the lines of a file.", "query_coverage"]);
     let tasks = json!([
         {"task_id": "a", "type": "count_lines", "parameters": {"file": "README.md"}},
-        // A value is never parsed as part of the command.
+        // guard must never parse a parameter's value as part of the command.
         {"task_id": "b", "type": "count_lines", "parameters": {"file": "$(touch /tmp/never); README.md"}},
     ]);
     let last = poll_to_the_end(&user, &submit(&user, &tasks.to_string(), ""));
@@ -286,7 +288,7 @@ fn a_task_does_not_follow_a_link_that_was_put_in_place_of_its_directory() {
     let list = |id: &str, directory: &str| json!({"task_id": id, "type": "execute_shell_command", "directory": directory, "parameters": {"command": "cat file"}});
     let home = user.home();
     let inner = home.join("plain/inner").display().to_string();
-    // guard itself reads files for this one, without a run.
+    // For this task guard reads files itself, without a run.
     let memory = json!({"task_id": "memory", "type": "get_memory_summary", "directory": inner, "parameters": {"keywords": ["secret"]}});
     let first = submit(&user, &json!([list("inner", &inner), memory]).to_string(), "--no-worker");
     user.types("rmdir ~/plain/inner && ln -s ~/private ~/plain/inner && guard worker --until-idle");
@@ -303,8 +305,8 @@ fn a_task_does_not_follow_a_link_that_was_put_in_place_of_its_directory() {
     assert!(!last.to_string().contains("secret"), "{last}");
 }
 
-/// A user pauses a batch, and a worker finds nothing to do. After `resume` a worker starts by itself and finishes the
-/// batch. A cancel with a known command id changes nothing.
+/// A user pauses a batch, and a worker finds nothing to do. After `resume` a worker must start by itself and finish
+/// the batch. A cancel with a command id that was used before must change nothing.
 #[test]
 fn a_batch_obeys_commands() {
     let user = UserShell::new("batch-control");

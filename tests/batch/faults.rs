@@ -1,4 +1,4 @@
-//! The machine fails while batches are submitted and worked on: the disk is full, or somebody sets the clock.
+//! The machine fails while batches are submitted and executed: the disk is full, or the clock is set.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::command_line::{poll_to_the_end, result, submit};
 use crate::support::UserShell;
 use crate::workspace::shim_load::Mounted;
 
-/// A worker that is killed when the test ends, however it ends.
+/// A worker process that is killed when the test ends, even if the test fails.
 struct Worker(Child);
 
 impl Drop for Worker {
@@ -30,8 +30,8 @@ fn start_worker(user: &UserShell, clock_offset: &str) -> Worker {
     Worker(worker.unwrap())
 }
 
-/// guard refuses a submission that finds no room on the disk, and queues nothing of it. A worker that finds no room goes
-/// on when there is room again, and every task is completed.
+/// A user submits a batch while the disk is full: guard must refuse it and queue nothing of it. A worker that finds
+/// the disk full must continue when there is space again, and every task must complete.
 #[test]
 fn a_full_disk_loses_no_task() {
     let user = UserShell::new("batch-disk");
@@ -61,7 +61,8 @@ fn a_full_disk_loses_no_task() {
     assert_eq!(list.as_array().map(Vec::len), Some(1), "{list}");
 }
 
-/// A library that moves the wall clock of the program that preloads it. The machine's clocks stay as they are.
+/// The C source of a library that, when a program preloads it, shifts the wall clock of that program. The machine's
+/// clock stays as it is.
 const CLOCK: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -83,8 +84,8 @@ fn build_clock_library(user: &UserShell) {
     assert!(compiler.arg(user.home().join("clock.c")).status().unwrap().success());
 }
 
-/// Workers whose wall clocks are a day ahead and a day behind share a queue: neither takes a running task away from the
-/// other, and each task runs once.
+/// Workers whose wall clocks are a day ahead and a day behind share a queue. Neither may take a running task from the
+/// other, and each task must run once.
 #[test]
 fn a_clock_that_jumps_takes_no_task_away() {
     let user = UserShell::new("batch-clock");

@@ -25,7 +25,7 @@ fn four_workers_of_which_one_is_killed_complete_every_task_once() {
     let store = format!("--store '{address}'");
     let first = submit(&user, &json!(tasks).to_string(), &format!("--no-worker {store}"));
     let id = first["response_id"].as_str().unwrap();
-    // The database itself notes every completion, whoever makes it.
+    // A trigger in the database records every completion, whichever worker makes it.
     let database = address.rsplit('/').next().unwrap().split('?').next().unwrap();
     server.execute(
         database,

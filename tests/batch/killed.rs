@@ -1,4 +1,4 @@
-//! Kills workers and submitters at any moment. No task may be lost or completed twice.
+//! The test kills workers and submitters at arbitrary moments. No task may be lost or completed twice.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -34,7 +34,7 @@ fn killed_workers_lose_nothing() {
         kills += 1;
     }
     assert!(kills >= 5, "{kills}");
-    // The leases of the dead expire, and somebody else finishes the rest.
+    // The leases of the killed workers expire, and another worker must complete their tasks.
     user.types("timeout 110 guard worker --until-idle --concurrency 4 2> /dev/null");
     let last = poll_to_the_end(&user, &first);
     let mut outputs: BTreeMap<String, String> = BTreeMap::new();
@@ -44,7 +44,7 @@ fn killed_workers_lose_nothing() {
         outputs.insert(result["task_id"].as_str().unwrap().to_string(), output);
     }
     assert!((0..40).all(|n| outputs[&format!("t{n}")] == n.to_string()), "{outputs:?}");
-    // What the dead workers ran has ended, too.
+    // The runs of the killed workers must have ended, too.
     user.types(
         "for i in $(seq 100); do guard ps | grep -q 'no runs' && exit 0; sleep 0.1; done; guard ps; exit 1",
     );

@@ -30,7 +30,8 @@ fn a_restart_of_the_server_loses_nothing() {
     let lease = Duration::from_millis(300);
     let claims = queue.claim("worker", ClaimLimits { lease, ..limits(1) }).unwrap();
     server.crash_and_restart();
-    // The lease ended while the server was down, but nobody could extend it: it lasts a little longer.
+    // The lease expired while the server was down. The queue extends such a lease a little, because the worker could
+    // not renew it.
     assert_eq!(queue.tasks("a", -1, 10).unwrap().len(), 2);
     assert_eq!(queue.finish(&[completed(&claims[0])]).unwrap(), [true]);
 
@@ -70,7 +71,7 @@ fn a_connection_that_the_server_closed_is_opened_again() {
     close();
     assert_eq!(queue.finish(&[completed(&claims[0])]).unwrap(), [true]);
     close();
-    // Waiting may report it once.
+    // `wait` may fail once because its connection was closed.
     let _ = queue.wait(Duration::from_millis(10));
     assert!(!queue.has_open_tasks().unwrap());
 }

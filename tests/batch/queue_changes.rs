@@ -1,4 +1,4 @@
-//! Commands that change a batch in progress, in both stores: each command id is carried out once.
+//! Tests commands that change a batch in progress, in both stores. The queue must execute each command id once.
 
 use guard::batch::queue::Queue;
 use guard::batch::{BatchChange, Changed};
@@ -15,8 +15,8 @@ fn claimed(queue: &mut dyn Queue, most: usize) -> Vec<String> {
     queue.claim("w", limits(most)).unwrap().into_iter().map(|claim| claim.lease.batch).collect()
 }
 
-/// A paused batch gives workers no task, and does not keep a worker that ends when the queue is empty. A resumed batch
-/// gives them again.
+/// The queue must give workers no task of a paused batch, and a worker that exits when the queue is idle must not
+/// wait for the paused batch. After `resume` the queue must give out the batch's tasks again.
 #[test]
 fn a_paused_batch_gives_no_tasks() {
     for store in ALL {
@@ -25,7 +25,7 @@ fn a_paused_batch_gives_no_tasks() {
         submit(&mut *queue, "b", vec![task("1"), task("2")]);
         assert!(change(&mut *queue, "c1", BatchChange::Pause).is_some_and(|done| !done.is_repeated));
         assert_eq!((claimed(&mut *queue, 5), queue.has_open_tasks().unwrap()), (vec![], false));
-        // The same id again, even for another change, does nothing.
+        // The same command id again must do nothing, even for another change.
         assert!(change(&mut *queue, "c1", BatchChange::Resume).is_some_and(|done| done.is_repeated));
         assert_eq!(claimed(&mut *queue, 5), Vec::<String>::new());
         assert!(change(&mut *queue, "c2", BatchChange::Resume).is_some());
@@ -34,7 +34,7 @@ fn a_paused_batch_gives_no_tasks() {
     }
 }
 
-/// The batch with the changed priority comes first.
+/// A command raises the priority of a batch. Workers must get its tasks before those of other batches.
 #[test]
 fn a_batch_gets_another_priority() {
     for store in ALL {
@@ -49,7 +49,8 @@ fn a_batch_gets_another_priority() {
     }
 }
 
-/// A batch is cancelled once. A repeated command reports what the first one did, and cancels nothing that was queued since.
+/// A batch is cancelled twice with the same command id. The second command must report the same as the first, and
+/// cancel nothing that was queued in between.
 #[test]
 fn a_repeated_cancel_cancels_nothing() {
     for store in ALL {

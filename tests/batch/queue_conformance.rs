@@ -41,7 +41,7 @@ impl Store {
     }
 }
 
-/// Generates one test for each case and each store.
+/// Generates one test for each case and each store. Each group of cases is a module.
 macro_rules! conformance {
     ($($case:ident)*) => {
         mod sqlite {

@@ -1,4 +1,4 @@
-//! A program submits questions as tasks of the type `research`; the agent is a script.
+//! A program submits questions as tasks of the type `research`. The agent is a shell script.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::command_line::{poll_to_the_end, result};
 use crate::research::{PLAN, Researcher};
 use crate::support::{holds_within, wait_until};
 
-/// Submits the tasks with the scripted agent on PATH, so that the worker which it starts has it as well.
+/// Submits the tasks with the scripted agent on PATH, which the worker inherits.
 fn submit(researcher: &Researcher, tasks: &Value) -> Value {
     std::fs::write(researcher.user.home().join("tasks.json"), tasks.to_string()).unwrap();
     let (printed, code) = researcher.ends("guard batch submit ~/tasks.json");
@@ -16,15 +16,15 @@ fn submit(researcher: &Researcher, tasks: &Value) -> Value {
     serde_json::from_str(&printed).unwrap()
 }
 
-/// The directories of sessions that are left in the directory of the queue.
+/// Returns how many directories of research sessions are left in the directory of the queue.
 fn sessions(researcher: &Researcher) -> usize {
     let queue = researcher.user.home().join(".local/state/guard/batch");
     let entries = std::fs::read_dir(queue).unwrap().flatten();
     entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("research-")).count()
 }
 
-/// A program asks two questions. The first gets an answer from the sub-queries that succeeded; the second may take no longer
-/// than its task, and its hanging agents end with it.
+/// A program submits two questions. The first must get an answer from the sub-queries that succeeded. The second
+/// exceeds the time limit of its task, and its hanging agents must end.
 #[test]
 fn a_question_is_answered_and_a_slow_one_ends_with_its_task() {
     let plan = format!(r#"case "$prompt" in *'Who waits?'*) say '"[\"the waiting\"]"' ;; esac; {PLAN}"#);
@@ -46,7 +46,7 @@ fn a_question_is_answered_and_a_slow_one_ends_with_its_task() {
     let last = poll_to_the_end(&researcher.user, &first);
     let output = &result(&last, "quantum")["output"];
     assert!(output["answer"].as_str().unwrap_or_default().contains("Qubits improve"), "{last:#}");
-    // No sub-query retrieved the page, so it is no source.
+    // No sub-query retrieved the page, so it must not be listed as a source.
     assert_eq!(output["sources"], json!([]), "{last:#}");
     assert!(output["unconfirmed"].to_string().contains("https://a.org/x"), "{last:#}");
     assert!(output["unconfirmed"].to_string().contains("no market data"), "{last:#}");
@@ -59,13 +59,13 @@ fn a_question_is_answered_and_a_slow_one_ends_with_its_task() {
     assert_eq!(sessions(&researcher), 0);
 }
 
-/// The user cancels a batch while the agents work on sub-queries: the worker ends all of them.
+/// The user cancels a batch while the agents work on sub-queries. The worker must end all of them.
 #[test]
 fn a_cancelled_question_ends_its_agents() {
     let researcher = Researcher::new("batch-research-cancel", PLAN, "sleep 1000", "fail x");
     let first =
         submit(&researcher, &json!([{"task_id": "q", "type": "research", "parameters": {"query": "q"}}]));
-    // The plan, and five sub-queries.
+    // The plan and the five sub-queries have a run each.
     wait_until("six runs", || researcher.user.kept_runs().len() == 6);
     let id = first["response_id"].as_str().unwrap();
     assert_eq!(researcher.user.types(&format!("guard batch cancel {id}")), "cancelled 1 task\n");

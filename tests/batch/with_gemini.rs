@@ -31,7 +31,7 @@ fn an_agent_proposes_the_test_of_the_example() {
     let response: Value = serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"));
     assert_eq!(response["counts"]["completed"], 4, "{response}");
     assert_eq!(result(&response, "task_124")["output"], answer);
-    // The agent was told the lines, the context and what the coverage report says about the file.
+    // The prompt must contain the lines, the context and what the coverage report says about the file.
     let text = String::from_utf8_lossy(&api.questions()[0].body).into_owned();
     for expected in ["lib/parser.cpp", "100-150", "parsing of MiniZinc variables", "120-121"] {
         assert!(text.contains(expected), "{expected}: {text}");

@@ -1,4 +1,5 @@
-//! `guard chat` at a real terminal, with an agent that does what the message says.
+//! A user talks to an agent with `guard chat` at a real terminal. The agent is a script that does what the message
+//! says.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -6,7 +7,7 @@ use std::path::PathBuf;
 use crate::agent_exec::scripted;
 use crate::support::{Terminal, TestEnvironment, guard_program, one_environment};
 
-/// Speaks like the Gemini CLI. The words of the message say what it does.
+/// The agent: a script that prints what the Gemini CLI would print. The words of the message say what it does.
 const AGENT: &str = r##"#!/bin/bash
 for word in "$@"; do
   case "$before" in --session-id | --resume) session=$word ;; --model) model=$word ;; esac
@@ -37,14 +38,14 @@ esac
 printf '{"type":"result","status":"success","stats":{}}\n'
 "##;
 
-/// Installs the agent, and returns the words that start a conversation with it.
+/// Installs the agent, and returns the command line that starts a conversation with it.
 fn chat_command(environment: &TestEnvironment) -> String {
     environment.run_outside("cd repository && git config user.name n && git config user.email e");
     let agent = scripted::agent(environment, "chatty", AGENT);
     format!("$GUARD chat --policy {} -- {}", scripted::policy(environment).display(), agent.display())
 }
 
-/// A conversation in the repository of the environment, at its first prompt.
+/// Starts a conversation in the repository of the environment. Returns the terminal when it shows the first prompt.
 fn conversation<'e>(environment: &'e TestEnvironment) -> Option<Terminal<'e>> {
     let command = chat_command(environment);
     let terminal = Terminal::open(environment)?;
@@ -53,24 +54,25 @@ fn conversation<'e>(environment: &'e TestEnvironment) -> Option<Terminal<'e>> {
     Some(terminal)
 }
 
-/// Waits until the last line of the screen is an empty prompt, and there are more prompts than these. Returns how many.
+/// Waits until the last line of the screen is an empty prompt, and the screen shows more prompts than before. Returns
+/// their number.
 fn wait_for_prompt(terminal: &Terminal<'_>, before: usize) -> usize {
     let count = |screen: &str| screen.matches('›').count();
     let screen =
         terminal.waits_for("a prompt", |screen| screen.trim_end().ends_with('›') && count(screen) > before);
-    // The prompt is drawn when the line editor has the terminal.
+    // guard draws the prompt only after the line editor controls the terminal, so the test can type now.
     count(&screen)
 }
 
-/// Records every byte that the terminal gets.
+/// Records every byte that guard writes to the terminal. Returns the file.
 fn record_bytes(environment: &TestEnvironment, terminal: &Terminal<'_>) -> PathBuf {
     let file = environment.temporary_directory().join("bytes");
     terminal.tmux(&["pipe-pane", "-o", &format!("cat > {}", file.display())]);
     file
 }
 
-/// The user lets the agent work for several turns, looks at the work and takes it over, takes a turn back, changes the
-/// model, goes on in a copy, and leaves.
+/// The user lets the agent work for several turns, looks at the work, applies it, undoes a turn, changes the model,
+/// continues in a copy of the conversation, and leaves. Each step must show its result.
 #[test]
 fn the_user_talks_and_takes_the_work_over() {
     let environment = one_environment();
@@ -100,7 +102,7 @@ fn the_user_talks_and_takes_the_work_over() {
     terminal.types("/apply");
     terminal.shows("to main as a fast-forward: 2 commits, 2 files");
     assert_eq!(environment.run_outside("cd repository; ls *.txt").trim(), "one.txt\ntwo.txt");
-    // The worktree stays, and the conversation goes on.
+    // After `/apply` the worktree must still exist, and the conversation must continue.
     terminal.types("write three.txt");
     terminal.shows("I wrote three.txt");
     terminal.types("/undo");
@@ -120,21 +122,22 @@ fn the_user_talks_and_takes_the_work_over() {
     terminal.shows("come back: guard chat --session ");
     terminal.types("echo code-$?");
     terminal.shows("code-0");
-    // The stored conversation goes on where it was.
+    // The stored conversation must continue where it ended.
     terminal.types("clear; $GUARD chat --session @");
     terminal.shows(", 2 turns: write one.txt");
     terminal.press("C-d");
     terminal.shows("come back: guard chat --session ");
 }
 
-/// Ctrl-C ends a turn, and a failed turn says what to do; the conversation goes on after both. Ctrl-D leaves.
+/// The user presses Ctrl-C during a turn, which must end only the turn. A failed turn must say what to do. The
+/// conversation must continue after both, and Ctrl-D must end it.
 #[test]
 fn neither_ctrl_c_nor_a_failure_ends_the_conversation() {
     let environment = one_environment();
     let Some(terminal) = conversation(&environment) else { return };
     terminal.types("sleep");
     terminal.shows("● run_shell_command: sleep 60");
-    // The line with the elapsed time.
+    // The status line shows the elapsed time.
     terminal.shows(" 1 s · ");
     terminal.press("C-c");
     let screen = terminal.shows("cancelled");
@@ -148,7 +151,7 @@ fn neither_ctrl_c_nor_a_failure_ends_the_conversation() {
     terminal.shows("I heard second.");
     terminal.types("/hlep");
     terminal.shows("did you mean /help?");
-    // Ctrl-C has this meaning only at a prompt.
+    // At a prompt, Ctrl-C must not end the conversation; the second one must print how to leave it.
     for _ in 0..2 {
         let prompts = wait_for_prompt(&terminal, 0);
         terminal.press("C-c");
@@ -161,7 +164,8 @@ fn neither_ctrl_c_nor_a_failure_ends_the_conversation() {
     terminal.shows("code-0");
 }
 
-/// A signal other than Ctrl-C ends the conversation, also while it waits for a message, and leaves the terminal usable.
+/// A signal other than Ctrl-C must end the conversation, even while guard waits for a message, and leave the terminal
+/// usable.
 #[test]
 fn a_signal_ends_the_conversation() {
     let environment = one_environment();
@@ -178,8 +182,8 @@ fn a_signal_ends_the_conversation() {
     terminal.shows("\n1\n");
 }
 
-/// Tab completes, a backslash and Alt-Enter begin another line, pasted lines stay one message, and the history of messages
-/// belongs to its owner only.
+/// A user edits messages: Tab must complete, a backslash and Alt-Enter must begin another line, pasted lines must
+/// stay one message, and only the user may read the file of earlier messages.
 #[test]
 fn messages_are_edited_in_comfort() {
     let environment = one_environment();
@@ -200,7 +204,7 @@ fn messages_are_edited_in_comfort() {
     terminal.tmux(&["paste-buffer", "-p"]);
     terminal.press("Enter");
     terminal.shows("I got 5 lines and 6 words.");
-    // The path of a file is completed, and ↑ brings the last message back.
+    // Tab must complete the path of a file, and ↑ must bring the last message back.
     terminal.tmux(&["send-keys", "-l", "look at track"]);
     terminal.press("Tab");
     terminal.shows("› look at tracked");
@@ -219,7 +223,8 @@ fn messages_are_edited_in_comfort() {
     assert_eq!(history.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 }
 
-/// What an agent writes cannot control the terminal, and its Markdown is rendered.
+/// An agent prints control sequences and Markdown. Neither may control the terminal, and guard must render the
+/// Markdown.
 #[test]
 fn an_answer_cannot_control_the_terminal() {
     let environment = one_environment();
@@ -241,7 +246,8 @@ fn an_answer_cannot_control_the_terminal() {
     }
 }
 
-/// On a terminal without cursor movement, and after the terminal got smaller, everything but the comfort works.
+/// On a terminal without cursor movement, and after the terminal got smaller, a conversation must still work, without
+/// editing features.
 #[test]
 fn simple_and_small_terminals_work() {
     let environment = one_environment();
@@ -269,7 +275,8 @@ fn simple_and_small_terminals_work() {
     terminal.shows("1 refused (/why)");
 }
 
-/// Without a terminal there is no interactive conversation; guard says how to send one message, and stores nothing.
+/// Without a terminal `guard chat` must not start a conversation. It must say how to send one message, and store
+/// nothing.
 #[test]
 fn without_a_terminal_there_is_a_hint() {
     let environment = one_environment();

@@ -26,16 +26,16 @@ fn a_git_verb_is_allowed_for_one_run_and_for_the_team() {
     // It is not committed yet, so it is not in force.
     user.types("guard run -q -- git tag v3; test $? = 126");
     user.types("git add .guard && git commit -qm 'Allow tags'");
-    // It loosens the policy, so it is in force once the user has confirmed this content.
+    // The file allows more than the user's policy, so it must have no effect until the user confirms this content.
     user.sees("guard run -- git tag v4", &["asks for more than you allow", "git.refs", "guard config trust"]);
     user.types("guard config trust");
     user.types("guard run -q -- git tag v5");
     user.types("guard run -q -- git branch x; test $? = 126");
     user.types("guard run -q --policy strict -- git tag v6; test $? = 126");
     user.sees("guard check -- git tag v7", &["allowed", ".guard/policy.toml"]);
-    // What is allowed already is not allowed twice.
+    // The last run has no refusal with this number, so there is nothing to allow.
     user.sees("guard allow @ 9999", &["is not a refusal"]);
-    // Another content needs another confirmation.
+    // After the file changes, the user must confirm it again.
     user.types(
         "sed -i 's/verb = \"tag\"/verb = [\"tag\", \"branch\"]/' .guard/policy.toml && git commit -qam more",
     );
@@ -84,22 +84,22 @@ fn a_repository_is_set_up() {
         &["\"error_kind\":\"config_error\"", "asks for more than you allow"],
     );
     user.types("guard config trust && guard run -q -- true");
-    // The agent's own version of the file counts for nothing.
+    // guard must ignore the version of the file that the agent commits on its branch.
     user.types("guard run -q --name t -- bash -c 'echo nonsense > .guard/config.toml && git commit -qam t' && guard run -q -- true");
-    // Every way to name the commit leads to the project's files.
+    // guard must read the project's files at the base commit, however the user names that commit.
     user.types(
         "printf '[run]\\npolicy = \"readonly\"\\n' > .guard/config.toml && git commit -qam 'Policy: only read'",
     );
     for base in ["HEAD", "main", "HEAD^{/only read}", "HEAD^{/Policy: only}"] {
         user.sees(&format!("guard run --dry-run --base '{base}' -- true"), &["policy       readonly"]);
     }
-    // The user's own defaults, and a mistake in them.
+    // The user's own defaults must apply, and guard must report a mistake in them.
     user.types("mkdir -p ~/.config/guard && printf '[run]\\npolicy = \"readonly\"\\ntimeout = \"2m\"\\n' > ~/.config/guard/config.toml");
     user.types("cd ~ && mkdir plain && cd plain && guard config show --origin | grep -q 'readonly.*config.toml' && guard config show | grep -q '120 s'");
     user.types("printf '[run]\\ntimeout = \"soon\"\\n' > ~/.config/guard/config.toml");
     user.sees("guard run -- true", &["such as \"5m\""]);
     user.types("rm ~/.config/guard/config.toml");
-    // A project's mistakes are named.
+    // guard must report a mistake in the project's file.
     user.types(
         "printf '[run]\\npolicy = \"../../evil.toml\"\\n' > .guard/config.toml && git commit -qam bad",
     );

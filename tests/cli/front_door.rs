@@ -33,7 +33,8 @@ fn documented_lines(words: &[&str]) -> Vec<String> {
 /// The API key of the new user.
 const KEY: &str = "the newcomer's key";
 
-/// A user who has just installed guard.
+/// A home directory without settings and a repository with one commit, as a user has them who has just installed
+/// guard.
 struct Newcomer<'w> {
     environment: &'w TestEnvironment,
     home: PathBuf,
@@ -51,14 +52,15 @@ impl<'w> Newcomer<'w> {
         Self { environment, home, app }
     }
 
-    /// Runs a line in a shell in the repository. If an address is given, the user's variables set it and a key for the
-    /// API.
+    /// Runs a command line in a shell in the repository. If `api` is given, the environment contains this address of
+    /// the API and a key for it.
     fn types(&self, line: &str, api: Option<&str>) -> RunOutcome {
         let variables = api.map(|api| [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", api)]);
         self.types_with(line, &Gemini::folder(), variables.iter().flatten().copied())
     }
 
-    /// Runs a line in a shell in the repository, with the tools in this directory and these variables.
+    /// Runs a command line in a shell in the repository. PATH contains guard and the npm programs of `tools`;
+    /// `variables` are added to the environment.
     fn types_with<'v>(
         &self,
         line: &str,
@@ -119,7 +121,8 @@ fn the_readmes_agent_command_edits_tests_and_commits() {
             let shown = String::from_utf8_lossy(&outcome.output);
             assert_eq!(outcome.code, 0, "{line} {shown}: {outcome}");
             assert!(shown.contains("The toggle is there."), "{} {line}: {shown}", environment.name());
-            // Seen from outside: a commit on a branch of the run's own, and nothing else.
+            // In the user's repository there must be a commit on the branch of the run, and nothing else may have
+            // changed.
             let branches = newcomer.git("for-each-ref --format='%(refname:short) %(subject)' refs/heads");
             let branches: Vec<&str> = branches.lines().collect();
             assert_eq!(branches.len(), 2, "{line} {branches:?}: {outcome}");
@@ -133,7 +136,7 @@ fn the_readmes_agent_command_edits_tests_and_commits() {
             let said = |at: usize| results[at].1.to_string();
             assert!(said(1).contains("tests pass"), "{} {line}: {results:?}", environment.name());
             assert!(said(3).contains("Permission denied: git checkout -b other"), "{line}: {results:?}");
-            // The key was added outside.
+            // guard must have added the user's key to every request outside the sandbox.
             let keys: Vec<_> = api
                 .questions()
                 .iter()
@@ -163,7 +166,7 @@ fn an_agents_output_becomes_the_result() {
     );
     let session = outcome.result["SESSION_ID"].as_str().unwrap().to_string();
     assert_ne!(session, outcome.result["run_id"].as_str().unwrap());
-    // The conversation goes on in the next run, which has another worktree.
+    // The conversation must continue in the next run, although that run has another worktree.
     let api = Api::plain(vec![Turn::text("More of it.")]);
     let line = format!("guard run --json -- gemini --resume {session} -p 'and then?' -o stream-json");
     let outcome = newcomer.types(&line, Some(&api.server.url("")));
@@ -174,7 +177,7 @@ fn an_agents_output_becomes_the_result() {
     );
     let asked = api.questions()[0].json().to_string();
     assert!(asked.contains("a question") && asked.contains("An answer."), "{asked}");
-    // Failures have the agent's own kinds, and the agent's own code.
+    // If the agent fails, the result must have the agent's error kind and its exit code.
     let api = Api::plain(vec![Turn::Fails(
         401,
         json!({"error": {"code": 401, "message": "API key not valid.", "status": "UNAUTHENTICATED"}}),
@@ -225,7 +228,7 @@ fn a_missing_key_is_said_before_anything_starts() {
         assert!(outcome.took.as_millis() < 2000, "{line}: {:?}", outcome.took);
         assert_eq!(newcomer.git("for-each-ref --format='%(refname)'"), "refs/heads/main\n", "{line}");
     }
-    // What needs no key needs none.
+    // A command that calls no API must work without a key.
     let outcome = newcomer.types("guard run -q -- gemini --version", None);
     outcome.expect_code(0);
     let outcome = newcomer.types("guard run --agent gemin -- true", None);
@@ -241,7 +244,7 @@ fn works_first_time(cli: &Cli, words: &[&str]) {
     let Some(program) = cli.program() else { return };
     let tools = program.ancestors().nth(3).unwrap();
     let [line] = documented_lines(words).try_into().unwrap();
-    // `guard exec` with the same agent is tested in the other two environments as well.
+    // Two environments are enough here, because the tests of `guard exec` run the same agents in the other two.
     in_two_environments(|environment| {
         let newcomer = Newcomer::new(environment);
         let api = (cli.api)(vec![
@@ -310,7 +313,7 @@ fn a_login_is_copied_only_when_the_user_says_so() {
         let config = newcomer.home.join(".config/guard/config.toml");
         let types =
             |line: &str| newcomer.types_with(&for_environment(environment, line), tools, std::iter::empty());
-        // Off by default: the agent has nothing to log in with.
+        // By default guard does not copy the login, so the agent must not be able to log in.
         let outcome = types("guard run --json -- claude -p x");
         assert_eq!(outcome.kind(), "auth_error", "{outcome}");
         let outcome = types("guard run --json -- bash -c 'cat ~/.claude/.credentials.json'");
@@ -319,7 +322,7 @@ fn a_login_is_copied_only_when_the_user_says_so() {
         environment
             .run_outside(&format!("printf '[agent.claude]\\nlogin = \"copy\"\\n' > '{}'", config.display()));
         let api = (CLAUDE.api)(vec![
-            // What a refresh does, and what it never does.
+            // The agent refreshes its tokens, as the CLI does, and also changes a field that a refresh never changes.
             (CLAUDE.shell)(
                 "sed -i -e 's/01-old/01-new/g' -e 's/\"max\"/\"evil\"/' ~/.claude/.credentials.json; cat ~/.claude/.credentials.json",
             ),
@@ -334,19 +337,19 @@ fn a_login_is_copied_only_when_the_user_says_so() {
         assert!(outcome.result["result"].as_str().is_some_and(|text| text.contains("Logged in.")), "{shown}");
         let keys: Vec<_> =
             api.questions().iter().map(|asked| asked.header("authorization").map(str::to_string)).collect();
-        // The CLI reads the file again before every question.
+        // The CLI reads the credentials file again before every request, so the second one must have the new token.
         let keys: Vec<&str> = keys.iter().flatten().map(String::as_str).collect();
         assert_eq!(keys, ["Bearer sk-ant-oat01-old", "Bearer sk-ant-oat01-new"], "{shown}");
-        // The new tokens came back, and nothing else that the agent wrote.
+        // guard must copy back the new tokens, and nothing else that the agent wrote.
         let own = std::fs::read_to_string(&file).unwrap();
         let expected: serde_json::Value = serde_json::from_str(&claude_login("new")).unwrap();
         assert_eq!(serde_json::from_str::<serde_json::Value>(&own).unwrap(), expected, "{shown}");
-        // The record has none of them, although the agent has printed them.
+        // The transcript must contain none of the tokens, although the agent printed them.
         let transcript =
             std::fs::read_to_string(outcome.result["transcript"]["path"].as_str().unwrap()).unwrap();
         assert!(!transcript.contains("oat01-old") && !transcript.contains("oat01-new"), "{shown}");
 
-        // A program of that name in the repository gets nothing.
+        // A program named `claude` in the repository must not get the login.
         environment.run_outside(
             "cd app && printf '#!/bin/sh\\ncat ~/.claude/.credentials.json\\n' > claude && chmod +x claude",
         );

@@ -9,7 +9,7 @@ use crate::support::{UserShell, skip};
 fn a_learned_policy_lets_the_command_pass_and_refuses_the_rest() {
     let user = UserShell::new("learn");
     user.types("printf 'test:\\n\\tsh -c \"git tag -l && git stash list && date +%%s\"\\n\\tgit tag built\\n' > Makefile && git add . && git commit -qm make");
-    // `strict` alone refuses the tag.
+    // Under `strict` alone guard must refuse the tag.
     let (_, code) = user.ends("guard run -q -- make test");
     assert_ne!(code, 0);
     user.sees("guard learn -- make test", &["wrote learned.toml", "guard run --policy ./learned.toml"]);
@@ -21,10 +21,10 @@ fn a_learned_policy_lets_the_command_pass_and_refuses_the_rest() {
     user.types("guard run -q --policy ./learned.toml -- uname; test $? = 126");
     user.types("guard run -q --policy ./learned.toml -- git reset --hard; test $? = 126");
     user.sees("guard learn -- make test", &["already exists", "--force"]);
-    // From the transcript of the run that was refused.
+    // `guard learn` reads the transcript of the refused run.
     user.sees("guard run -q -- make test; guard learn --from @ --out again.toml", &["wrote again.toml"]);
     user.types("guard run -q --policy ./again.toml -- make test");
-    // Of everything that `strict` refuses only git's tags are allowed.
+    // Of all commands that `strict` refuses, the learned policy must allow only git tags.
     let learned = user.project.join("learned.toml");
     let learned = guard::decide::load(learned.to_str().unwrap(), &PolicyDirs::default(), true).unwrap();
     let strict = crate::support::policy("strict");

@@ -43,7 +43,7 @@ fn a_log_is_written_when_it_is_asked_for() {
             .any(|line| line.contains("exec{") && line.contains("/ls}") && line.ends_with("allowed")),
         "{debug}"
     );
-    // A filter, by the variable; the option wins.
+    // The variable sets a filter, and the option `-v` must override it.
     let (_, filtered) = outcome(&environment, &[], &[("GUARD_LOG", "guard::supervisor=debug")], "true");
     assert!(filtered.contains("exec{") && !has_span(&filtered, "launch"), "{filtered}");
     let (_, both) = outcome(&environment, &["-v"], &[("GUARD_LOG", "guard::supervisor=debug")], "true");
@@ -100,7 +100,7 @@ fn the_log_is_escaped_and_holds_no_secrets() {
     for secret in ["Zupersekret99", "hunter2"] {
         assert!(!log.contains(secret), "{secret}: {log}");
     }
-    // Only guard's own: what libraries log could hold anything.
+    // The log must contain only guard's own messages, because those of libraries could contain anything.
     let starts_with_time = |line: &&str| line.starts_with("20") && line.contains(" guard::");
     assert!(log.lines().all(|line| starts_with_time(&line)), "{log}");
 }

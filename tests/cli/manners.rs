@@ -18,7 +18,7 @@ fn times_are_typed_with_units() {
         &["ended with 124"],
     );
     user.sees("guard runs prune --older-than 1h", &["0 of 2 runs"]);
-    // A number without a unit would be seconds, and would delete nearly everything.
+    // guard must reject a number without a unit. As seconds it would delete nearly all runs.
     user.sees("guard runs prune --older-than 30; test $? = 2 && echo usage", &["such as 30d", "usage"]);
     user.sees("guard runs prune --older-than 0s", &["2 of 2 runs"]);
     user.sees("guard task --max-duration plan=never x; test $? = 2 && echo usage", &["such as 90s", "usage"]);
@@ -85,7 +85,7 @@ fn shells_complete_commands_runs_and_policies() {
     let ids = user.types("guard __complete runs");
     let ids: Vec<&str> = ids.lines().collect();
     assert!(ids.len() == 2 && ids[0] > ids[1], "{ids:?}");
-    // A name that is no id is not offered to the shell.
+    // guard must not offer a directory name that is not a run id to the shell.
     user.types("mkdir -p ~/.local/state/guard/runs/'$(touch x)'");
     assert_eq!(user.types("guard __complete runs").lines().count(), 2);
     user.types("mkdir -p ~/.config/guard/policies && printf 'version = 1\\nname = \"team\"\\nextends = \"strict\"\\n' > ~/.config/guard/policies/team.toml");
@@ -148,7 +148,7 @@ fn the_doctor_looks_at_the_machine() {
         assert!(seen.contains(text), "{text:?} is missing:\n{seen}");
     }
     assert!(!seen.contains("sk-secret") && !seen.contains('\u{1b}'), "{seen}");
-    // A program that others can replace is not started.
+    // `guard doctor` must not have started a program that other users can replace.
     user.types("test ! -e /tmp/manners-doctor-reached");
     let json = user.types(&format!("{doctor} --json"));
     let report: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -158,7 +158,7 @@ fn the_doctor_looks_at_the_machine() {
     assert_eq!(of("claude")["state"], "warning", "{json}");
     assert_eq!(of("anthropic")["state"], "absent");
     assert!(of("anthropic")["fix"].as_str().unwrap().contains("ANTHROPIC_API_KEY"));
-    // An old git, and a state directory that cannot be used.
+    // `guard doctor` must report an old git, and a state directory that it cannot write.
     user.types("printf '#!/bin/sh\\necho git version 2.30.1\\n' > ~/bin/git && chmod +x ~/bin/git");
     user.sees(&format!("{doctor}; echo code $?"), &["no   git", "install git 2.38 or newer", "code 1"]);
     user.types("rm ~/bin/git");

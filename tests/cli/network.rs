@@ -24,7 +24,7 @@ resolve = { "pinned.example.org" = "10.9.9.9" }
 fn connect(scratch: &Scratch, target: &str, options: &[&str]) -> String {
     let policy = scratch.0.join("hosts.toml");
     let mut command = guard();
-    // No settings of the user's tools.
+    // The user's own settings must not affect the result.
     command.env("HOME", &scratch.0).env_remove("XDG_CONFIG_HOME").current_dir(&scratch.0);
     let output = command
         .args(["check", "--policy"])

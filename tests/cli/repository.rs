@@ -99,7 +99,7 @@ fn nothing_new_leaves_nothing() {
     let result = project.result(&project.folder, &["--", "git", "log", "--oneline"]);
     assert_eq!(result["worktree"]["kept"], false, "{result:#}");
     assert_eq!(state(&project), before);
-    // The same for a command that is not there, and for one that is refused.
+    // A command that does not exist, and one that guard refuses, must leave nothing either.
     for command in [&["--", "no-such-program"][..], &["--", "git", "checkout", "main"]] {
         assert_eq!(project.result(&project.folder, command)["success"], false);
         assert_eq!(state(&project), before, "{command:?}");

@@ -101,7 +101,7 @@ fn an_unknown_option_is_no_command() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("unexpected argument '--polcy'") && said.contains("--policy"), "{said}");
-    // What follows the command is the command's own.
+    // guard must pass the arguments after the command to the command.
     let output = run(&scratch, &["echo", "--polcy"]);
     assert_eq!(text(&output), "--polcy\n");
 }
@@ -161,7 +161,7 @@ fn a_dry_run_shows_everything_and_runs_nothing() {
     ] {
         assert!(shown.contains(part), "{part} is missing in\n{shown}");
     }
-    // For root in parts, where something of /usr/local is root's alone.
+    // For root guard lists the parts of /usr if something in /usr/local belongs to root alone.
     let is_root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
     let has_system = |path: &str| shown.contains(&format!("r-x  {path}  (system)"));
     assert!(has_system("/usr") || is_root && has_system("/usr/bin"), "{shown}");
@@ -208,7 +208,7 @@ fn the_doctor_tells_text_and_json() {
 /// the supervisor bound the socket, and the connection must succeed.
 #[test]
 fn a_unix_server_is_reached_by_the_name_the_kernel_tells() {
-    // More of them than guard itself may have open files.
+    // The program opens more sockets than guard itself may have open files.
     let script = "import socket,os\nfor k in range(300):\n s=socket.socket(socket.AF_UNIX);s.bind(os.environ['TMPDIR']+'/s%d'%k);s.listen()\n \
                   c=socket.socket(socket.AF_UNIX);c.connect(s.getsockname());a,_=s.accept();a.send(b'%d'%k);assert c.recv(9)==b'%d'%k\nprint('ok')";
     if Command::new("python3").arg("--version").output().is_err() {

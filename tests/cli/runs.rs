@@ -18,13 +18,13 @@ fn a_run_is_named_in_many_ways() {
     assert_eq!(replay("first"), "one\n");
     assert_eq!(replay("@"), "two\n");
     assert_eq!(replay("@2"), "one\n");
-    // The first column of the tables is a name, too.
+    // The first column of both tables must also work as a name of a run.
     assert_eq!(replay("$(guard runs | awk '/task.first/ { print $1 }')"), "one\n");
     assert_eq!(replay("$(guard worktree list | awk '/task.second/ { print $1 }')"), "two\n");
     user.types("cp -r $(dirname $(guard runs --json | jq -r '.[0].transcript')) copy");
     assert_eq!(replay("./copy"), "two\n");
     assert_eq!(replay("copy/transcript.jsonl"), "two\n");
-    // The other commands take the same names.
+    // The other commands must accept the same names.
     user.types("guard verify first && guard log second > /dev/null && guard why first");
     user.sees("guard worktree diff first --stat", &["a | 1 +"]);
     user.sees("guard worktree diff @ --stat", &["b | 1 +"]);
@@ -35,7 +35,8 @@ fn a_run_is_named_in_many_ways() {
         &["matches 2 runs:", "task/second  started 20", "fewer runs are recorded"],
     );
     user.types("guard log nothing-like-that; test $? = 2");
-    // Another repository with a branch of the same name: the current one is meant.
+    // Another repository has a branch of the same name. In each repository, the name must mean the run of that
+    // repository.
     user.types(
         "git clone -q . ../other && cd ../other && git config user.name U && git config user.email u@example.org &&
          guard run -q --name first -- bash -c 'echo other; echo 3 > c; git add c; git commit -qm c' &&
@@ -67,14 +68,14 @@ fn runs_are_listed_and_filtered() {
     assert!(bad["duration_ms"].as_i64().is_some_and(|duration| duration > 0), "{bad}");
     user.sees("guard ps", &["no runs are running"]);
     user.sees("guard runs --repo ../plain", &["plain is not in a git repository", "hint:"]);
-    // Narrow and wide terminals.
+    // The table must fit into narrow and wide terminals.
     for columns in [60, 80, 120] {
         let table = user.types(&format!("COLUMNS={columns} guard runs | grep -v ' runs, '"));
         assert!(table.lines().all(|line| line.chars().count() <= columns), "{columns}:\n{table}");
         assert!(table.contains("task/bad") && table.contains("failed (3)"), "{columns}:\n{table}");
     }
     user.sees("COLUMNS=120 guard runs", &["REPOSITORY", "REFUSED", "SIZE", "project"]);
-    // On a terminal times are relative.
+    // On a terminal the times must be relative.
     user.sees("script -qec 'stty cols 60; guard runs -n 1' /dev/null", &["s ago", "-n 0 shows all"]);
 }
 
@@ -105,7 +106,7 @@ fn runs_in_the_background_are_followed_and_stopped() {
     user.sees("guard ps --json", &[id.trim(), "\"pid\": "]);
     let (printed, code) = user.ends("guard attach slow");
     assert_eq!((printed.as_str(), code), ("begin\nend\n", 7));
-    // It has ended, and can still be attached to.
+    // The user must be able to attach to a run that has ended.
     let (printed, code) = user.ends("guard attach @");
     assert_eq!((printed.as_str(), code), ("begin\nend\n", 7));
     user.sees("guard stop slow", &["had already ended, failed (7)"]);
@@ -114,7 +115,7 @@ fn runs_in_the_background_are_followed_and_stopped() {
         "guard run --detach --name endless -- bash -c 'echo 1 > a; git add a; git commit -qm a; echo ready; sleep 600'",
         &["guard: started in the background", "next: guard attach ", "; guard stop "],
     );
-    // Ctrl-C detaches from it, and does not stop it.
+    // Ctrl-C must detach from the run, and must not stop it.
     user.types("timeout --preserve-status -s INT 3 guard attach endless; test $? = 130");
     user.sees("guard ps", &["task/endless"]);
     user.sees("guard stop endless", &["(task/endless): ended, stopped, 1 commit received"]);
@@ -122,7 +123,7 @@ fn runs_in_the_background_are_followed_and_stopped() {
     user.sees("git log --format=%s task/endless", &["a"]);
     user.sees("guard runs", &["stopped"]);
 
-    // A command that ignores the signal gets five seconds, or none.
+    // A command ignores the signal. With `--now` guard must kill it without the usual grace period of five seconds.
     let began = Instant::now();
     user.types("guard run --detach -- bash -c 'trap \"\" TERM; while :; do sleep 0.1; done' 2> /dev/null");
     user.sees("guard stop --all --now", &["ended, stopped"]);
@@ -164,7 +165,7 @@ fn runs_that_never_began_leave_nothing() {
     user.types(
         "git worktree add -q ../linked && cd ../linked && guard run --here -- no-such-program; test $? = 127",
     );
-    // The branch is checked out elsewhere, so that the worktree cannot be made.
+    // None of these runs may leave a directory, whatever kept it from starting.
     assert_eq!(user.kept_runs(), Vec::<PathBuf>::new());
     user.types("guard run -q -- true");
     assert_eq!(user.kept_runs().len(), 1);
@@ -212,7 +213,7 @@ fn old_runs_are_deleted_as_configured() {
     assert_eq!(user.kept_runs().len(), 5, "no limit");
     configure("[state]\\nkeep = \"1s\"\\n");
     user.types("sleep 1.1; cd ../plain && guard run -q -- true");
-    // The run that has just ended, and the one that holds work.
+    // Two runs remain: the one that has just ended, and the one that holds work.
     assert_eq!(user.kept_runs().len(), 2);
     user.sees("guard runs", &["task/work"]);
     user.types("cd ../plain && guard run -q -- true");
@@ -222,7 +223,7 @@ fn old_runs_are_deleted_as_configured() {
     assert_eq!(user.kept_runs().len(), 4, "there is room");
     configure("[state]\\nkeep_mib = 1\\n");
     user.types("cd ../plain && guard run -q -- bash -c 'printf %0400000d 1' > /dev/null");
-    // There is room for the last one, and the one that holds work stays.
+    // The size limit leaves room for the last run only, and the run that holds work stays in any case.
     assert_eq!(user.kept_runs().len(), 2);
     configure("[state]\\nkeep = \"for ever\"\\n");
     user.sees("guard run -- true", &["such as \"5m\""]);

@@ -1,4 +1,4 @@
-//! A user inspects the work of a run, takes it over, and restores what was removed.
+//! A user inspects the work of a run, brings it into their own branch, and restores a worktree that guard removed.
 
 use crate::support::UserShell;
 
@@ -25,7 +25,7 @@ fn the_summary_names_the_right_next_step() {
         let printed = user.sees_with_code(nothing, 0, &[]);
         assert!(!printed.contains("next:"), "{nothing}: {printed}");
     }
-    // A run that is not the newest any more is named by its branch.
+    // If the run is no longer the newest, the hint must name it by its branch.
     user.sees_with_code(
         "guard run --name slow -- bash -c 'echo c > c; until test -e go; do sleep 0.1; done' &
          sleep 1; guard run -q --name newer -- bash -c 'echo d > d'
@@ -33,7 +33,7 @@ fn the_summary_names_the_right_next_step() {
         0,
         &["  next: guard diff task/slow; guard apply task/slow\n"],
     );
-    // Commits that guard refuses to receive.
+    // guard refuses to receive the commits of this run, and the hint must say how to receive them.
     user.sees_with_code(
         "guard run --name bad -- bash -c 'echo c > c; echo nonsense > $(git rev-parse --git-dir)/refs/heads/task/bad'",
         125,
@@ -80,7 +80,8 @@ assert value['uncommitted'] == ['README.md', 'sub/a-new'], value
 assert {'path': 'README.md', 'added': 1, 'deleted': 1} in value['files'] and '+++ b/sub/a-new' in value['patch'], value
 END",
     );
-    // The printed patch can be applied, and reading left nothing in the repository or the worktree.
+    // git must be able to apply the printed patch, and `guard diff` must leave no files or objects in the repository
+    // or the worktree.
     user.types("git clone -q . ../clone && guard diff | git -C ../clone apply && cat ../clone/sub/a-new");
     user.types("test \"$(git count-objects)\" = \"$(guard diff > /dev/null; git count-objects)\"");
     user.types("cd \"$(guard worktree path task/a)\" && git status --porcelain | grep -qx ' M README.md'");
@@ -91,10 +92,10 @@ END",
     );
     user.sees_with_code("guard diff nonsense", 2, &["no run matches \"nonsense\""]);
     user.sees_with_code("cd / && guard diff", 2, &["not in a git repository"]);
-    // The user goes on in the worktree.
+    // The user commits in the run's worktree. The diff must include that work.
     user.types("cd \"$(guard worktree path task/a)\" && git add README.md && git commit -qm mine && echo z > z && git add z");
     user.sees_with_code("guard diff", 0, &["task/a: 2 commits, 2 paths not committed", "b/z", "+3"]);
-    // On a terminal guard colours the diff.
+    // On a terminal guard must colour the diff.
     user.sees_with_code(
         "TERM=xterm script -qec 'guard diff' /dev/null",
         0,
@@ -142,7 +143,7 @@ fn the_work_is_taken_over() {
 fn the_user_went_on_meanwhile() {
     let user = UserShell::with_readme("take-over-merge", README);
     run_with_work(&user, "a");
-    // A commit on the user's branch, and changes at other paths: staged, not staged, untracked, ignored.
+    // The user commits on main, and has changes at other paths: staged and untracked.
     user.types("sed -i s/one/1/ README.md && git commit -qam mine && echo s > staged && git add staged && echo u > untracked");
     user.sees_with_code(
         "guard apply -m 'The rest'",
@@ -154,7 +155,7 @@ fn the_user_went_on_meanwhile() {
     );
     user.types("git log --format=%s | grep -qx 'The rest' && grep -qx 1 README.md && grep -qx 3 README.md");
     user.types("test \"$(git status --porcelain | tr '\\n' ,)\" = 'A  staged,?? untracked,'");
-    // Commits and changes of the user in the run's worktree are part of the work.
+    // `guard apply` must also bring over the user's commits and changes in the run's worktree.
     user.types("git commit -qm staged && guard run -q --name b -- bash -c 'echo b > b' && cd \"$(guard worktree path task/b)\" &&
         echo mine > mine && git add mine && git commit -qm 'In the worktree' && echo later > later");
     user.sees_with_code(
@@ -171,7 +172,7 @@ fn one_commit_or_none() {
     run_with_work(&user, "a");
     user.sees_with_code("guard apply --squash --keep", 0, &["applied task/a to main as one commit: 3 files"]);
     user.types("test \"$(git log --format=%B -1)\" = \"$(printf 'Work of task/a\\n\\n* Add a\\n')\" && test $(git rev-list --count HEAD) = 2");
-    // Kept as it was.
+    // With `--keep` the run's branch and worktree must stay as they were.
     user.types("cd \"$(guard worktree path task/a)\" && test \"$(git log --format=%s -1)\" = 'Add a' && git status --porcelain | grep -q README");
     user.types("git reset -q --hard HEAD~ && guard apply @ --squash -m 'All of it' && test \"$(git log --format=%s -1)\" = 'All of it'");
     run_with_work(&user, "b");
@@ -218,7 +219,7 @@ fn nothing_changes_when_something_is_in_the_way() {
         if apply.contains("--dry-run") {
             assert_eq!(user.types(state), before, "{apply}");
         } else {
-            // Unreachable objects may be left.
+            // A refused apply may leave unreachable objects.
             let plain = |text: &str| {
                 text.lines().filter(|line| !line.contains("kilobytes")).collect::<Vec<_>>().join("\n")
             };
@@ -226,7 +227,8 @@ fn nothing_changes_when_something_is_in_the_way() {
         }
         user.types(undo);
     };
-    // Changes of the user, to a file that is tracked, untracked or ignored, and a file in place of a directory.
+    // guard must refuse if the user has changed one of the files, tracked, untracked or ignored, or has a file in
+    // place of a directory.
     let own = "that you have as untracked files: ";
     refused(
         "echo mine >> README.md",
@@ -244,7 +246,7 @@ fn nothing_changes_when_something_is_in_the_way() {
         &[own, "a-committed"],
         "cat a-committed && rm a-committed",
     );
-    // A conflict.
+    // guard must refuse if the work conflicts with the user's branch.
     refused(
         "sed -i s/three/drei/ README.md && git commit -qam drei",
         "guard apply",
@@ -259,7 +261,7 @@ fn nothing_changes_when_something_is_in_the_way() {
         &["\"conflicts\": [\n    \"README.md\"\n  ]", "\"applied\": false"],
         "git reset -q --hard HEAD~",
     );
-    // A merge that is not finished, the run's own worktree, another repository.
+    // guard must refuse during an unfinished merge, in the run's own worktree, and in another repository.
     refused("touch .git/MERGE_HEAD", "guard apply", 2, &["a merge is in progress"], "rm .git/MERGE_HEAD");
     refused(
         "true",
@@ -276,7 +278,7 @@ fn nothing_changes_when_something_is_in_the_way() {
         "true",
     );
     refused("true", "guard apply nonsense", 2, &["no run matches \"nonsense\""], "true");
-    // It works all the same.
+    // After all refusals the work can still be applied.
     user.types("guard apply");
 }
 
@@ -349,7 +351,7 @@ fn hostile_names_and_messages() {
     let printed = user.types("guard apply --yes --squash -m $'first\\nsecond \\x1b[2J'");
     assert!(!printed.contains('\x1b'), "{printed:?}");
     user.types("test -e $'new\\nline' && test -e $'esc\\x1b[2J' && test -e ./--force && test -e : && test -z \"$(git status --porcelain)\"");
-    // Conflicts and overlaps are listed without control characters.
+    // guard must print the paths of conflicts without control characters.
     user.types("guard run -q --name i -- bash -c 'printf y > $'\"'\"'esc\\x1b[2J'\"'\"''");
     user.types("printf z > $'esc\\x1b[2J'");
     let printed = user.sees_with_code("guard apply --yes", 1, &["esc\\u{1b}[2J"]);
@@ -375,7 +377,7 @@ fn what_git_cannot_commit_as_it_is_stops_the_command() {
     );
     user.sees_with_code("guard apply --yes", 2, &["contains a repository of its own: empty/"]);
     user.types("rm -rf \"$(guard worktree path task/n)\"/{lib,empty}/.git && guard apply --yes && cat lib/x");
-    // Files that are too large, and files that need a filter.
+    // The worktree has a file that is too large, and a file that needs a git filter.
     user.types("echo '*.bin filter=custom' > .gitattributes && git add . && git commit -qm attributes");
     user.types("guard run -q --name m -- bash -c 'echo x > x.bin' && truncate -s 2T \"$(guard worktree path task/m)\"/large");
     user.sees_with_code("guard diff", 0, &["1 path not committed", "b/x.bin", "too large: large"]);

@@ -2,8 +2,8 @@
 
 use crate::support::{TaskFixture, Terminal, in_two_environments, make_program, one_environment};
 
-/// A pager reads a run's output from a pipe. It must receive the keys, its lines must begin at the left margin, and the
-/// terminal mode must be restored afterwards.
+/// A pager reads a run's output from a pipe. The pager must receive the keys, its lines must begin at the left
+/// margin, and the terminal mode must be restored afterwards.
 #[test]
 fn a_pager_behind_a_pipe_has_the_terminal() {
     in_two_environments(|environment| {
@@ -63,7 +63,8 @@ fn the_second_interrupt_ends_the_run() {
     });
 }
 
-/// A program that reads single keys must receive every Ctrl-C. After many of them guard must end the run all the same.
+/// A program that reads single keys must receive every Ctrl-C. After many presses of Ctrl-C guard must still end the
+/// run.
 #[test]
 fn a_program_that_reads_keys_keeps_its_interrupts() {
     let environment = one_environment();
@@ -82,8 +83,8 @@ fn a_program_that_reads_keys_keeps_its_interrupts() {
     terminal.shows("cancelled by SIGINT");
 }
 
-/// On a terminal guard prints one line before and one line after a run. With `-v` or into a pipe it prints the whole
-/// summary.
+/// On a terminal guard must print one line before and one line after a run. With `-v` or into a pipe it must print
+/// the whole summary.
 #[test]
 fn a_run_begins_and_ends_with_one_line() {
     let environment = one_environment();
@@ -158,7 +159,7 @@ fn time_limits_do_not_apply_on_a_terminal() {
     terminal.shows("\nunbounded\n");
 }
 
-/// A signal must end a task on a terminal as cleanly as one without a terminal.
+/// A user ends a task on a terminal by a signal. The task must end as cleanly as a task without a terminal.
 #[test]
 fn a_task_hears_signals_on_a_terminal() {
     let fixture = TaskFixture::new();

@@ -94,7 +94,7 @@ fn nesting() {
         let text = format!("{}echo{}", open.repeat(10_000), close.repeat(10_000));
         let verdict = quick(open, || shell(&strict, &text));
         assert!(!verdict.cause.reason.is_empty(), "{open}");
-        // Never closed, and closed without being opened.
+        // Brackets that are never closed, and brackets that are closed without being opened.
         let _ = quick(open, || shell(&strict, open.repeat(10_000)));
         let _ = quick(close, || shell(&strict, close.repeat(10_000)));
         let _ = quick("mixed", || shell(&strict, format!("{open}{close}").repeat(10_000)));
@@ -142,7 +142,7 @@ fn unterminated() {
 #[test]
 fn growing_definitions_stay_bounded() {
     let strict = policy("strict");
-    // Each would double for ever if it were followed.
+    // Each of these definitions would double with every step if the analysis followed it without a limit.
     let mut variables = String::from("a=xxxxxxxx;");
     variables.push_str(&"a=$a$a;".repeat(10_000));
     let _ = quick("variables", || shell(&strict, &variables));
@@ -162,7 +162,8 @@ fn growing_definitions_stay_bounded() {
     let _ = quick("subscripts", || shell(&strict, &subscripts));
     let unset: String = (0..5000).map(|n| format!("GIT_X{n}=1;(ls);")).collect();
     let _ = quick("variables and subshells", || shell(&strict, &unset));
-    // Programs named by configuration inherit the configuration.
+    // git starts programs that its configuration names, and these inherit the configuration, so the analysis could
+    // recurse for ever.
     let inherited = "GIT_CONFIG_PARAMETERS=\"'core.pager=git log'\" GIT_EDITOR='git commit' bash -c 'git commit; git log'";
     let _ = quick("inherited configuration", || shell(&strict, inherited));
     let _ = quick("quotes", || shell(&strict, "''\"\"".repeat(200_000)));

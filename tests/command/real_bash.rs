@@ -1,4 +1,5 @@
-//! Compares the shell parser with the real bash: it must accept everything that `bash -n` accepts.
+//! Compares the shell parser with the real bash: it must accept everything that `bash -n` accepts, and expand braces to
+//! the same arguments.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,9 @@
-//! The commands of `guard history`, and how conversations are named.
+//! Tests the commands of `guard history`, and the names by which a user can refer to a conversation.
 
 use super::Talk;
 
-/// The user finds, shows, exports and forks a conversation, undoes nothing, clears it and deletes it.
+/// The user finds, shows, exports and forks a conversation, clears it and deletes it. Each command must change only
+/// that conversation.
 #[test]
 fn the_life_of_a_conversation() {
     let talk = Talk::new("conversation-life");
@@ -27,7 +28,7 @@ fn the_life_of_a_conversation() {
     let told = forked["result"].as_str().unwrap();
     assert!(told.contains("User: echo one") && !told.contains("echo two"), "{told}");
     assert_ne!(forked["worktree"]["path"], first["worktree"]["path"]);
-    // The original is as it was.
+    // The fork must not have changed the original conversation.
     assert_eq!(talk.history(&["show", short])["turns"].as_array().map(Vec::len), Some(2));
     assert_eq!(talk.guard(&["history", "clear", short]).2, 0);
     let cleared = talk.turn("cat prompt", &["--session", short]);
@@ -40,7 +41,7 @@ fn the_life_of_a_conversation() {
     assert!(error.contains("there is no conversation") && error.contains("guard history list"), "{error}");
 }
 
-/// The user gives a wrong name or wrong options and reads what to do instead.
+/// The user gives a wrong name or wrong options. guard must say what to do instead.
 #[test]
 fn mistakes_are_explained() {
     let talk = Talk::new("conversation-mistakes");
@@ -74,7 +75,8 @@ fn mistakes_are_explained() {
     }
 }
 
-/// While one client is in a turn, another one is refused; afterwards it can go on.
+/// While one client is in a turn, guard must refuse a turn of another client. Afterwards the other client must be
+/// able to continue.
 #[test]
 fn two_clients_take_turns() {
     let talk = Talk::new("conversation-two-clients");

@@ -1,4 +1,5 @@
-//! Summaries of older messages: who writes them, what happens when that fails, and that no turn waits for them.
+//! Tests summaries of older messages: which agent writes them, what happens when that fails, and that no turn waits
+//! for them.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +7,7 @@ use serde_json::Value;
 
 use super::{Talk, words};
 
-/// Turns of about 1,500 tokens each, the first with a constraint.
+/// Sends messages in turns of about 1,500 tokens each. The first message contains a constraint.
 fn fill(talk: &Talk, turns: usize) {
     talk.says(&format!("echo ok # Never push to main. {}", words(1500)));
     for _ in 1..turns {
@@ -18,8 +19,8 @@ fn diff(talk: &Talk) -> Value {
     talk.history(&["diff"])
 }
 
-/// A conversation above 8,000 tokens gets a summary after the turn. The next prompt has the summary, the user's constraint
-/// word for word, and the newest messages.
+/// After a turn that makes a conversation longer than 8,000 tokens, guard must make a summary. The next prompt must
+/// contain the summary, the user's constraint word for word, and the newest messages.
 #[test]
 fn a_long_conversation_gets_a_summary() {
     let talk = Talk::with_summary("conversation-summary", "echo They chose plum.");
@@ -34,13 +35,14 @@ fn a_long_conversation_gets_a_summary() {
     {
         assert!(prompt.contains(expected), "{expected}: {prompt}");
     }
-    // The cached summary is used again: nothing asks for it anew.
+    // The next turn must use the stored summary, without a run that makes a new one.
     let before = talk.user.kept_runs().len();
     talk.says("echo once more");
     assert_eq!(talk.user.kept_runs().len(), before + 1, "the turn is the only new run");
 }
 
-/// The summariser fails twice: the oldest messages are dropped with a note in their place, and the conversation goes on.
+/// The summariser fails twice. guard must drop the oldest messages from the prompt, put a note in their place, and
+/// continue the conversation.
 #[test]
 fn a_failing_summariser_leads_to_truncation() {
     let talk = Talk::with_summary("conversation-summary-fails", "exit 1");
@@ -54,7 +56,7 @@ fn a_failing_summariser_leads_to_truncation() {
     assert!(result["turn"]["estimated_tokens"].as_u64().unwrap() <= 16_000);
 }
 
-/// The summariser answers with more text than it was given: the answer is rejected, and counts as a failure.
+/// The summariser answers with more text than it was given. guard must reject the answer and count it as a failure.
 #[test]
 fn a_summary_that_is_longer_is_rejected() {
     let talk = Talk::with_summary("conversation-summary-longer", "head -c 200000 /dev/zero | tr '\\0' x");
@@ -63,8 +65,8 @@ fn a_summary_that_is_longer_is_rejected() {
     assert_eq!(shown["summary"]["made_by"], "truncation", "{shown:#}");
 }
 
-/// The summariser is slow: the answer of the turn is printed before the summary is there, and the next turn does not wait
-/// for it.
+/// The summariser is slow. guard must print the answer of the turn before the summary is done, and the next turn must
+/// not wait for it.
 #[test]
 fn a_slow_summariser_delays_no_turn() {
     let talk = Talk::with_summary("conversation-summary-slow", "sleep 6; echo late");
@@ -82,7 +84,7 @@ fn a_slow_summariser_delays_no_turn() {
     assert_eq!(diff(&talk)["summary"]["text"], "late");
 }
 
-/// The reader of the answer goes away when it has it: the summary is made all the same.
+/// The reader of guard's output closes the pipe after the answer. guard must still make the summary.
 #[test]
 fn a_reader_that_leaves_does_not_end_the_summary() {
     let talk = Talk::with_summary("conversation-summary-reader", "sleep 1; echo made");
@@ -94,14 +96,14 @@ fn a_reader_that_leaves_does_not_end_the_summary() {
     crate::support::wait_until("the summary is there", || diff(&talk)["summary"]["text"] == "made");
 }
 
-/// The user asks for a summary, and reads what it saved; a second time there is nothing to do.
+/// The user asks for a summary, and guard must print what it saved. A second request must find nothing to do.
 #[test]
 fn compact_on_request() {
     let talk = Talk::with_summary(
         "conversation-compact",
         "if ! [ -e ready ]; then exit 1; fi; echo They chose plum.",
     );
-    // The first attempt fails, so that there is still something to do.
+    // The first summary fails, so that the summary on request has something to do.
     fill(&talk, 6);
     assert_eq!(diff(&talk)["summary"], Value::Null);
     std::fs::write(talk.worktree().join("ready"), "").unwrap();
@@ -113,7 +115,8 @@ fn compact_on_request() {
     assert!(error.contains("nothing to summarise"), "{error}");
 }
 
-/// The run that writes a summary sees the conversation's worktree, and not the files that only the user's checkout has.
+/// The run that writes a summary must see the conversation's worktree, and must not see files that are only in the
+/// user's own checkout.
 #[test]
 fn a_summary_cannot_read_the_users_own_files() {
     let talk = Talk::with_summary(

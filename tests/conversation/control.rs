@@ -1,11 +1,12 @@
-//! `guard control` cancels the turn of a conversation, pauses and resumes the conversation, and changes its model.
+//! A user cancels a turn with `guard control`, pauses and resumes the conversation, and changes its model.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::Talk;
 
-/// A command ends the turn that is going on, and the conversation continues. While it is paused, guard refuses turns.
+/// `guard control cancel` must end the running turn, and the conversation must continue. While it is paused, guard
+/// must refuse turns.
 #[test]
 fn a_conversation_obeys_commands() {
     let talk = Talk::new("talk-control");
@@ -13,7 +14,7 @@ fn a_conversation_obeys_commands() {
     let id = talk.conversations()[0].file_name().unwrap().to_str().unwrap().to_string();
     let mut command = talk.turn_command("echo started; sleep 60", &["--session", "@"]);
     let turn = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    // The turn takes commands as soon as its message is stored.
+    // A turn accepts control commands as soon as its message is stored.
     std::thread::sleep(Duration::from_secs(2));
     let began = Instant::now();
     let (printed, told, code) = talk.guard(&["control", &id, "cancel", "--command-id", "c1"]);
@@ -21,7 +22,7 @@ fn a_conversation_obeys_commands() {
     let result = super::printed_json(&turn.wait_with_output().unwrap());
     assert_eq!(result["error_kind"], "cancelled", "{result:#}");
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
-    // The same command again cancels nothing.
+    // The conversation must continue after the cancelled turn.
     assert!(talk.says("echo second").contains("second"));
 
     assert_eq!(talk.guard(&["control", &id, "pause"]).2, 0);

@@ -1,11 +1,11 @@
-//! Agents that fail or are silent, and disks that are full.
+//! Conversations with agents that fail or are silent, and with a full disk.
 
 use std::time::{Duration, Instant};
 
 use super::{Talk, words};
 use crate::support::{is_root, skip};
 
-/// The agent fails: the turn is stored as failed with the reason, and the next turn goes on.
+/// The agent fails. guard must store the turn as failed with the reason, and the next turn must work.
 #[test]
 fn a_failed_turn_is_stored() {
     let talk = Talk::new("conversation-failed");
@@ -20,7 +20,8 @@ fn a_failed_turn_is_stored() {
     assert_eq!(talk.says("echo better"), "better");
 }
 
-/// A long conversation whose agent is silent is tried once more with a prompt of at most 8,000 tokens, which is answered.
+/// The agent does not answer in a long conversation. guard must try once more with a prompt of at most 8,000 tokens,
+/// which the agent answers.
 #[test]
 fn a_silent_agent_gets_a_shorter_prompt() {
     let talk = Talk::new("conversation-shorter");
@@ -36,7 +37,7 @@ fn a_silent_agent_gets_a_shorter_prompt() {
     assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
 }
 
-/// An agent that is silent whatever it is asked is stopped after two attempts, and the user reads how to clear the history.
+/// The agent never answers. guard must stop after two attempts, and tell the user how to clear the history.
 #[test]
 fn a_time_out_offers_to_clear_the_history() {
     let talk = Talk::new("conversation-time-out");
@@ -50,7 +51,8 @@ fn a_time_out_offers_to_clear_the_history() {
     assert!(error.contains(&format!("guard history clear {}", &id[id.len() - 8..])), "{error}");
 }
 
-/// The agent has changed files before it became silent: it is not asked again, and the user reads why.
+/// The agent changes files and then prints nothing until the idle limit. guard must not ask it again, and must tell
+/// the user why.
 #[test]
 fn an_agent_that_changed_files_is_not_asked_again() {
     let talk = Talk::new("conversation-changed-files");
@@ -63,7 +65,8 @@ fn an_agent_that_changed_files_is_not_asked_again() {
     assert_eq!(talk.says("cat work"), "work");
 }
 
-/// The disk is full: the user reads so, nothing that was stored is lost, and the conversation goes on when there is room.
+/// The disk is full. guard must say so and lose nothing that was stored, and the conversation must continue when
+/// there is space again.
 #[test]
 fn a_full_disk_loses_nothing() {
     if !is_root() {

@@ -1,5 +1,5 @@
-//! A conversation of 25 turns with the real Gemini CLI, in both modes. The last turn depends on a fact and on a constraint of
-//! the first one.
+//! A user has a conversation of 25 turns with the real Gemini CLI, in both modes. The answer to the last message
+//! depends on a fact and on a constraint of the first one.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ const FACT: &str = "BLUEFIN-42";
 const CONSTRAINT: &str = "Never change the file LICENSE.";
 const QUESTION: &str = "Which code word did I give you, and what must you never do?";
 
-/// All texts that the model was sent.
+/// Returns all texts that the request sends to the model.
 fn texts(request: &Request) -> String {
     let body = request.json();
     let contents = body["contents"].as_array().cloned().unwrap_or_default();
@@ -28,7 +28,8 @@ fn is_summary(request: &Request) -> bool {
     texts(request).contains("## Messages to Summarise")
 }
 
-/// A model that knows only what it is sent. Its summaries have the code word, but not the constraint: that must be pinned.
+/// A model that knows only what the request contains. Its summaries repeat the code word but not the constraint, so
+/// guard itself must keep the constraint.
 fn model(request: &Request) -> Turn {
     let sent = texts(request);
     if is_summary(request) {
@@ -79,7 +80,7 @@ impl Conversation<'_> {
         result
     }
 
-    /// Talks for 25 turns. Returns the results.
+    /// Sends 25 messages in a conversation with this mode. Returns the results of the turns.
     fn talk(&self, mode: &str) -> Vec<Value> {
         let first = format!("The code word is {FACT}. {CONSTRAINT} {}", prose(400, 1));
         let mut results = vec![self.turn(&first, &["--mode", mode, "-m", "gemini-2.5-pro"])];
@@ -97,8 +98,8 @@ fn ends_with_both(results: &[Value]) {
     assert!(results.iter().all(|result| result["SESSION_ID"] == *place));
 }
 
-/// 25 turns with guard's history: no prompt is larger than 16,000 estimated tokens, older messages become a summary in the
-/// background, and `guard history diff` shows what was dropped.
+/// 25 turns in the mode `own-history`. No prompt may be larger than 16,000 estimated tokens, guard must summarise
+/// older messages in the background, and `guard history diff` must show what was dropped.
 #[test]
 fn own_history_keeps_a_fact_and_a_constraint() {
     if Gemini::installed().is_none() {
@@ -129,12 +130,13 @@ fn own_history_keeps_a_fact_and_a_constraint() {
     assert!(dropped.contains(FACT), "{dropped}");
     assert!(diff["all_tokens"].as_u64().unwrap() > 16_000, "{}", diff["all_tokens"]);
     user.sees("guard history diff", &["- The code word is BLUEFIN-42", "kept word for word: ", CONSTRAINT]);
-    // Every turn is a run, and none of the summaries left a session behind.
+    // The runs that made summaries must have left no session of the CLI behind.
     let sessions = user.home().join(".local/state/guard/sessions/gemini");
     assert_eq!(std::fs::read_dir(Path::new(&sessions)).unwrap().count(), 1);
 }
 
-/// 25 turns in the agent's own session: the CLI gets the bare messages, and the model all of them.
+/// 25 turns in the agent's own session. guard must pass only the new message to the CLI, and the model must receive
+/// all messages.
 #[test]
 fn the_native_session_keeps_a_fact_and_a_constraint() {
     if Gemini::installed().is_none() {

@@ -1,4 +1,4 @@
-//! guard is killed in the middle of a turn or of a compaction, and a store that was damaged.
+//! guard is killed during a turn or a compaction, or its stored conversation is damaged.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use super::{Talk, words};
 use crate::support::{wait_for_file, wait_until};
 
-/// Starts a turn that never ends, and kills guard with `kill -9` when the agent works.
+/// Starts a turn that does not end by itself, and kills guard with SIGKILL once the agent works.
 fn kill_during_turn(talk: &Talk, options: &[&str], started: &std::path::Path) {
     let mut command: Command = talk.turn_command("echo partial > kept; touch started; sleep 60", options);
     let mut child = command.stdout(Stdio::null()).process_group(0).spawn().unwrap();
@@ -19,8 +19,8 @@ fn kill_during_turn(talk: &Talk, options: &[&str], started: &std::path::Path) {
     child.wait().unwrap();
 }
 
-/// guard is killed with `kill -9` in the middle of a turn: the message is stored, the turn counts as interrupted, and the
-/// next turn goes on in the same worktree, with the files of the killed one.
+/// guard is killed with SIGKILL during a turn. The message must be stored, the turn must count as interrupted, and
+/// the next turn must work in the same worktree, with the files of the interrupted turn.
 #[test]
 fn a_killed_turn_is_interrupted_and_the_next_goes_on() {
     let talk = Talk::new("conversation-killed");
@@ -36,7 +36,8 @@ fn a_killed_turn_is_interrupted_and_the_next_goes_on() {
     assert!(prompt.contains("sleep 60") && prompt.contains("not answered"), "{prompt}");
 }
 
-/// guard is killed with `kill -9` in the first turn of a conversation: the next turn finds the worktree of the killed one.
+/// guard is killed with SIGKILL in the first turn of a conversation. The next turn must use the worktree of that
+/// turn.
 #[test]
 fn a_killed_first_turn_keeps_its_worktree() {
     let talk = Talk::new("conversation-killed-first");
@@ -55,7 +56,8 @@ fn a_killed_first_turn_keeps_its_worktree() {
     assert_eq!(talk.says("cat kept"), "partial");
 }
 
-/// A process was killed while it appended to the store: the torn line is cut, and everything before it is there.
+/// A process was killed while it appended to the store. guard must cut off the incomplete line and keep everything
+/// before it.
 #[test]
 fn a_torn_line_is_cut_and_other_damage_is_left_out() {
     let talk = Talk::new("conversation-torn");
@@ -76,11 +78,11 @@ fn a_torn_line_is_cut_and_other_damage_is_left_out() {
     assert_eq!((shown["turns"].as_array().map(Vec::len), &shown["damaged_lines"]), (Some(3), &1.into()));
 }
 
-/// guard is killed with `kill -9` while the summary is written: the answer was printed before, the next turn works, and it
-/// makes the summary after all.
+/// guard is killed with SIGKILL while an agent writes a summary. guard must have printed the answer before; the next
+/// turn must work, and must make the summary.
 #[test]
 fn a_killed_compaction_is_made_up_for() {
-    // The first summary hangs.
+    // The first summariser hangs.
     let talk = Talk::with_summary(
         "conversation-killed-compaction",
         "if ! [ -e fast ]; then sleep 60; fi; echo the summary",
@@ -100,7 +102,7 @@ fn a_killed_compaction_is_made_up_for() {
     assert!(child.try_wait().unwrap().is_none(), "guard still waits for the summary");
     kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
     child.wait().unwrap();
-    // The run of the summary sees the worktree, where the summary is fast from now on.
+    // The summariser's script finds this file in the worktree, and is fast from now on.
     std::fs::write(talk.worktree().join("fast"), "").unwrap();
     assert_eq!(talk.says("echo next"), "next");
     let diff = talk.history(&["diff"]);

@@ -1,4 +1,4 @@
-//! Messages of all kinds and sizes, and how they are stored.
+//! A user sends messages of all kinds and sizes. guard must store them unchanged.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -6,13 +6,14 @@ use std::process::Stdio;
 
 use super::{Talk, printed_json};
 
-/// The agent of the second turn is told what was said in the first, and finds the files of the first turn.
+/// The user sends two messages. The agent of the second turn must get the first message and its answer, and must find
+/// the files of the first turn.
 #[test]
 fn the_second_turn_knows_the_first_and_has_its_files() {
     let talk = Talk::new("conversation-two-turns");
     let one = talk.turn("echo four; echo kept > file", &[]);
     assert_eq!((&one["success"], one["result"].as_str()), (&true.into(), Some("four")), "{one:#}");
-    // An empty history is no history: the prompt is the message.
+    // Without earlier turns, the prompt must be the message alone.
     assert_eq!(talk.prompt(), "echo four; echo kept > file");
     let two = talk.turn("cat file", &["--session", one["SESSION_ID"].as_str().unwrap()]);
     assert_eq!(two["result"], "kept", "{two:#}");
@@ -22,14 +23,15 @@ fn the_second_turn_knows_the_first_and_has_its_files() {
     let prompt = talk.prompt();
     let expected = "## Recent Messages\nUser: echo four; echo kept > file\n\nAssistant: four\n\n## Current Message\ncat file";
     assert!(prompt.ends_with(expected), "{prompt}");
-    // Each turn is an ordinary run with a transcript.
+    // Each turn must be an ordinary run with a transcript.
     for turn in [&one, &two] {
         let (log, error, code) = talk.guard(&["log", turn["run_id"].as_str().unwrap()]);
         assert_eq!(code, 0, "{log}{error}");
     }
 }
 
-/// Emoji, Chinese, line breaks, quotes and terminal escapes come back from the store as they were sent.
+/// The user sends emoji, Chinese, line breaks, quotes and terminal escapes. guard must store and return them
+/// unchanged.
 #[test]
 fn every_text_is_stored_as_it_is() {
     let talk = Talk::new("conversation-texts");
@@ -42,12 +44,12 @@ fn every_text_is_stored_as_it_is() {
         assert_eq!(shown["turns"][0]["user"], text);
         assert_eq!(shown["turns"][0]["assistant"], result["result"]);
     }
-    // A terminal gets no escape sequence of a message.
+    // guard must not print an escape sequence of a message to a terminal.
     let (shown, _, _) = talk.guard(&["history", "search", "red"]);
     assert!(shown.contains("red") && !shown.contains('\x1b'), "{shown:?}");
 }
 
-/// A message that cannot be sent is refused with a reason, and leaves no conversation behind.
+/// The user sends an empty or a too long message. guard must refuse it with a reason, and store no conversation.
 #[test]
 fn empty_and_too_long_messages_are_refused() {
     let talk = Talk::new("conversation-refused");
@@ -59,7 +61,7 @@ fn empty_and_too_long_messages_are_refused() {
     let mut command = talk.turn_command("-", &[]);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The writer may find the pipe closed: guard reads no more than it accepts.
+    // guard stops reading at the limit, so the pipe may be closed while the test still writes.
     let _ = child.stdin.take().unwrap().write_all(&vec![b'x'; (1 << 20) + 1]);
     let output = child.wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -68,7 +70,8 @@ fn empty_and_too_long_messages_are_refused() {
     assert!(talk.conversations().is_empty());
 }
 
-/// A message of exactly one MiB is accepted, stored whole, and cut in the prompt with a note.
+/// The user sends a message of exactly one MiB. guard must accept it and store it whole, and shorten it in the prompt
+/// with a note.
 #[test]
 fn a_message_of_one_mebibyte_is_stored_whole() {
     let talk = Talk::new("conversation-mebibyte");
@@ -91,7 +94,7 @@ fn a_message_of_one_mebibyte_is_stored_whole() {
     assert_eq!(talk.says("echo still here"), "still here");
 }
 
-/// Only the user can read what is stored.
+/// Other users must not be able to read the stored conversations.
 #[test]
 fn files_are_private() {
     let talk = Talk::new("conversation-private");

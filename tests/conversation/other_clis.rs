@@ -8,7 +8,8 @@ use crate::agent_exec::{claude::CLAUDE, codex::CODEX};
 use crate::support::UserShell;
 use crate::support::scripted_api::Turn;
 
-/// The CLI is told what was said before by guard, and works in one worktree.
+/// Three turns in the mode `own-history`: guard must send the earlier messages to the CLI in the prompt, and all
+/// turns must use one worktree.
 fn own_history_carries_a_fact(cli: &Cli) {
     let Some(program) = cli.program() else { return };
     let user = UserShell::new(&format!("conversation-{}", cli.agent));

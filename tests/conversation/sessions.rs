@@ -1,4 +1,5 @@
-//! Native sessions of the agent's CLI: resumed while they are there, and replaced by guard's history when they are lost.
+//! Tests native sessions of the agent's CLI: guard resumes them while they exist, and uses its own history instead
+//! when they are lost.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -9,8 +10,8 @@ use serde_json::{Value, json};
 use super::printed_json;
 use crate::support::{UserShell, make_program};
 
-/// A script that speaks like the Gemini CLI. It keeps its prompts in its session, and in a file of the worktree; asked to
-/// `forget`, it begins another session instead of the one it should resume.
+/// A script that acts like the Gemini CLI. It stores its prompts in its session and in a file of the worktree. If the
+/// worktree has a file `forget`, it begins a new session instead of resuming the old one.
 const SCRIPT: &str = r#"#!/bin/bash
 for word in "$@"; do
   case "$before" in
@@ -76,7 +77,8 @@ impl Native {
     }
 }
 
-/// The agent's own session is resumed: the CLI gets the bare message, and knows the earlier ones.
+/// The user sends a second message. guard must resume the agent's own session and pass only the new message, and the
+/// CLI must know the earlier one.
 #[test]
 fn a_native_session_is_resumed_with_the_bare_message() {
     let native = Native::new("conversation-native");
@@ -89,8 +91,8 @@ fn a_native_session_is_resumed_with_the_bare_message() {
     assert!(two.get("notes").is_none(), "{two:#}");
 }
 
-/// The files of the agent's session are gone: guard begins a new session with its history within the same turn, and says so.
-/// The turn after it resumes the new session.
+/// The files of the agent's session are gone. Within the same turn, guard must begin a new session with its own
+/// history, and say so. The next turn must resume the new session.
 #[test]
 fn a_lost_session_is_replaced_within_the_turn() {
     let native = Native::new("conversation-lost");
@@ -110,8 +112,8 @@ fn a_lost_session_is_replaced_within_the_turn() {
     assert!(three.get("notes").is_none(), "{three:#}");
 }
 
-/// The CLI silently begins another session than the one it should resume: guard notices, and never takes the answer of an
-/// agent that knows nothing of the conversation.
+/// The CLI silently begins another session than the one it should resume. guard must notice this, and must not accept
+/// the answer of an agent that does not know the conversation.
 #[test]
 fn another_session_than_the_one_asked_for_is_noticed() {
     let native = Native::new("conversation-other-session");
@@ -122,7 +124,7 @@ fn another_session_than_the_one_asked_for_is_noticed() {
         .types(&format!("touch {worktree}/forget && cd {worktree} && git add -A && git commit -qm forget"));
     let two = native.turn("second", &["--session", "@"]);
     assert_eq!((&two["success"], &two["error_kind"]), (&false.into(), &"session_lost".into()), "{two:#}");
-    // The script has written its prompt into the worktree, so it is not asked again in this turn.
+    // The script has written its prompt into the worktree, so guard must not ask it again in this turn.
     assert!(two["notes"].to_string().contains("had already changed files"), "{two:#}");
     native.user.types(&format!("rm {worktree}/forget"));
     let three = native.continued("third");
@@ -131,7 +133,8 @@ fn another_session_than_the_one_asked_for_is_noticed() {
     assert!(three["notes"].to_string().contains("began a new session with its history"), "{three:#}");
 }
 
-/// The user removes the worktree of a conversation: the next turn says so, and begins a new worktree with the history.
+/// The user removes the worktree of a conversation. The next turn must say so, and begin a new worktree with the
+/// history.
 #[test]
 fn a_lost_worktree_is_replaced_with_a_note() {
     let native = Native::new("conversation-lost-worktree");
@@ -146,7 +149,8 @@ fn a_lost_worktree_is_replaced_with_a_note() {
     assert_eq!(three["worktree"]["path"], two["worktree"]["path"], "{three:#}");
 }
 
-/// In the mode own-history, the CLI never resumes: every prompt has the history, in one worktree.
+/// In the mode `own-history`, the CLI must never resume a session: every prompt contains the history, and all turns
+/// use one worktree.
 #[test]
 fn own_history_begins_a_session_in_every_turn() {
     let native = Native::new("conversation-own-history");
@@ -156,7 +160,7 @@ fn own_history_begins_a_session_in_every_turn() {
     assert!(native.prompt(&two).contains("User: first\n\nAssistant: known: 1"), "{}", native.prompt(&two));
 }
 
-/// The user clears the history: the native session is not resumed, because it remembers.
+/// The user clears the history. guard must not resume the native session, because it still contains the old messages.
 #[test]
 fn a_cleared_conversation_does_not_resume() {
     let native = Native::new("conversation-cleared");
@@ -167,8 +171,8 @@ fn a_cleared_conversation_does_not_resume() {
     assert_eq!(native.prompt(&two), "second");
 }
 
-/// An MCP client gives the id of a conversation as SESSION_ID: its call is the next turn of the conversation, and is refused
-/// for another directory.
+/// An MCP client passes the id of a conversation as SESSION_ID. Its call must be the next turn of that conversation,
+/// and guard must refuse it for another directory.
 #[test]
 fn an_mcp_client_continues_a_conversation() {
     let native = Native::new("conversation-mcp");

@@ -1,9 +1,9 @@
-//! The last turn is taken back, with its files.
+//! A user undoes the last turn of a conversation. The turn's changes to files must be undone as well.
 
 use super::Talk;
 
-/// The user undoes a turn in which the agent committed, changed and deleted files: branch and files are as before the turn, the
-/// agent is not told of it, and what was undone can be restored.
+/// The user undoes a turn in which the agent committed, changed and deleted files. Branch and files must be as before
+/// the turn, later prompts must not contain the turn, and the user must be able to restore the undone work.
 #[test]
 fn files_and_history_are_as_before_the_turn() {
     let talk = Talk::new("conversation-undo");
@@ -28,7 +28,7 @@ fn files_and_history_are_as_before_the_turn() {
     assert_eq!(files, "new\ntwo\n");
     assert_eq!(talk.says("cat committed"), "one");
     assert!(!talk.prompt().contains("echo two"), "{}", talk.prompt());
-    // The numbers of turns are never used twice.
+    // The number of an undone turn must not be used again.
     let numbers: Vec<u64> = talk.history(&["show"])["turns"]
         .as_array()
         .unwrap()
@@ -38,7 +38,7 @@ fn files_and_history_are_as_before_the_turn() {
     assert_eq!(numbers, [1, 3]);
 }
 
-/// The user undoes the first turn: the branch is where it began.
+/// The user undoes the first turn. The branch must be at the commit where it began.
 #[test]
 fn the_first_turn_is_undone() {
     let talk = Talk::new("conversation-undo-first");

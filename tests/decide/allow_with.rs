@@ -54,7 +54,8 @@ fn the_smallest_option_is_named() {
     assert_eq!(verdict.allow_with, None);
 }
 
-/// One rule is enough to allow a verb, and other rules still apply to it.
+/// guard adds one rule that allows a denied git verb. The policy must then allow the verb, and its other rules must
+/// still apply to the verb.
 #[test]
 fn one_rule_lifts_one_denial() {
     let policy = allowing(&strict(), "git rebase");
@@ -113,7 +114,7 @@ fn what_is_allowed_is_only_what_was_asked() {
     let mut options: Vec<&String> = denied.iter().map(|(_, option, _)| option).collect();
     options.sort();
     options.dedup();
-    // Loading a policy takes long in a debug build: a hundred of them, spread over all.
+    // Loading a policy takes long in a debug build, so the test takes about a hundred options, evenly spread.
     let step = options.len() / 100 + 1;
     for option in options.into_iter().step_by(step) {
         let words = shell_words::split(option).unwrap();

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::support::{argv, shell, source, strict};
 
-/// Generates words that mean something to the analysis, and a few that do not.
+/// Generates words that mean something to the analysis of commands, and a few that do not.
 fn word() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => prop::sample::select(vec![
@@ -89,7 +89,7 @@ fn text() -> impl Strategy<Value = String> {
     .prop_map(|parts| parts.join(" "))
 }
 
-/// Returns true if both verdicts have the same action and, unless they allow, the same rule.
+/// Returns true if both verdicts have the same action and, unless the action is `allow`, the same rule.
 fn same(a: &guard::decide::Verdict, b: &guard::decide::Verdict) -> bool {
     a.action() == b.action() && (a.action() == Action::Allow || a.cause.rule == b.cause.rule)
 }
@@ -134,8 +134,8 @@ proptest! {
         let strict = strict();
         let plain = shell(strict, &text);
         let wrapped = argv(strict, &["bash", "-c", &text]);
-        // A shell with nothing to run is not an empty command.
-        // A text that begins with a dash is taken for options.
+        // guard denies an empty text, but `bash -c ''` is a valid command. bash reads a text that begins with a dash or
+        // a plus as an option.
         if plain.cause.rule != "input.empty" && !text.starts_with(['-', '+']) {
             prop_assert!(same(&wrapped, &plain) || is_limit(&wrapped), "{text:?}: {wrapped:?} against {plain:?}");
         }
@@ -144,7 +144,8 @@ proptest! {
     #[test]
     fn quoting_words_for_a_shell_changes_nothing(words in words()) {
         let strict = strict();
-        // Builtins of a shell mean more in a shell than as a program; assignments and reserved words are quoted away.
+        // Skip builtins, which do more in a shell than a program of the same name. Assignments and reserved words need
+        // no exception, because a quoted word is neither.
         let builtin = ["cd", "eval", "alias", "export", "trap", "source", ".", "builtin", "command", "exec"];
         prop_assume!(!builtin.contains(&words[0].as_str()));
         let quote = |word: &String| format!("'{}'", word.replace('\'', "'\\''"));
@@ -257,7 +258,8 @@ fn sections() -> impl Strategy<Value = String> {
         })
 }
 
-/// Returns true if each narrow name equals a wide one, is below one, or matches one that ends in a star.
+/// Returns true if each name of `narrow` equals a name of `wide`, is below such a name, or matches such a name that
+/// ends in a star.
 fn is_within(narrow: &[impl AsRef<str>], wide: &[impl AsRef<str>]) -> bool {
     narrow.iter().map(AsRef::as_ref).all(|narrow| {
         wide.iter().map(AsRef::as_ref).any(|wide| {

@@ -1,10 +1,11 @@
-//! Every `sh` and `console` block of the README and the book is run as written, or says in its info string why not:
+//! The test runs every `sh` and `console` block of the README and the book as written, unless its info string says
+//! why not:
 //!
 //! - `sh`: a script that must exit with 0, or with the code of `exit=N`.
 //! - `console`: lines that begin with `$ ` are commands; the lines below them are their output. `…` stands for any text, and
 //!   on a line of its own for any lines.
-//! - `not-run="reason"`: not run. `tested-by="module::test"`: another test runs it.
-//! - `file="NAME"` on any other block: the text is written to that file for the commands below.
+//! - `not-run="reason"`: the test does not run the block. `tested-by="module::test"`: another test runs it.
+//! - `file="NAME"` on any other block: the test writes the text to that file for the commands below.
 //!
 //! The commands of a page share a scratch repository and a home directory.
 

@@ -72,7 +72,7 @@ fn help_of(command: &[String], page: &mut String) {
     let (level, name) = ("#".repeat((command.len() + 2).min(4)), command.join(" "));
     let heading = if name.is_empty() { "guard".to_string() } else { format!("guard {name}") };
     write!(page, "\n{level} {heading}\n\n```text\n{}\n```\n", help.join("\n").trim_end()).unwrap();
-    // The commands of guard itself are below several headings; all are between the usage and the options.
+    // The help of guard itself lists its commands below several headings, all between the usage and the options.
     let commands = help.iter().skip_while(|line| !line.starts_with("Usage:")).skip(1);
     let is_command = |line: &&String| {
         line.strip_prefix("  ").is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_lowercase()))
@@ -305,7 +305,7 @@ fn config_toml() -> String {
          guard never reads it from a project, because it decides which program prints a key and which host receives it. An unknown key \
          is an error.\n\n| table | meaning |\n|---|---|\n"
     );
-    // Some tables have one table per name in them.
+    // Some tables contain one table per name.
     let heading = |name: &str, table: &Value| match table["additionalProperties"].is_object() {
         true => format!("[{name}.NAME]"),
         false => format!("[{name}]"),
@@ -343,7 +343,7 @@ fn config_toml() -> String {
     page
 }
 
-/// The sections of a policy, in the order in which users write them.
+/// The sections of a policy, in the order of the reference page.
 const SECTIONS: [&str; 10] = [
     "filesystem",
     "network",

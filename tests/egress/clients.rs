@@ -12,7 +12,7 @@ use crate::support::{TestEnvironment, in_two_environments, skip_unsupported};
 const ALLOWED: &str = "packages.test";
 const REFUSED: &str = "elsewhere.test";
 
-/// Allows git remotes, which `strict` does not, because these tests fetch from them.
+/// A policy rule that allows `git clone`, which `strict` refuses: these tests clone from a server.
 const REMOTES: &str = r#"
 [[command]]
 id = "git.remote"
@@ -62,7 +62,8 @@ fn clients() -> Vec<Client> {
                  node -p 'require(\"{NAME}\")()'"
             ),
         ),
-        // pyenv ends with an error when it cannot note down what is new: the module itself is the proof.
+        // pip under pyenv exits with an error if pyenv cannot write its list of programs. So the script checks the
+        // installed module instead of the exit code.
         client(
             "pip",
             "python3",
@@ -214,7 +215,7 @@ fn fetch_of_older_versions_of_node() {
         let problem = || format!("{}\n{:#}\n{}", environment.name(), outcome.result, outcome.error);
         assert_eq!(&lines[..2], ["200 GET 0", "200 POST 100000"], "{}", problem());
         assert!(lines[2].starts_with("403 guard: Permission denied"), "{}", problem());
-        // What no_proxy names is connected to by node itself, and that is refused as ever.
+        // node connects directly to hosts in `no_proxy`, and the supervisor must refuse that as usual.
         assert!(printed.contains("EACCES"), "{}", problem());
         assert!(
             printed.contains("failed guard: Permission denied: connect to elsewhere.test:443"),

@@ -15,7 +15,8 @@ use super::run_options::{Options, events, probe, row};
 use crate::support::http_server::{Request, Response, Server};
 use crate::support::{TestEnvironment, guard_program, in_every_environment, in_two_environments};
 
-/// Allows the programs of the probe, so that only the network layer can refuse them.
+/// Policy rules that allow the programs that the probe starts (git and ssh), so that only the network layer can
+/// refuse the connections.
 const PROGRAMS: &str = r#"
 [[command]]
 id = "git.remote"
@@ -32,7 +33,7 @@ action = "allow"
 reason = "These tests try it."
 "#;
 
-/// Ways that leave no trace outside. For these the test relies on what the probe reports.
+/// Attempts of the probe that a receiver outside cannot observe. For these the test relies on what the probe reports.
 const ONLY_FROM_INSIDE: [&str; 11] = [
     "tcp-sendto",
     "raw",
@@ -47,7 +48,7 @@ const ONLY_FROM_INSIDE: [&str; 11] = [
     "lookup",
 ];
 
-/// Ways that depend on the kernel or on installed programs.
+/// Attempts of the probe that work only with certain kernels or installed programs.
 const NOT_EVERYWHERE: [&str; 8] =
     ["mptcp", "tcp6", "tcp6-any", "udp6", "tcp-fastopen", "tcp-fastopen-sendmsg", "wget", "ssh"];
 
@@ -108,7 +109,7 @@ fn nothing_arrives_by_forty_ways() {
         assert_eq!(tried.keys().collect::<Vec<_>>(), told.keys().collect::<Vec<_>>(), "{}", problem());
         let done: Vec<&String> =
             tried.iter().filter(|(_, said)| *said == "done").map(|(way, _)| way).collect();
-        // A shell does not know what became of what it left behind.
+        // The probe reports `detached` as done, because the shell does not see that its background process failed.
         assert_eq!(done, ["detached"], "{}", problem());
         let refused = events(&outcome, "deny.connect");
         for to in ["127.0.0.1", "127.0.0.2", "0.0.0.0", "[::ffff:127.0.0.1]"] {
@@ -156,7 +157,8 @@ fn said(path: &Path) -> String {
     panic!("{} never came", path.display());
 }
 
-/// Returns the smuggled requests that reached the server behind the proxy. The probe puts a mark into their paths.
+/// Returns the requests that the probe smuggled through the proxy inside other requests, as far as they reached the
+/// server. The probe writes `way-smuggle` into their paths.
 fn smuggled(server: &Server) -> Vec<String> {
     let targets = server.requests().into_iter().map(|request| request.target);
     targets.filter(|target| target.contains("way-smuggle")).collect()
@@ -175,7 +177,7 @@ fn no_words_to_the_proxy_lead_elsewhere() {
         };
         let serve = || Server::plain(|_| Response::text("fine"));
 
-        // Through a proxy that believes everything, every one of them arrives.
+        // Through a proxy without checks, every attempt must reach its receiver.
         let (receivers, raw, plain) = (Receivers::new(), Receivers::new(), serve());
         let port = environment.directory.join("open-port");
         let open = environment.command("python3").arg(script).arg("open").arg(&port).spawn().unwrap();
@@ -215,12 +217,12 @@ fn no_words_to_the_proxy_lead_elsewhere() {
         assert_eq!(raw.arrived(), Vec::<String>::new(), "{}", problem());
         assert_eq!(smuggled(&plain), Vec::<String>::new(), "{}", problem());
         assert_eq!(tried.keys().collect::<Vec<_>>(), told.keys().collect::<Vec<_>>(), "{}", problem());
-        // Meanwhile what is allowed works.
+        // At the same time allowed requests must work.
         assert!(tried["fine-http"].contains(" 200 "), "{}", problem());
         assert!(tried["fine-tls"].contains("200") && tried["fine-tls"].contains("Fine"), "{}", problem());
         assert!(tried["fine-socks"].contains("Fine"), "{}", problem());
         assert_eq!(raw.text().matches("good.test").count(), 2, "{}", raw.text());
-        // What reached the plain server was asked of it, by its own name, with one length.
+        // Every request that reached the plain server must name that server as its host, and have exactly one length.
         for request in plain.requests() {
             let place = format!("plain.test:{}", plain.port());
             assert_eq!(request.header("host"), Some(place.as_str()), "{request:?}");
@@ -264,7 +266,7 @@ fn no_words_to_a_gateway_use_the_key_for_something_else() {
         let calls =
             |server: &Server| server.requests().iter().filter(|request| !is_known_call(request)).count();
 
-        // Asked directly, the API gets all of it.
+        // Without guard, the API receives all of these requests.
         let api = serve();
         let mut command = environment.command("python3");
         command.env("GOOGLE_GEMINI_BASE_URL", api.url("")).arg(&script).arg(&plan);
@@ -319,7 +321,7 @@ fn no_words_to_a_gateway_use_the_key_for_something_else() {
         for (way, line) in said["told"].as_object().unwrap() {
             let line = line.as_str().unwrap_or_default();
             let is_fine = line.starts_with("HTTP/1.1 200");
-            // Two hosts are no request at all; hyper may say so itself.
+            // The attempt `host` sends two Host headers. hyper may reject such a request before guard judges it.
             assert!(is_fine == handed_on.contains(&way.as_str()) || way == "host", "{way}: {line}");
         }
         assert!(!events(&outcome, "deny.network").is_empty(), "{}", problem());
@@ -327,7 +329,8 @@ fn no_words_to_a_gateway_use_the_key_for_something_else() {
     });
 }
 
-/// A client that prints its proxy ports, fetches until it is told to stop, and reports how many requests succeeded.
+/// A Python client in the run. It writes the ports of its proxy to a file, fetches through the proxy until the file
+/// `stop` exists, and prints how many requests succeeded.
 const BUSY: &str = r#"
 import json, os, socket, sys, time
 port = lambda name: int(os.environ[name].rsplit(":", 1)[1])
@@ -399,13 +402,13 @@ fn nobody_else_comes_in_while_the_run_does() {
         assert!(plain.requests().iter().all(|request| request.target == "/"), "{:?}", plain.requests());
         assert_eq!(plain.requests().len() as u64, said[0].as_u64().unwrap(), "{}", problem());
         assert_eq!(api.requests().len(), 0);
-        // So many strangers would fill a transcript; the first are enough.
+        // Many processes outside the run connected to the proxy. The transcript must record only the first ten.
         assert_eq!(events(&outcome, "network.outsider").len(), 10, "{}", problem());
     });
 }
 
-/// A client that uses the proxy, connects again with the same socket, reports its source port, and closes the socket at
-/// once.
+/// A Python client in the run. It uses the proxy, calls `connect` twice more on the same socket, closes the socket,
+/// and writes its source port to a file.
 const KNOCKS_TWICE: &str = r#"
 import os, socket, struct, time
 peer = socket.create_connection(("127.0.0.1", int(os.environ["https_proxy"].rsplit(":", 1)[1])), 5)
@@ -423,7 +426,8 @@ while not os.path.exists("stop"):
     time.sleep(0.02)
 "#;
 
-/// A client outside the run that connects from the source port the run has used, and prints what it receives.
+/// A Python client outside the run. It connects to the proxy from the source port that the run has used, and prints
+/// what it receives.
 const FOLLOWS: &str = "
 import socket, sys, time
 peer = socket.socket()
@@ -451,14 +455,15 @@ except ConnectionError:
 #[test]
 fn the_proxy_refuses_a_port_that_the_run_has_left() {
     in_two_environments(|environment| {
-        // Ports are the machine's: now and then somebody else knocks at this one, or has the other.
+        // Ports belong to the whole machine, so an unrelated process may connect to the proxy or take the source
+        // port. The test therefore tries up to five times.
         let undisturbed = (0..5).any(|_| follows_through_a_port(environment));
         assert!(undisturbed, "{}: always somebody else", environment.name());
     });
 }
 
-/// Connects from a source port that the run has left. Returns false if an unrelated process used one of the ports, so
-/// that the attempt proves nothing.
+/// Connects to the proxy, from outside the run, with a source port that the run used and closed. Returns false if an
+/// unrelated process used one of the ports, so that the attempt proves nothing.
 fn follows_through_a_port(environment: &TestEnvironment) -> bool {
     for made in ["knocked", "stop"] {
         let _ = std::fs::remove_file(environment.directory.join(made));

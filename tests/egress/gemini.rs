@@ -68,7 +68,7 @@ impl Gemini {
     pub(crate) fn environment() -> [(&'static str, &'static str); 4] {
         [
             ("TERM", "xterm-256color"),
-            // It is in a sandbox already, and must not start another, nor itself again.
+            // The CLI must not start a sandbox of its own, because it is in one, and must not restart itself.
             ("SANDBOX", "guard"),
             ("GEMINI_SANDBOX", "false"),
             ("GEMINI_CLI_NO_RELAUNCH", "true"),
@@ -91,7 +91,7 @@ impl Gemini {
         words.map(str::to_string).to_vec()
     }
 
-    /// Runs the CLI without guard.
+    /// Runs the CLI with one prompt without guard. The API is at `url`.
     fn bare(&self, directories: &GeminiDirectories, url: &str, prompt: &str) -> Session {
         let mut command = Command::new(self.program());
         command

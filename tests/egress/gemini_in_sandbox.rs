@@ -126,7 +126,7 @@ fn it_works_and_the_key_is_nowhere_inside() {
             problem()
         );
 
-        // The API got the key with every question, and what the tools saw is in the last.
+        // Every request to the API must have the key, and the last one contains the output of the tools.
         let questions = api.questions();
         assert_eq!(questions.len(), 4, "{}", problem());
         for request in api.server.requests() {
@@ -144,7 +144,7 @@ fn it_works_and_the_key_is_nowhere_inside() {
             told(2)
         );
 
-        // Nor is it in anything that was written down.
+        // The key must not be in the output or in any file of the run's directory either.
         assert!(!contains(&outcome.output, &key()), "{}", problem());
         let folder = outcome.transcript().parent().unwrap().to_path_buf();
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -161,8 +161,8 @@ fn it_works_and_the_key_is_nowhere_inside() {
     });
 }
 
-/// Proves that the search works: it must find a key that the user passes on purpose. This test uses another key,
-/// because without namespaces the search of the test above could read this guard's arguments.
+/// Proves that the search for the key works: it must find a key that the user passes to the run on purpose. The key
+/// differs from that of the test above, whose search could otherwise read it in the arguments of this test's guard.
 #[test]
 fn the_search_finds_a_key_that_is_there() {
     let environment = one_environment();

@@ -1,4 +1,4 @@
-//! guard buffers request bodies within one memory budget for all requests, however many there are.
+//! Many clients send large request bodies at once. guard must buffer them within one memory budget for all requests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use super::run_options::{Options, probe};
 use crate::support::{TestEnvironment, in_every_environment, peak_memory};
 
 const KEY: &str = "AIzaOnlyForTheApi-27182818284590";
-/// The number of simultaneous requests, their size, and how many of them do not announce it.
+/// The number of simultaneous requests. Each has `MIB` mebibytes, and `CHUNKED` of them do not announce their size.
 const COUNT: u64 = 12;
 const MIB: u64 = 40;
 const CHUNKED: u64 = 2;
@@ -86,7 +86,7 @@ fn attacked(environment: &TestEnvironment) -> Option<String> {
     let started = Instant::now();
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let guard = child.id();
-    // Until no more comes in: the API is busy.
+    // The API reads nothing, so guard's memory grows until the budget is full. Waits until it stops growing.
     let (mut peak, mut since) = (0, Instant::now());
     while since.elapsed() < Duration::from_millis(1500) && started.elapsed() < Duration::from_secs(20) {
         let now = peak_memory(guard) >> 10;
@@ -110,7 +110,7 @@ fn attacked(environment: &TestEnvironment) -> Option<String> {
     let peak = peak.max(watched.join().unwrap());
     let said: Value =
         serde_json::from_str(&outcome.printed()).unwrap_or_else(|_| panic!("{:#}", outcome.result));
-    // Whoever says how much it is waits its turn, and is served.
+    // Requests that announce their size must wait for free budget and then succeed.
     let served = said["lines"]["HTTP/1.1 200 OK"].as_u64().unwrap_or(0);
     let holds = (60..MOST_MIB).contains(&peak) && served == COUNT - CHUNKED;
     (!holds).then(|| format!("{}: {peak} MiB held, {served} served: {said}", environment.name()))

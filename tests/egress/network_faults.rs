@@ -97,7 +97,8 @@ fn headers_that_do_not_end_or_are_too_large() {
     for line in said["lines"].as_array().unwrap() {
         assert!(line.as_str().unwrap().starts_with("HTTP/1.1 431"), "{said}");
     }
-    // Half a minute for the headers, however slowly they come; others are served meanwhile.
+    // guard must close a connection whose headers are not complete after half a minute, and serve other clients
+    // meanwhile.
     let (_, said) = tried(&environment, options(), &variables, &["slow", &place(&server)]);
     assert_eq!(said["served"], json!(["HTTP/1.1 200 Test"]), "{said}");
     assert!(said["seconds"].as_f64().unwrap() < 45.0, "{said}");
@@ -209,7 +210,7 @@ fn five_hundred_connections_at_once() {
             .unwrap_or_else(|_| panic!("{:#}\n{}", outcome.result, outcome.error));
         assert_eq!(said["answered"], 500, "{}: {said}", environment.name());
         assert_eq!(said["lines"], json!({ "HTTP/1.1 200 OK": 500 }), "{}", environment.name());
-        // What was open when the run ended counts as well.
+        // The result must also count the connections that were open when the run ended.
         let row = row(&outcome, "good.test");
         assert_eq!(row["connections"], 500, "{row}");
         assert_eq!(row["bytes_up"], row["bytes_down"], "{row}");
@@ -321,14 +322,14 @@ fn answers_that_break_off_or_are_given_up() {
         let variables = [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", url.as_str())];
         let (outcome, said) = tried(environment, strict(), &variables, &["turn"]);
         let problem = || format!("{}: {said}\n{:#}", environment.name(), outcome.result);
-        // What came is handed on, and that there should have been more can be seen.
+        // guard must forward the incomplete response, and the client must be able to see that it is incomplete.
         assert!(said["text"].as_str().unwrap().contains("Half"), "{}", problem());
         assert!(!said["text"].as_str().unwrap().ends_with("0\r\n\r\n"), "{}", problem());
         let asked = events(&outcome, "gateway.request");
         assert_eq!((asked.len(), &asked[0]["data"]["whole"]), (1, &json!(false)), "{asked:?}");
         assert_eq!(outcome.result["usage"]["model"]["input_tokens"], USED[0], "{}", problem());
 
-        // Whoever does not wait for the first word has asked all the same.
+        // A client disconnects before the response begins. The transcript must record its request all the same.
         let server = Server::plain(|_| {
             std::thread::sleep(Duration::from_secs(2));
             Response::json(200, &json!({}))
@@ -431,7 +432,8 @@ fn the_companys_proxy_is_used_and_its_password_stays_outside() {
 /// The text of config.toml, the variables of the caller, guard's exit code, and a part of the error message.
 type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], i32, &'a str);
 
-/// guard must refuse to start a run with invalid network settings, and must name the setting.
+/// guard must refuse to start a run if `config.toml`, the source of a key, or a variable with a URL of the API or the
+/// proxy is invalid. The error must say what is wrong, and must not contain the key.
 #[test]
 fn settings_that_cannot_be_followed() {
     in_two_environments(|environment| {
@@ -512,7 +514,7 @@ print('AIza-not-a-real-key')";
         let number =
             |name: &str| -> i32 { std::fs::read_to_string(folder.join(name)).unwrap().parse().unwrap() };
         assert_eq!(number("waiting"), 0, "{}", environment.name());
-        // Only root could see which ports are guard's.
+        // Only root can see which process owns a port, so for other users this number is always 0.
         assert_eq!(number("ports"), 0, "{}", environment.name());
         let lives_on = nix::unistd::Pid::from_raw(number("lives-on"));
         let is_there = nix::sys::signal::kill(lives_on, nix::sys::signal::Signal::SIGKILL).is_ok();

@@ -79,14 +79,14 @@ fn every_client_is_refused_at_once_and_every_refusal_is_told() {
                 .starts_with("403 guard: Permission denied: GET to urllib.test:80 (rule network.default)")
         );
         assert!(answer("curl").contains("403") && !answer("curl").starts_with('0'), "{}", problem());
-        // EAI_NONAME, which nobody takes for something that passes.
+        // The error is EAI_NONAME, which no client takes for a temporary failure.
         assert_eq!(answer("lookup"), "EAI -2", "{}", problem());
         assert_eq!(answer("address"), format!("errno {}", libc::EACCES), "{}", problem());
         assert_eq!(answer("198.18"), format!("errno {}", libc::EACCES), "{}", problem());
         assert!(answer("curl without proxy").starts_with("6 "), "{}", problem());
         assert!(answer("node").contains("ENOTFOUND"), "{}", problem());
         for (name, told) in told.as_object().unwrap() {
-            // The start of a program included. Whatever waited for an answer would wait for seconds.
+            // The time includes the start of the program. A client that waits for an answer would take many seconds.
             assert!(told[1].as_f64() < Some(4000.0), "{name}: {}", problem());
         }
 
@@ -140,7 +140,7 @@ fn a_run_that_connects_to_nothing_has_no_thread_for_it() {
     let environment = one_environment();
     let threads = "cat /proc/$PPID/task/*/comm";
     let count = |script: &str| {
-        // Not in the sandbox, which sees no process of guard's.
+        // The test reads guard's threads from outside, because the sandbox does not show guard's processes.
         let mut guard =
             environment.guard_run(&["--quiet"], &["bash", "-c", &format!("{script}; touch ready; sleep 20")]);
         guard.env_remove("GEMINI_API_KEY");

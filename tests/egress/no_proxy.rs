@@ -130,7 +130,7 @@ fn names_are_reached_without_a_proxy_where_the_policy_allows_them() {
         assert!(told("refused").starts_with("gaierror -2"), "{}", problem());
         assert_eq!(told("mine"), "127.0.0.1", "{}", problem());
 
-        // The host that was judged is the host that is asked, whatever the request names.
+        // The proxy must send each request to the host that it judged, whatever host the request itself names.
         let expected = [format!("plain.test:{}", plain.port()), format!("some.test:{}", plain.port())];
         assert_eq!(plain.requests().len(), 5, "{:?}", plain.requests());
         for request in plain.requests() {

@@ -1,4 +1,4 @@
-//! Receivers outside the run for every way out. They record what arrives.
+//! Receivers outside the run, one for each kind of connection that a probe tries. They record what arrives.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -17,7 +17,8 @@ use nix::sys::socket::{
 };
 use serde_json::{Value, json};
 
-/// Listeners of every kind. Dropping the value stops them.
+/// Listeners outside the run, one for each kind of connection. They record what arrives; dropping the value stops
+/// them.
 pub(crate) struct Receivers {
     kept: Arc<Mutex<Vec<u8>>>,
     is_over: Arc<AtomicBool>,
@@ -32,7 +33,7 @@ impl Drop for Receivers {
     }
 }
 
-/// A response that lets every client finish.
+/// An HTTP response that lets every client finish.
 const ANSWER: &[u8] = b"HTTP/1.1 200 Fine\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
 type Kept = Arc<Mutex<Vec<u8>>>;
@@ -43,7 +44,8 @@ fn keep(kept: &Kept, bytes: &[u8]) {
     kept.push(b'\n');
 }
 
-/// Reads up to the end of the mark, or until the client pauses; records it, answers, and closes the connection.
+/// Reads from a connection up to the text `-end`, which ends the probe's data, or until the client pauses. Records
+/// the bytes, sends a response, and closes the connection.
 fn converse(mut stream: impl Read + Write, patience: impl Fn(Duration), kept: &Kept) {
     let (mut all, mut bytes) = (Vec::new(), vec![0; 64 << 10]);
     patience(Duration::from_secs(20));
@@ -110,10 +112,10 @@ fn everybodys(path: &Path) -> &Path {
     path
 }
 
-/// Returns an address of this machine that is not loopback, if it has one.
+/// Returns an address of this machine that is not loopback. If there is none, returns another loopback address.
 fn machine() -> IpAddr {
     let asked = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
-        // Nothing is sent: the kernel only says by which way it would be.
+        // `connect` on a UDP socket sends nothing. It only makes the kernel choose the local address.
         socket.connect("192.0.2.1:9")?;
         socket.local_addr()
     });
@@ -182,7 +184,7 @@ impl Receivers {
         udp(socket, &self.kept);
     }
 
-    /// Returns the names of the ways by which data arrived: the text between `way-` and `-end`.
+    /// Returns the names of the attempts whose data arrived: the text between `way-` and `-end`.
     pub(crate) fn arrived(&self) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.kept.lock().unwrap()).into_owned();
         let marks = text.split("way-").skip(1).filter_map(|rest| rest.split_once("-end"));
@@ -197,7 +199,7 @@ impl Receivers {
         String::from_utf8_lossy(&self.kept.lock().unwrap()).into_owned()
     }
 
-    /// Waits at most three seconds until data has arrived by all of these ways.
+    /// Waits at most three seconds until the data of all of these attempts has arrived.
     pub(crate) fn wait_for(&self, names: &[&str]) {
         let deadline = Instant::now() + Duration::from_secs(3);
         while Instant::now() < deadline
@@ -208,7 +210,7 @@ impl Receivers {
     }
 }
 
-/// Starts a receiver that recognizes an ssh client by the version it sends first.
+/// Starts a receiver that records a connection only if the client first sends its ssh version.
 fn ssh(kept: &Kept) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

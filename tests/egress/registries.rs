@@ -1,7 +1,7 @@
 //! Routes that make a [`Server`](crate::support::http_server::Server) a package registry or a git server, each with one
 //! small package.
 //!
-//! The packages are made in a directory of the test with the tools of this machine.
+//! Each package is built in a directory of the test with the tools of this machine.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

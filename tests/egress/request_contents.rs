@@ -105,7 +105,7 @@ fn only_tools_that_the_agent_runs_itself_pass() {
             let (fine, refused) = tools(api.0);
             let body = |tools: &Value| json!({"model": "m", "messages": [], "tools": tools}).to_string();
             let mut bodies: Vec<String> = fine.iter().chain(&refused).map(body).collect();
-            // Said twice, and under a name that some servers read alike.
+            // The body has the key `tools` twice, or under a spelling that some servers treat as the same key.
             let bad = &refused[0];
             bodies.push(format!("{{\"model\":\"m\",\"tools\":{},\"tools\":{bad}}}", fine[0]));
             bodies.push(format!("{{\"model\":\"m\",\"Tools\":{bad}}}"));
@@ -147,7 +147,8 @@ fn tools_in_the_input_are_judged_like_all_others() {
     };
     let passing: Vec<String> = fine.iter().flat_map(ways).map(|body| body.to_string()).collect();
     let forbidden: Vec<String> = refused.iter().flat_map(ways).map(|body| body.to_string()).collect();
-    // What a function's parameters or a result are called is no tool.
+    // The name `tools` in a function's parameters or in a result does not define tools, so the gateway must accept
+    // it.
     let schema =
         json!({"type": "object", "properties": {"tools": {"type": "array"}, "input": [{"tools": [1]}]}});
     let function = json!([{"type": "function", "name": "f", "parameters": schema}]);
@@ -187,7 +188,8 @@ fn forms() -> Vec<(String, String)> {
     let hex: String = KEY.bytes().map(|byte| format!("{byte:02x}")).collect();
     let lower = percent.replace("%2B", "%2b").replace("%2F", "%2f");
     let whole = [KEY.to_string(), percent, lower, hex].map(|form| (form.clone(), form));
-    // At each of the three places that a byte can have in a group.
+    // Base64 encodes groups of three bytes, so the encoding depends on the key's offset in a group. All three offsets
+    // are tested.
     let encoded = ["", "x", "xy"].map(|before| base64(format!("{before}{KEY}").as_bytes()));
     let url_safe = encoded.clone().map(|text| text.replace('+', "-").replace('/', "_"));
     let middle = |text: String| (text.clone(), text[4..text.len() - 4].to_string());

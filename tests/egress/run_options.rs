@@ -24,12 +24,14 @@ const AUTHORITY_VARIABLES: [&str; 8] = [
 pub(crate) struct Options(Vec<String>);
 
 impl Options {
-    /// Returns options for a policy that extends `strict` by these hosts. These names resolve to this machine.
+    /// Returns options for a policy that extends `strict` and allows these hosts. `names` are host names that resolve
+    /// to this machine.
     pub(crate) fn hosts(environment: &TestEnvironment, allow: &[&str], names: &[&str]) -> Self {
         Self::policy(environment, allow, names, "")
     }
 
-    /// Like [`hosts`](Self::hosts), with more sections in the policy.
+    /// Returns options for a policy that extends `strict`, allows these hosts, and contains the sections `more`.
+    /// `names` are host names that resolve to this machine.
     pub(crate) fn policy(environment: &TestEnvironment, allow: &[&str], names: &[&str], more: &str) -> Self {
         let pins: Vec<String> = names.iter().map(|name| format!("{name:?} = \"127.0.0.1\"")).collect();
         let text = format!(
@@ -47,7 +49,7 @@ impl Options {
         self
     }
 
-    /// Makes every client in the run trust this certificate authority.
+    /// Adds the options that make every client in the run trust this certificate authority.
     pub(crate) fn believing(self, environment: &TestEnvironment, authority: &Authority) -> Self {
         let path = environment.temporary_directory().join("authority.pem");
         std::fs::write(&path, authority.pem()).unwrap();
@@ -58,7 +60,7 @@ impl Options {
         options
     }
 
-    /// Grants read access to the probes of the tests.
+    /// Adds the option that lets the run read the probes (the scripts in `fixtures/probes`).
     pub(crate) fn probing(self) -> Self {
         self.and(&["--read", probe("").to_str().unwrap()])
     }

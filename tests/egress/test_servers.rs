@@ -1,4 +1,4 @@
-//! Real clients without guard must accept the servers of these tests as real ones.
+//! Real clients use the servers of these tests without guard, to prove that the servers behave like real ones.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -43,7 +43,7 @@ impl ClientDirectory {
     }
 }
 
-/// Returns the directory of rustup, which the client needs because its home is another one.
+/// Returns the user's rustup directory, which cargo needs here because the client has a home directory of its own.
 fn rustup() -> PathBuf {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     std::env::var_os("RUSTUP_HOME").map_or_else(|| home.join(".rustup"), PathBuf::from)
@@ -75,7 +75,7 @@ fn over_tls(authority: &Authority, server: &Server, name: &str) -> StreamOwned<C
     StreamOwned::new(client, TcpStream::connect(server.address()).unwrap())
 }
 
-/// The end of the last request on a connection.
+/// The headers with which these tests end the last request on a connection.
 pub(super) const ONCE: &str = "connection: close\r\nhost: x\r\n\r\n";
 
 #[test]
@@ -128,7 +128,7 @@ fn tls_with_an_authority_of_its_own() {
     let names: Vec<Option<String>> =
         server.requests().into_iter().map(|request| request.server_name).collect();
     assert_eq!(names, [Some("one.example".to_string()), None]);
-    // Others are not believed.
+    // A client that trusts another authority must refuse the certificate.
     let mut stranger = over_tls(&Authority::new(), &server, "one.example");
     assert!(stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").and_then(|()| stranger.read(&mut [0])).is_err());
     assert!(server.url_as("one.example", "/").starts_with("https://one.example:"));

@@ -101,7 +101,7 @@ fn every_prefix_is_incomplete() {
             for end in 0..bytes.len() {
                 assert_eq!(read(&bytes[..end]), Hello::Incomplete, "{end} of {}", bytes.len());
             }
-            // What follows is not of the hello: a change of ciphers, early data.
+            // Bytes after the ClientHello, such as a change of ciphers or early data, must not change the result.
             assert_eq!(read(&[&bytes[..], &[20, 3, 3, 0, 1, 1]].concat()), read(&whole));
         }
     }
@@ -146,13 +146,13 @@ fn names_that_two_could_read_differently() {
     assert_eq!(in_one_record(&twice), Hello::Malformed);
     let grease_twice = [extension(0x0a0a, &[]), names(&[b"a"]), extension(0x0a0a, &[])].concat();
     assert_eq!(in_one_record(&grease_twice), Hello::Malformed);
-    // The list is shorter than the extension, or longer.
+    // The list of names is shorter than the extension, or longer.
     for list in [3, 5] {
         assert_eq!(in_one_record(&extension(0, &[0, list, 0, 0, 1, b'a'])), Hello::Malformed);
     }
-    // Another kind of name.
+    // The name has an unknown type.
     assert_eq!(in_one_record(&extension(0, &[0, 4, 1, 0, 1, b'a'])), Hello::Malformed);
-    // The extension leads out of the hello.
+    // The length of the extension reaches beyond the ClientHello.
     assert_eq!(in_one_record(&[0, 0, 0, 9, 0, 4, 0, 0, 1, b'a']), Hello::Malformed);
 }
 
@@ -171,15 +171,15 @@ fn records_and_messages_that_no_client_sends() {
     assert_eq!(changed(9, 2), Hello::Malformed, "a version of the hello");
     assert_eq!(changed(43, 33), Hello::Malformed, "a session that is too long");
     assert_eq!(changed(45, 1), Hello::Malformed, "half a cipher");
-    // Two messages in a record.
+    // One record contains two messages.
     assert_eq!(read(&in_records(&[&message[..], &message].concat(), 16_384)), Hello::Malformed);
-    // Empty records, and something else between two parts.
+    // An empty record comes first, or a record of another type is between two parts of the message.
     assert_eq!(read(&[&[22, 3, 1, 0, 0][..], &whole].concat()), Hello::Malformed);
     let parts = in_records(&message, message.len() - 1);
     let (first, second) = parts.split_at(4 + message.len());
     assert_eq!(read(&[first, second].concat()), named("a.b"));
     assert_eq!(read(&[first, &[20, 3, 3, 0, 1, 1], second].concat()), Hello::Malformed);
-    // Byte by byte.
+    // Each record contains one byte.
     assert_eq!(read(&in_records(&hello(&names(&[b"a.example.org"])), 1)), Hello::Malformed);
 }
 
@@ -191,7 +191,7 @@ fn the_bound_is_kept() {
     assert!(in_records(&fits, 16_384).len() <= LIMIT);
     let beyond = hello(&extension(21, &vec![0; space + 1]));
     assert_eq!(read(&in_records(&beyond, 16_384)), Hello::Malformed);
-    // It is told at once, not after sixteen kilobytes.
+    // guard must refuse it after the header, without reading sixteen kilobytes.
     assert_eq!(read(&in_records(&beyond, 16_384)[..9]), Hello::Malformed);
 }
 
@@ -216,7 +216,8 @@ proptest! {
             prop_assert!(!name.is_empty() && name.len() <= 253);
             prop_assert!(name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.')));
         }
-        // The answer about a prefix is none, or the same; never a name that the rest takes back.
+        // For a prefix, the result must be `Incomplete` or the same as for the whole. guard must never read a name
+        // that later bytes change.
         let prefix = read(&bytes[..cut % bytes.len()]);
         prop_assert!(prefix == Hello::Incomplete || prefix == whole, "{:?} {:?}", prefix, whole);
     }

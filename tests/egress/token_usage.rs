@@ -59,11 +59,11 @@ fn event_streams_of_apis() {
     assert_eq!(scan(&gemini(), true, GEMINI_EVENTS), (tokens(123, 47, 64), true));
     assert_eq!(scan(&openai(), true, CHAT_EVENTS), (tokens(11, 5, 4), true));
     assert_eq!(scan(&openai(), true, RESPONSES_EVENTS), (tokens(37, 11, 8), true));
-    // What the model says about tokens is text.
+    // The answer in this stream talks about token counts. guard must treat that as text.
     assert_eq!(scan(&anthropic(), true, MESSAGES_EVENTS), (tokens(1125, 15, 1000), true));
 }
 
-/// The pages that the API's own search found are reported, and nothing that the model says is taken for one.
+/// guard must report the pages that the API's own search found, and must not take text of the model for such a page.
 #[test]
 fn pages_of_searches() {
     let mut places = gemini();
@@ -114,7 +114,7 @@ fn forms_of_event_streams() {
         "data:{\"a\":{\"n\":3}}\r\rdata:{\"b\":1}\r\r",
         "\u{feff}data:{\"a\":{\"n\":3}}\r\n\r\n: comment\r\nid\r\ndata:{\"b\":1}",
         "data: {\"a\":\ndata: {\"n\":\nevent: x\ndata: 3}}\n\ndata: {\ndata\ndata: \"b\":1}\n\n",
-        // Not separated, as careless servers do.
+        // Careless servers send two events without an empty line between them.
         "data: {\"a\":{\"n\":3}}\ndata: {\"b\":1}\n\n",
         "data: {\"a\":{\"n\":3}, \"b\": 1}",
         "data: [{\"a\":{\"n\":3}}, {\"b\":\"1\"}]\n\n",
@@ -144,7 +144,7 @@ fn numbers_that_are_none() {
 #[test]
 fn what_cannot_be_read_is_told() {
     let p = places(&["n"], &["o"], &[]);
-    // What was said before the break counts.
+    // Counts before the invalid JSON must be included.
     assert_eq!(scan(&p, false, "{\"n\":7,\"o\":"), (tokens(7, 0, 0), false));
     assert_eq!(scan(&p, true, "data: {\"n\":7,,}\n\ndata: {\"o\":2}\n\n"), (tokens(7, 2, 0), false));
     assert!(scan(&p, true, "data: [DONE]\n\ndata: not JSON\n\n").1, "without a count it need not be JSON");
@@ -153,7 +153,7 @@ fn what_cannot_be_read_is_told() {
         compressed.feed(b"\x1f\x8b\x08\x00\xff\xfe\xfd");
         assert_eq!(compressed.finish(), (tokens(0, 0, 0), false));
     }
-    // Deep is no reason to overflow anything.
+    // Deep nesting must not overflow the stack.
     let deep = format!("{{\"n\":1,\"x\":{}", "[".repeat(100_000));
     assert_eq!(scan(&p, false, &deep), (tokens(1, 0, 0), false));
     let deep = format!("{{\"n\":1,\"x\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
@@ -172,11 +172,11 @@ fn memory_is_bounded() {
             scanner.feed(&piece);
         }
         scanner.feed(b"{\"n\":5}\n\ndata: {\"n\":2}\n\n");
-        // The events before and after the one that is too long are read.
+        // guard must read the events before and after the one that is too long.
         let expected = if stream { 2 } else { 0 };
         assert_eq!(scanner.finish(), (tokens(expected, 0, 0), false));
     }
-    // Many lines of one event.
+    // One event consists of many lines.
     let mut scanner = Scanner::new(&p, true);
     for _ in 0..17 {
         scanner.feed(b"data: ");

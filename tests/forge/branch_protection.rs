@@ -85,7 +85,7 @@ fn both_ways_to_protect_a_branch_add_up() {
         (list(&[]), old(true, false)),
         (list(&["pull_request"]), old(false, false)),
         (list(&["non_fast_forward"]), old(true, true)),
-        // What one of them says holds, though the other is closed to this token.
+        // The rules that one endpoint reports must count, even if the token may not read the other endpoint.
         (list(&["pull_request", "non_fast_forward"]), said(403, "Resource not accessible by integration")),
         (said(404, "Not Found"), old(true, false)),
     ] {
@@ -98,7 +98,7 @@ fn both_ways_to_protect_a_branch_add_up() {
         (list(&["non_fast_forward", "update"]), not_protected(), vec![request]),
         (list(&["pull_request"]), old(true, true), vec![force]),
         (list(&[]), old(false, false), vec![request]),
-        // What is not said is not in force.
+        // A protection that the response does not mention is not in force.
         (list(&[]), Response::json(200, &json!({ "required_pull_request_reviews": {} })), vec![force]),
         (
             list(&[]),
@@ -115,7 +115,7 @@ fn both_ways_to_protect_a_branch_add_up() {
 fn what_cannot_be_read_is_never_protected() {
     let some = || Response::json(200, &json!([rule("pull_request")]));
     for (rules, classic, words) in [
-        // One half is known, the other cannot be.
+        // One endpoint answers, and the other one cannot be read.
         (some(), said(403, "Resource not accessible by personal access token"), "personal access token"),
         (some(), said(404, "Not Found"), "404"),
         (some(), said(404, "Branch not found"), "Branch not found"),
@@ -124,7 +124,7 @@ fn what_cannot_be_read_is_never_protected() {
         (said(403, "Upgrade to GitHub Pro or make this repository public"), not_protected(), "Upgrade to"),
         (said(404, "Not Found"), not_protected(), "its rulesets cannot be read"),
         (said(401, "Bad credentials"), said(401, "Bad credentials"), "401"),
-        // What is no answer to the question.
+        // The response is not an answer to the request.
         (Response::text("<html>pull_request non_fast_forward</html>"), not_protected(), "not JSON"),
         (Response::json(200, &json!({ "type": "pull_request" })), not_protected(), "unexpected JSON"),
         (Response::json(200, &json!(["pull_request", "non_fast_forward"])), not_protected(), "unexpected"),
@@ -136,7 +136,7 @@ fn what_cannot_be_read_is_never_protected() {
         (some(), Response::json(200, &json!([classic(true, false)])), "unexpected JSON"),
         (some(), Response::text(""), "not JSON"),
         (some(), Response::json(203, &classic(true, false)), "203"),
-        // The primary limit comes back within the hour: nobody waits for it.
+        // GitHub's primary rate limit ends only within the hour, so guard must not wait for it.
         (
             said(403, "API rate limit exceeded for user ID 1.").with("x-ratelimit-remaining", "0"),
             not_protected(),
@@ -166,7 +166,7 @@ fn the_questions_are_the_ones_github_documents() {
         assert!(request.header("user-agent").is_some_and(|agent| agent.starts_with("guard/")));
         assert!(!request.target.contains(SECRET));
     }
-    // A name with a slash, and names that would be another question.
+    // The branch name contains a slash, or characters that would change the request.
     for (branch, part) in [
         ("release/1.x", "release%2F1.x"),
         ("refs/heads/main", "main"),
@@ -196,7 +196,7 @@ fn rules_are_read_to_their_last_page() {
             let page: usize = request.query().split("page=").last().unwrap().parse().unwrap();
             let kind = if page == last { "non_fast_forward" } else { "pull_request" };
             let response = Response::json(200, &json!([rule(kind)]));
-            // The address in the header is not followed; only that there is one is believed.
+            // guard must not follow the address in this header. It must only use the fact that there is a next page.
             let next = "<http://192.0.2.1/steal?page=2>; rel=\"next\", <http://192.0.2.1/>; rel=\"last\"";
             if page < last { response.with("link", next) } else { response }
         })
@@ -204,7 +204,7 @@ fn rules_are_read_to_their_last_page() {
     let server = pages(3);
     assert_eq!(ask(&server), Protection::Protected);
     assert_eq!(server.requests().len(), 4);
-    // There is an end to it, and then it is not known.
+    // guard must stop after 10 pages, and report that it does not know whether the branch is protected.
     let server = pages(1_000_000);
     let found = ask(&server);
     assert!(why(&found).contains("more than 10 pages"), "{found:?}");
@@ -225,7 +225,7 @@ fn without_a_token_only_what_everybody_may_know() {
 
 #[test]
 fn a_troubled_service_is_asked_again_and_not_for_ever() {
-    // Two errors, then an answer.
+    // The service fails twice and then answers. guard must retry.
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let server = Server::plain(move |request: &Request| match request.path() {
@@ -240,12 +240,12 @@ fn a_troubled_service_is_asked_again_and_not_for_ever() {
     assert_eq!(ask(&server), Protection::Protected);
     assert!(began.elapsed() >= Duration::from_millis(1500), "the pauses were left out");
     assert_eq!(count.load(Ordering::SeqCst), 3);
-    // Four times the same, and no more.
+    // The service fails every time. guard must stop after four attempts.
     let server = hub(Response::new(503, "text/plain", "no"), not_protected());
     let found = ask(&server);
     assert!(why(&found).contains("503"), "{found:?}");
     assert_eq!(server.requests().iter().filter(|request| request.path() == RULES).count(), 4);
-    // Who asks for a minute is not asked again within seconds.
+    // The service asks for a pause of a minute. guard must not retry.
     let limited = said(429, "You have exceeded a secondary rate limit.").with("retry-after", "60");
     let server = hub(limited, not_protected());
     let found = ask(&server);
@@ -270,7 +270,7 @@ fn slow_huge_and_broken_answers() {
         assert!(why(&found).contains(words), "{name}: {found:?}");
         assert!(began.elapsed() < Duration::from_secs(8), "{name}: {:?}", began.elapsed());
     }
-    // A drip that never ends is over in time too.
+    // The server sends one space at a time, without end. guard must stop at its time limit.
     let drip: Vec<Step> =
         (0..1000).flat_map(|_| [Step::Bytes(b" ".to_vec()), Step::Wait(Duration::from_millis(20))]).collect();
     let server = Server::plain(move |request: &Request| match request.path() {
@@ -280,7 +280,7 @@ fn slow_huge_and_broken_answers() {
     let remote_of_drip = impatient(&server);
     let found = protection(&remote_of_drip, Some(&token(&remote_of_drip)), "main");
     assert!(why(&found).contains("did not respond within 0.3 seconds"), "{found:?}");
-    // Five MiB, with and without a length, that begin with what is wanted.
+    // The response has five MiB, with or without a length, and begins with valid rules. guard must refuse it.
     let mut huge = br#"[{"type":"pull_request"},{"type":"non_fast_forward"}"#.to_vec();
     huge.resize(5 << 20, b' ');
     huge.push(b']');
@@ -291,10 +291,10 @@ fn slow_huge_and_broken_answers() {
         let found = ask(&hub(response, not_protected()));
         assert!(why(&found).contains("larger than 4194304 bytes"), "{found:?}");
     }
-    // Nested deeper than anybody means it.
+    // The response is nested too deeply.
     let found = ask(&hub(Response::new(200, "application/json", "[".repeat(100_000)), not_protected()));
     assert!(why(&found).contains("not JSON"), "{found:?}");
-    // Nobody there.
+    // No server listens at this address.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let remote = remote_at(&format!("http://{gone}"));
     let found = protection(&remote, Some(&token(&remote)), "main");

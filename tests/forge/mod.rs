@@ -12,7 +12,7 @@ use guard::forge::{Kind, Remote, Token};
 
 use crate::support::http_server::Server;
 
-/// The user's token. It must be only in one header of a request.
+/// The user's token. guard may send it only in one header of a request.
 pub(crate) const SECRET: &str = "ghp_0123456789abcdefSECRETabcdef0123456789";
 
 /// Returns a lookup function for these variables.
@@ -49,7 +49,7 @@ pub(crate) fn token(remote: &Remote) -> Token {
     Token::with(remote, environment(&[("GH_TOKEN", SECRET)])).unwrap().unwrap()
 }
 
-/// Fails if a text contains the token.
+/// Fails if the debug text of a value contains the token.
 pub(crate) fn is_silent(told: &dyn std::fmt::Debug) {
     let text = format!("{told:?}");
     assert!(!text.contains(SECRET) && !text.contains("SECRET"), "the token is told: {text}");

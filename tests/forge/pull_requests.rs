@@ -15,7 +15,8 @@ struct Pulls {
     /// The number of list requests that do not show the newest pull request yet, as if another guard were just creating
     /// it.
     hidden: usize,
-    /// Responses to the next creations. `true` means that the pull request is created all the same.
+    /// The responses to the next requests that create a pull request, each with a flag: true if the server creates
+    /// the pull request although the response is an error.
     troubles: Vec<(Response, bool)>,
 }
 
@@ -119,10 +120,10 @@ fn one_is_made_and_then_found() {
     );
     assert_eq!(asked[0].header("authorization"), Some(format!("Bearer {SECRET}").as_str()));
     assert_eq!(asked[0].header("content-type"), Some("application/json"));
-    // As after a crash between the answer and its record.
+    // guard asks again, as it would after a crash before it recorded the response. It must find the pull request.
     assert_eq!(propose(&remote).unwrap(), PullRequest { existed: true, ..made.clone() });
     assert_eq!((posts(&server).len(), pulls.lock().unwrap().all.len()), (1, 1));
-    // A closed one is done with.
+    // guard must ignore a closed pull request, and create another one.
     pulls.lock().unwrap().all[0]["state"] = json!("closed");
     assert_eq!(propose(&remote).unwrap().number, 8);
 }
@@ -134,7 +135,7 @@ fn one_that_another_guard_makes_meanwhile_is_found() {
     let found = propose(&remote(&server)).unwrap();
     assert_eq!((found.number, found.existed), (3, true));
     assert_eq!(posts(&server).len(), 1);
-    // And where it cannot be found even then, that is told.
+    // If guard still cannot find the other pull request, the error must say so.
     let (server, _) =
         hub(Pulls { all: vec![pull(3, "acme", "task/x", "main", "open")], hidden: 9, ..Pulls::default() });
     let error = propose(&remote(&server)).unwrap_err().to_string();
@@ -147,16 +148,16 @@ fn one_that_another_guard_makes_meanwhile_is_found() {
 #[test]
 fn an_answer_that_is_lost_makes_no_second_one() {
     let bad_gateway = || Response::new(502, "text/html", "<h1>Bad Gateway</h1>");
-    // It was made, but the answer did not come through.
+    // GitHub created the pull request, but the response was lost. guard must find it.
     let (server, pulls) = hub(Pulls { troubles: vec![(bad_gateway(), true)], ..Pulls::default() });
     let found = propose(&remote(&server)).unwrap();
     assert_eq!((found.number, found.existed), (7, true));
     assert_eq!(pulls.lock().unwrap().all.len(), 1);
-    // It was not made.
+    // GitHub did not create the pull request. guard must create it with a second request.
     let (server, pulls) = hub(Pulls { troubles: vec![(bad_gateway(), false)], ..Pulls::default() });
     assert!(!propose(&remote(&server)).unwrap().existed);
     assert_eq!((posts(&server).len(), pulls.lock().unwrap().all.len()), (2, 1));
-    // The answer never comes: an error, and the next guard finds it.
+    // The response never arrives, so guard must report an error. A later call must find the pull request.
     let silence = Response::steps("application/json", vec![Step::Silence]);
     let (server, pulls) = hub(Pulls { troubles: vec![(silence, true)], ..Pulls::default() });
     let error = propose(&impatient(&server)).unwrap_err().to_string();
@@ -167,7 +168,7 @@ fn an_answer_that_is_lost_makes_no_second_one() {
 
 #[test]
 fn others_are_not_taken_for_it() {
-    // A server that does not understand the filter lists everything.
+    // A server that ignores the filter of the request lists all pull requests.
     let all = json!([
         pull(1, "acme", "task/y", "main", "open"),
         pull(2, "mallory", "task/x", "main", "open"),
@@ -245,11 +246,11 @@ fn refusals_say_why_and_keep_the_token() {
             "{error}"
         );
     }
-    // Nothing is made where it cannot be known whether there is one.
+    // If guard cannot list the existing pull requests, it must not create one.
     let server = Server::plain(|_: &Request| Response::text("garbage"));
     assert!(propose(&remote(&server)).unwrap_err().to_string().contains("not JSON"));
     assert!(posts(&server).is_empty());
-    // From a branch to itself, and on another service.
+    // guard must refuse a pull request from a branch to itself, and one on a service other than GitHub.
     let (server, _) = hub(Pulls::default());
     let here = remote(&server);
     let same = Proposal { head: "main", base: "refs/heads/main", ..PROPOSAL };

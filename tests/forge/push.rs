@@ -67,7 +67,8 @@ impl PushFixture {
         make_program(path, format!("#!/bin/sh\n{text}\n"));
     }
 
-    /// Makes a program that creates a marker file when it is executed. Returns the marker's path.
+    /// Creates a program that writes a marker file when it is executed, which no push may cause. Returns the marker's
+    /// path.
     fn trap(&self, path: &Path) -> PathBuf {
         let mark = self.source.scratch.0.join("it-ran");
         self.script(path, &format!("touch {}", mark.display()));
@@ -83,7 +84,7 @@ fn a_branch_is_pushed_once_and_then_forward() {
     assert_eq!(pushed, Push { branch: "task/x".to_string(), tip: tip.clone(), already: false });
     let both = |tip: &str| vec![format!("refs/heads/main {main}"), format!("refs/heads/task/x {tip}")];
     assert_eq!(fixture.refs(), both(&tip));
-    // Done already, as after a crash.
+    // The branch was pushed already, as after a crash. guard must report that.
     assert_eq!(fixture.push("task/x").unwrap(), Push { already: true, ..pushed });
     let next = fixture.commit("task/x", "more");
     assert_eq!(fixture.push("task/x").unwrap().tip, next);
@@ -105,11 +106,11 @@ fn what_is_not_forward_is_not_pushed() {
         assert!(error.to_string().contains("nothing was pushed") && error.hint().is_some());
         assert!(fixture.refs().contains(&format!("refs/heads/task/x {there}")));
     }
-    // Not even where the user's configuration would have it forced.
+    // guard must refuse even if the user's configuration would force the push.
     fixture.source.git(&["config", "remote.origin.push", "+refs/heads/*:refs/heads/*"]);
     fixture.source.git(&["config", "push.default", "matching"]);
     assert!(matches!(fixture.push("task/x"), Err(ForgeError::NotForward { .. })));
-    // Somebody else's commits, which are not here at all.
+    // The remote branch has commits of somebody else that the local repository does not have.
     git(&fixture.source.scratch.0, &["clone", "--quiet", "bare.git", "elsewhere", "--branch", "task/x"]);
     let elsewhere = fixture.source.scratch.0.join("elsewhere");
     git(&elsewhere, &["commit", "--quiet", "--allow-empty", "-m", "theirs"]);
@@ -171,7 +172,7 @@ fn only_one_branch_that_is_there() {
         let error = fixture.push(odd).unwrap_err();
         assert!(matches!(error, ForgeError::Workspace(_)) && error.hint().is_some(), "{odd:?}: {error:?}");
     }
-    // Nor a remote that is an address.
+    // guard must also refuse an address or an option in place of a remote's name.
     let repository = fixture.repository();
     for odd in [fixture.bare.to_str().unwrap(), "--receive-pack=touch it", "ext::touch it"] {
         let error = repository.push(odd, "refs/heads/task/x", Duration::from_secs(60)).unwrap_err();
@@ -221,7 +222,7 @@ fn no_hooks_run() {
         let from = Repository { trusted: true, ..from };
         push(&from, &fixture.remote(), "task/x", "main").unwrap();
         assert!(!mark.exists(), "{file} ran");
-        // It would have, by the user's own hand.
+        // The same push by the user's own git must run the hook, which proves that the test detects it.
         fixture.commit("task/x", "more");
         let folder = file.split('/').next().unwrap();
         git(&scratch.join(folder), &["push", "--quiet", "origin", "task/x"]);
@@ -231,7 +232,8 @@ fn no_hooks_run() {
 
 #[test]
 fn addresses_of_the_users_are_followed() {
-    // An address of its own for pushing, a shortcut, and one from the main worktree.
+    // The user has configured a separate address for pushing, an abbreviation, or an address relative to the main
+    // worktree.
     for settings in [
         &[("remote.origin.url", "https://github.com/acme/widget.git"), ("remote.origin.pushurl", "BARE")][..],
         &[("remote.origin.url", "gh:bare.git"), ("url.FOLDER/.insteadOf", "gh:")],
@@ -282,15 +284,16 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Asked, so that it takes its own children along.
+        // SIGTERM lets the daemon end its own child processes.
         let pid = nix::unistd::Pid::from_raw(self.0.id() as i32);
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         let _ = self.0.wait();
     }
 }
 
-/// An agent may have changed the configuration of a repository that the user does not trust. A push may use its
-/// address, but must not execute any program that it names, and must not send the user's credentials to another host.
+/// An agent may have changed the configuration of a repository that the user does not trust. A push may use the
+/// remote's address from this configuration. It must not execute any program that the configuration names, and must
+/// not send the user's credentials to another host.
 #[test]
 fn a_planted_repository_runs_nothing() {
     let fixture = PushFixture::new();
@@ -323,20 +326,21 @@ fn a_planted_repository_runs_nothing() {
         assert!(error.hint().is_some_and(|hint| hint.contains("--trust-repository")), "{key}");
         fixture.source.git(&["config", "--unset", key]);
     }
-    // A directory of this machine has hooks of its own, which git would run as the user.
+    // A remote that is a local directory has hooks of its own, which git would run as the user, so guard must refuse
+    // it.
     fixture.source.git(&["config", "remote.origin.url", fixture.bare.to_str().unwrap()]);
     fixture.trap(&fixture.bare.join("hooks/post-receive"));
     let error = push("task/x").unwrap_err();
     assert!(error.to_string().contains("is a directory of this machine"), "{error}");
     assert!(!mark.exists() && !fixture.refs().concat().contains(&tip));
-    // Programs as addresses, for nobody.
+    // guard must refuse an address that runs a program (`ext::`), even in a trusted repository.
     fixture.source.git(&["config", "remote.origin.url", &format!("ext::{script} %S")]);
     fixture.source.git(&["config", "protocol.ext.allow", "always"]);
     assert!(push("task/x").is_err());
     let error = fixture.push("task/x").unwrap_err().to_string();
     assert!(error.contains("transport 'ext' not allowed"), "{error}");
     assert!(!mark.exists(), "it ran");
-    // Without these defences each of them is a way.
+    // git itself, without guard's options, must run the planted program, which proves that the test detects it.
     git_in(&fixture.source.repository, &["push", "origin", "task/x"]);
     assert!(mark.exists(), "the trap is none");
 }
@@ -360,7 +364,7 @@ fn a_push_has_no_terminal_and_an_end() {
     let (session, process) = told.trim().split_once('\n').unwrap();
     let own = nix::unistd::getsid(None).unwrap().as_raw();
     assert_ne!(session.trim().parse::<i32>().unwrap(), own, "it has the terminal of whoever runs guard");
-    // What it had started is gone as well.
+    // The processes that the push started must have ended as well.
     let is_there = || Path::new("/proc").join(process.trim()).join("cwd").read_link().is_ok();
     let began = Instant::now();
     while is_there() {
@@ -376,7 +380,7 @@ fn what_the_other_side_says_is_told_without_credentials() {
     let error = fixture.push("task/x").unwrap_err().to_string();
     assert!(error.contains("pre-receive hook declined") && error.contains("today"), "{error}");
     assert!(!error.contains('\u{1b}'), "{error:?}");
-    // Nobody listens there; git itself repeats the address.
+    // Nobody listens on this port, and git's own error message repeats the address.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for url in [
         format!("http://me:hunter2@127.0.0.1:{port}/acme/widget.git"),
@@ -389,7 +393,7 @@ fn what_the_other_side_says_is_told_without_credentials() {
         assert!(!format!("{error:?} {error}").contains("hunter2"), "{error:?}");
         assert!(matches!(error, ForgeError::Service { .. }), "{error:?}");
     }
-    // A password that git has to ask for: there is nobody to ask.
+    // git needs a password and has no terminal to ask for it, so the push must fail.
     let server = crate::support::http_server::Server::plain(|_| {
         crate::support::http_server::Response::new(401, "text/plain", "no")
             .with("www-authenticate", "Basic realm=\"x\"")

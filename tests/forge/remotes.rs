@@ -81,7 +81,8 @@ fn everything_else_is_another() {
         ("https://github.com/acme/..", Some("github.com"), "https://github.com/acme/.."),
         ("https://github.com/acme/%2e%2e", Some("github.com"), "https://github.com/acme/%2e%2e"),
         ("https://github.com/acme/.git", Some("github.com"), "https://github.com/acme/.git"),
-        // What may hold a credential is not shown, and what two readers could read in two ways is not read.
+        // guard must not show an address that may contain a credential, and must not interpret one that two parsers
+        // could read differently.
         ("https://evil.example?@github.com/acme/widget", None, "https://…"),
         ("https://github.com/acme/widget?token=secret", None, "https://…"),
         ("https://github.com\\@evil.example/acme/widget", None, "an address with control characters"),
@@ -104,13 +105,13 @@ fn an_enterprise_is_named_by_the_environment_and_by_nothing_else() {
     let api = ("GITHUB_API_URL", "https://ghe.example.org/api/v3");
     let found = at("git@ghe.example.org:acme/widget.git", &[api]).unwrap();
     assert_eq!(found.github().unwrap().api.to_string(), "https://ghe.example.org/api/v3");
-    // github.com stays what it is, and so does everybody else.
+    // The variable must not change how guard treats github.com and other hosts.
     let found = at("git@github.com:acme/widget.git", &[api]).unwrap();
     assert_eq!(found.github().unwrap().api.to_string(), "https://api.github.com");
     assert_eq!(at("git@other.example.org:acme/widget.git", &[api]).unwrap().kind, Kind::Other);
     let found = at("git@acme.ghe.com:acme/widget", &[("GITHUB_API_URL", "https://api.acme.ghe.com")]);
     assert!(found.unwrap().github().is_some());
-    // An address that a token must not be sent to.
+    // guard must refuse an API address to which no token may be sent.
     for bad in [
         "http://ghe.example.org/api/v3",
         "ghe.example.org",
@@ -146,7 +147,7 @@ fn remotes_are_read_as_git_reads_them() {
     for odd in ["--all", "-h", "", "https://github.com/acme/widget", "no such"] {
         assert_eq!(of(odd), None, "{odd:?}");
     }
-    // From a linked worktree it is the same.
+    // In a linked worktree guard must read the same remote.
     fixture.git(&["worktree", "add", "--quiet", "../linked", "-b", "other"]);
     let linked = guard::workspace::Repository::find(&fixture.scratch.0.join("linked")).unwrap().unwrap();
     assert_eq!(Remote::with(&linked, "origin", |_| None).unwrap(), Some(origin));
@@ -193,7 +194,7 @@ proptest! {
     #[test]
     fn any_text_is_some_remote(text in "\\PC{0,60}|[a-z@:/\\[\\]?#.]{0,40}") {
         let remote = Remote::parse("origin", &text, &text, |_| None).unwrap();
-        // What is taken for GitHub names one repository there, by names that a path can hold.
+        // An address that guard takes for GitHub must contain an owner and a repository with valid names.
         if let Some((owner, repo)) = names(&remote) {
             let is_name = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
             prop_assert!(is_name(owner) && is_name(repo) && ![".", ".."].contains(&owner) && ![".", ".."].contains(&repo));

@@ -1,4 +1,4 @@
-//! Tests where guard finds the tokens of the user, and that nothing else receives them.
+//! Tests where guard finds the user's GitHub token, and that no agent, file or other service receives it.
 
 use guard::forge::{Remote, Token};
 use guard::policy::Pattern;
@@ -24,7 +24,7 @@ fn the_usual_variables_in_their_order() {
     assert_eq!(found(&[("GITHUB_TOKEN", SECRET), ("GH_TOKEN", "")]).as_deref(), Some("GITHUB_TOKEN"));
     assert_eq!(found(&[("GITHUB_TOKEN", &format!(" {SECRET}\n"))]).as_deref(), Some("GITHUB_TOKEN"));
     assert_eq!(found(&[]), None);
-    // What would be more than a header.
+    // guard must refuse a token that is not one word of ASCII characters: it could add a header to the request.
     for bad in
         [format!("{SECRET}\r\nX-Evil: 1"), format!("{SECRET} two"), " \n".to_string(), "SECRETé".to_string()]
     {
@@ -36,7 +36,7 @@ fn the_usual_variables_in_their_order() {
             "{error}"
         );
     }
-    // Nobody else's.
+    // For a host other than GitHub, guard must not use the token.
     let url = "https://gitlab.example/a/b";
     let gitlab = Remote::parse("origin", url, url, |_| None).unwrap();
     assert!(Token::with(&gitlab, environment(&[("GH_TOKEN", SECRET)])).unwrap().is_none());
@@ -54,7 +54,7 @@ fn the_program_of_github_is_asked_for_the_right_host() {
     gh(&format!("echo \"$* in $PWD\" > {}; echo {SECRET}", log.display()));
     assert_eq!(found(&[("PATH", &path)]).as_deref(), Some("gh auth token"));
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "auth token --hostname github.com in /\n");
-    // Not one that a project brings along.
+    // guard must not run a `gh` that a project brings along.
     std::fs::remove_file(&log).unwrap();
     std::fs::create_dir_all(scratch.0.join("project/.git")).unwrap();
     let planted = scratch.0.join("project/node_modules/.bin/gh");
@@ -62,11 +62,11 @@ fn the_program_of_github_is_asked_for_the_right_host() {
     let first = format!("{}:{path}", planted.parent().unwrap().display());
     assert_eq!(found(&[("PATH", &first)]).as_deref(), Some("gh auth token"));
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "auth token --hostname github.com in /\n");
-    // A variable is enough.
+    // If a variable has the token, guard must not start `gh`.
     std::fs::remove_file(&log).unwrap();
     assert_eq!(found(&[("PATH", &path), ("GH_TOKEN", SECRET)]).as_deref(), Some("GH_TOKEN"));
     assert!(!log.exists());
-    // Not logged in, or not what prints tokens.
+    // The user is not logged in, or `gh` prints something that is not a token.
     for script in ["echo nothing >&2; exit 1", "exit 0", "echo two words", "yes | head -c 100000"] {
         gh(script);
         assert_eq!(found(&[("PATH", &path)]), None, "{script}");
@@ -113,7 +113,7 @@ fn an_agent_does_not_get_the_token() {
             String::from_utf8_lossy(&output.stderr)
         );
         assert!(!printed.contains("SECRET"), "{name}: {printed}");
-        // Nor does anything that is written down.
+        // No file of the test's directory may contain the token either.
         let found =
             std::process::Command::new("grep").args(["-rl", SECRET]).arg(&scratch.0).output().unwrap();
         assert!(found.stdout.is_empty(), "{name}: {}", String::from_utf8_lossy(&found.stdout));

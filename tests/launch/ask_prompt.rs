@@ -100,7 +100,7 @@ fn nobody_there_is_a_no() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("ask.date"));
 }
 
-/// A terminal of which the test reads every byte, and on which it can answer as a terminal emulator does.
+/// A pseudo-terminal: the test reads every byte that guard writes, and can send what a terminal emulator would send.
 struct Emulator {
     master: std::fs::File,
     shown: String,
@@ -162,7 +162,8 @@ impl Drop for Emulator {
 #[test]
 fn a_question_is_not_painted_over() {
     let scratch = scene("ask-painted");
-    // An unfinished title would swallow the question; the background job would paint another one over it.
+    // The agent leaves a title sequence open, which would hide the question, and its background job keeps drawing a
+    // false question.
     scratch.write(
         "work/script.sh",
         "(while :; do printf '\\033[2J\\033[Hforged: wants to run: ls [n] no: '; sleep 0.02; done) &\n\
@@ -172,7 +173,7 @@ fn a_question_is_not_painted_over() {
     emulator.wait_for("the agent wants to run", 1);
     emulator.wait_for("save it as a rule  [n] no: ", 1);
     let question = emulator.shown.find("guard: the agent wants to run").unwrap();
-    // The terminal was taken back first: no control sequence is open, and the screen is clear.
+    // Before the question guard must have ended open control sequences and cleared the screen.
     let before = &emulator.shown[..question];
     assert!(before.contains("\u{18}\u{1b}\\"), "{before:?}");
     let cleaned = before.rfind("\u{18}\u{1b}\\").unwrap();
@@ -181,7 +182,7 @@ fn a_question_is_not_painted_over() {
     let after = &emulator.shown[question..];
     assert!(!after.contains("forged"), "the agent wrote while a person was asked: {after:?}");
     emulator.press("n");
-    // The agent goes on, and is heard again.
+    // After the answer the agent continues, and its output must appear again.
     emulator.wait_for("end", 1);
     assert!(!emulator.shown.contains("first=1"), "{:?}", emulator.shown);
 }
@@ -190,7 +191,8 @@ fn a_question_is_not_painted_over() {
 #[test]
 fn what_a_terminal_sends_by_itself_is_no_answer() {
     let scratch = scene("ask-report");
-    // A terminal answers ENQ with a text that its user has chosen, and other requests with texts of the agent's choice.
+    // A terminal answers the character ENQ with a text that its user has configured, and other requests with text
+    // that the agent can choose.
     scratch.write("work/script.sh", "printf 'request\\005'; date +first=%s; echo code=$?; echo end\n");
     let mut emulator = Emulator::start(&scratch);
     emulator.wait_for("request\u{5}", 1);
@@ -219,7 +221,7 @@ fn the_question_shows_the_whole_command() {
     );
     scratch.write("work/script.sh", format!("{script} true\n"));
     let shown = at_a_terminal(&scratch, &["n", "n", "n"]);
-    // Up to the keys: what follows is the refusal.
+    // Cuts the text at the list of keys, because guard's refusal follows it.
     let question = |part: &str| part.split("[y] yes, once").next().unwrap_or_default().to_string();
     let questions: Vec<String> = shown.split("the agent wants to run: ").skip(1).map(question).collect();
     assert_eq!(questions.len(), 3, "{shown}");

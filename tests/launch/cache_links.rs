@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use crate::support::{RunOutcome, TestEnvironment, in_every_environment};
 
-/// Makes a home with one entry in npm's cache, and a program `npm` that reads the entry and adds another one.
+/// Creates a home directory with one entry in npm's cache, and a program `npm` that reads this entry and adds a
+/// second entry.
 fn furnish(environment: &TestEnvironment) -> PathBuf {
     environment.run_outside(
         "mkdir -p own/.npm/_cacache/content-v2/sha512/ab/cd && echo kept > own/.npm/_cacache/content-v2/sha512/ab/cd/ef \
@@ -31,7 +32,7 @@ fn a_program_that_uses_a_cache_finds_it_and_can_add_to_it() {
     in_every_environment(|environment| {
         let home = furnish(environment);
         let added = home.join(".npm/_cacache/content-v2/sha512/ab/cd/gh");
-        // By itself, and by another program.
+        // The run starts the program directly, or through another program.
         for command in [&["./npm"][..], &["bash", "-c", "./npm; true"], &["perl", "-e", "system('./npm')"]] {
             let outcome = run(environment, &home, command);
             assert_eq!(outcome.printed(), "kept\nnew\n", "{}: {command:?}", environment.name());
@@ -44,14 +45,15 @@ fn a_program_that_uses_a_cache_finds_it_and_can_add_to_it() {
 fn a_run_that_uses_none_does_not_wait_for_any() {
     in_every_environment(|environment| {
         let home = furnish(environment);
-        // The shell lists by itself: this is the run's first and only program.
+        // `echo *` is part of the shell, so the run starts no further program, and guard must not have created the
+        // links yet.
         let outcome = run(environment, &home, &["bash", "-c", "cd ~/.npm/_cacache && echo *"]);
         let found = if environment.namespaces { "content-v2\n" } else { "*\n" };
         assert_eq!(outcome.printed(), found, "{}", environment.name());
     });
 }
 
-/// guard creates the cache links while the run works. It must not follow a link that the run put in the place of a
+/// guard creates the cache links while the run works. guard must not follow a link that the run put in the place of a
 /// directory.
 #[test]
 fn links_are_not_led_out_of_the_home() {
@@ -66,15 +68,15 @@ fn links_are_not_led_out_of_the_home() {
                       rename \"$ENV{HOME}/moved\", \"$ENV{HOME}/m\" or die; mkdir \"$ENV{HOME}/x\"; \
                       rename \"$ENV{HOME}/m\", \"$ENV{HOME}/x/.npm\" or die; system('./npm', \"$ENV{HOME}/x\") and die; exit 0";
         let outcome = run(environment, &home, &["perl", "-e", script, "--", &victim.to_string_lossy()]);
-        // They went where the directory is that was there before the run began.
+        // guard must have created the links in the directory that existed before the run began.
         assert_eq!(outcome.printed(), "kept\nnew\n", "{}", environment.name());
         let reached: Vec<_> = std::fs::read_dir(victim.join("_cacache")).unwrap().collect();
         assert!(reached.is_empty(), "{}: {reached:?}", environment.name());
     });
 }
 
-/// Makes cargo's registry directories with one archive and its unpacked crate, and a program `cargo` that inspects
-/// them.
+/// Creates a home directory with cargo's registry directories, which contain one archive and its unpacked crate, and
+/// a program `cargo` that inspects them.
 fn furnish_cargo(environment: &TestEnvironment) -> PathBuf {
     environment.run_outside(
         "mkdir -p own/.cargo/registry/cache/reg own/.cargo/registry/src/reg/a-1.0 own/.cargo/registry/index/reg \
@@ -103,7 +105,7 @@ fn folders_that_nothing_is_added_to_are_one_link() {
             assert_eq!(printed(options), expected, "{}: {options:?}", environment.name());
         };
         is_as("link\nlink\n", &[]);
-        // Where more can be fetched, and where something is still to be unpacked, there must be room for it.
+        // If a host for packages is allowed, or an archive is not unpacked yet, cargo must be able to add files.
         is_as(layered, &["--allow-host", "registry.example:443"]);
         environment.run_outside("touch own/.cargo/registry/cache/reg/b-1.0.crate");
         is_as("link\nfolder\nunpacked\n", &[]);

@@ -1,5 +1,5 @@
-//! git ignores the dependencies of a repository. A task's builds and tests must find them, and must not change the
-//! user's files.
+//! git ignores the dependencies of a repository. The builds and tests of a run must find them, and must not change
+//! the user's files.
 
 use std::path::Path;
 
@@ -7,7 +7,8 @@ use crate::support::{
     RunOutcome, TestEnvironment, guard_program, in_every_environment, in_two_environments, one_environment,
 };
 
-/// Makes a project with dependencies of three kinds, and with other ignored files.
+/// A script that creates a repository with dependencies of three kinds (`node_modules`, `.venv`, `target`), and with
+/// other files that git ignores.
 const PROJECT: &str = r#"
 git init -q -b main app && cd app && git config user.name n && git config user.email e
 printf 'node_modules/\n.venv\ntarget\ndist\n.env\n' > .gitignore
@@ -55,7 +56,8 @@ fn dependencies_come_along() {
         }
         assert_eq!(outcome.printed(), expected, "{}", shown());
         assert_eq!(before, environment.run_outside(listing), "{}", shown());
-        // What was committed is the work, and no link; nothing of it is left in the worktree.
+        // The commit must contain only the agent's work and no link, and the worktree must not contain the
+        // dependencies after the run.
         let files = environment.run_outside(
             "cd app && git show --name-only --format= $(git branch --list 'task/*' --format='%(refname)')",
         );
@@ -65,7 +67,7 @@ fn dependencies_come_along() {
         for carried in ["node_modules", "packages/inner/node_modules", ".venv", "target"] {
             assert!(worktree.join(carried).symlink_metadata().is_err(), "{carried}: {}", shown());
         }
-        // It is said what came along and what did not.
+        // guard must say which ignored files the run gets, and which it does not get.
         let said = "gets the dependencies of your checkout: .venv, node_modules, packages/inner/node_modules, target";
         assert!(outcome.error.contains(said), "{}", shown());
         assert!(
@@ -194,6 +196,7 @@ fn a_commit_is_received_without_delay() {
         outcome.took
     });
     let fastest = fastest.min().unwrap();
-    // It is a tenth of that; a git that must be killed takes two seconds, and there are two of them.
+    // The usual time is a tenth of this limit. If guard had to kill both git processes, it would take two seconds for
+    // each.
     assert!(fastest < std::time::Duration::from_secs(4), "{fastest:?}");
 }

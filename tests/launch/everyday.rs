@@ -19,7 +19,7 @@ fn has(program: &str) -> bool {
     there
 }
 
-/// Scripts and their expected output.
+/// Shell scripts that must work in a run, each with the output that it must print.
 const SCRIPTS: &[(&str, &str)] = &[
     ("printf 'c\\na\\nb\\n' | sort | head -2 | tr '\\n' ' '", "a b "),
     (
@@ -99,7 +99,8 @@ fn a_script_in_tmp() {
         if environment.namespaces {
             assert_eq!(environment.expect_success(script), "from tmp\n", "{}", environment.name());
         } else {
-            // Shared with the whole machine: refused, and told where to go.
+            // Without namespaces, /tmp is shared with the whole machine. guard must refuse the script, and the
+            // message must name $TMPDIR.
             let outcome = environment.run(&[], &["bash", "-c", script]);
             assert_ne!(outcome.code, 0, "{outcome:?}");
             let told = outcome.result["denials"][0]["message"].as_str().unwrap_or_default();
@@ -138,8 +139,8 @@ fn cargo_uses_packages_of_the_cache() {
     });
 }
 
-/// cargo looks for settings in every parent directory, and fails on one that it may not read. guard must let it read
-/// those files.
+/// cargo looks for settings files in every parent directory, and fails if it may not read one of them. guard must let
+/// it read those files.
 #[test]
 fn cargo_with_settings_above_the_working_folder() {
     if !has("cargo") {
@@ -157,7 +158,7 @@ fn cargo_with_settings_above_the_working_folder() {
             "{}",
             environment.name()
         );
-        // Also in a directory with many others.
+        // The same must work in a directory with many other files.
         environment.run_outside(
             "mkdir crowd && touch $(seq -f crowd/a-file-with-a-long-name-%g 300) && mv crowd/* .",
         );
@@ -168,7 +169,7 @@ fn cargo_with_settings_above_the_working_folder() {
             environment.name()
         );
         environment.run_outside("rm a-file-*");
-        // Nothing else of that directory is shown, and not the settings either when there is a token in them.
+        // guard must not show other files of that directory, nor the settings if they contain a token.
         assert_ne!(
             environment.run_bash("cat ../beside || cat ../.cargo/other").code,
             0,
@@ -185,7 +186,8 @@ fn cargo_with_settings_above_the_working_folder() {
             "{}: {plan}",
             environment.name()
         );
-        // Somebody who worked there before made links, and a second name: of the file, and of the directory it lies in.
+        // An earlier process has made a symbolic link, a hard link and a linked directory with the names of settings
+        // files. guard must not follow them.
         environment.run_outside("mkdir own && echo private > own/diary && cp own/diary own/config && ln -s own/diary Cargo.toml && ln own/diary tox.ini && mv .cargo real && ln -s own .cargo");
         for name in ["Cargo.toml", "tox.ini", ".cargo/config"] {
             let outcome = environment.run_bash(&format!("cat ../{name}"));
@@ -257,7 +259,8 @@ fn pip_installs_and_pytest_runs() {
         let printed = outcome.printed();
         assert_eq!(outcome.result["success"], true, "{outcome}");
         assert_eq!(printed.matches("3 passed").count(), 2, "{}: {printed}", environment.name());
-        // pip asks whether there is IPv6 by binding to a port of its own, and takes no for an answer.
+        // pip binds to an IPv6 port to find out whether IPv6 works. guard refuses that, and pip continues without
+        // IPv6.
         for denial in outcome.result["denials"].as_array().unwrap() {
             let what = denial["message"].as_str().unwrap();
             assert!(what.starts_with("bind to [::1]:0:"), "{}: {what}", environment.name());
@@ -295,7 +298,8 @@ with multiprocessing.Pool(4) as pool:
             assert_eq!(environment.expect_success(script), "90\n", "{}", environment.name());
             return;
         }
-        // The C library puts semaphores into /dev/shm, which without mounts of its own is everybody's: a known limit.
+        // The C library puts semaphores into /dev/shm. Without namespaces the whole machine shares that directory, so
+        // guard refuses it. This is a known limit.
         let outcome = environment.run_bash(script);
         outcome.expect_code(1);
         assert!(
@@ -345,7 +349,8 @@ EOF";
     });
 }
 
-/// git can read in a linked worktree that guard did not make, but cannot change its repository.
+/// git must be able to read in a linked worktree that guard did not make, and must not be able to change its
+/// repository.
 #[test]
 fn git_in_a_linked_worktree() {
     in_every_environment(|environment| {
@@ -465,7 +470,8 @@ const OWN_REPOSITORY: &str = "d=$(mktemp -d); cd $d; git init -q -b main; git co
 fn git_in_repositories_of_its_own() {
     in_every_environment(|environment| {
         assert_eq!(environment.expect_success(OWN_REPOSITORY), "  other\ny\n", "{}", environment.name());
-        // Also where the shim is not in the way, and below the working directory.
+        // The same must work when the script runs git without the shim, and in a repository below the working
+        // directory.
         let script = "mkdir t; cd t; g=$(ls /usr/bin/git); $g init -q -b main; $g -c user.name=t -c user.email=t@example.org commit -q --allow-empty -m one; \
              $g checkout -q -b topic; $g branch --show-current; cd ..; git -C t switch -q -c more; git -C t branch --show-current; git init -q u; git -C u checkout -q -b v; rm -rf t u";
         assert_eq!(environment.expect_success(script), "topic\nmore\n", "{}", environment.name());
@@ -476,7 +482,8 @@ fn git_in_repositories_of_its_own() {
 fn git_in_the_tasks_repository_by_other_names() {
     in_every_environment(|environment| {
         if !environment.namespaces {
-            // Without mounts a repository inside the working directory cannot be protected, and there is no run.
+            // Without mounts guard cannot protect a repository inside the working directory, so it refuses such a
+            // run.
             return;
         }
         environment.run_outside("git init -q -b main . && git -c user.name=t -c user.email=t@example.org commit -q --allow-empty -m one");
@@ -536,7 +543,8 @@ for argv in json.loads(sys.argv[1]):
         );
         assert!(!environment.directory.join("made").exists(), "{name}: nothing of the text ran");
         if !environment.namespaces {
-            // What only the supervisor knows is said by it, whoever asks.
+            // A refusal that only the supervisor can explain must be explained by the supervisor, even for a program
+            // that has a shim.
             let outcome =
                 environment.run(&[], &["python3", "probe.py", r#"[["sh", "-c", "echo x > /tmp/x"]]"#]);
             let said: (i32, String) = serde_json::from_str(outcome.printed().trim()).unwrap();

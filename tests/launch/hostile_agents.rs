@@ -1,4 +1,4 @@
-//! Agents resist being ended. Every run must end, and must leave no process.
+//! Agents try to survive the end of their run. Every run must end, and must leave no process.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -23,7 +23,7 @@ for _ in range(3):
         os.setsid()
         if os.fork() == 0: os.setpgid(0, 0)
 time.sleep(600)";
-        // Stopped: a polite signal is not even delivered.
+        // The processes are stopped, so the kernel does not deliver SIGTERM to them.
         let stopped = "import os, signal
 if os.fork() == 0:
     os.setsid()
@@ -31,7 +31,7 @@ if os.fork() == 0:
 os.kill(os.getpid(), signal.SIGSTOP)";
         for program in [stubborn, stopped] {
             let mark = unique_mark();
-            // Time enough for a busy machine to get as far as not wanting to.
+            // The time limit is long enough for the agent to set itself up on a busy machine.
             let outcome = environment.run(&["--env", &mark, "--timeout", "3"], &["python3", "-c", program]);
             outcome.expect_code_and_kind(124, "idle_timeout");
             assert!(outcome.took < Duration::from_secs(30), "{}: {:?}", environment.name(), outcome.took);
@@ -45,7 +45,8 @@ os.kill(os.getpid(), signal.SIGSTOP)";
 #[test]
 fn agents_that_destroy_their_surroundings() {
     in_every_environment(|environment| {
-        // Everything of its own, and the shims, which are not.
+        // The agent deletes its home and its temporary directory, and tries to delete guard's shims, which it may
+        // not.
         let destroy = "import os, shutil
 for path in (os.environ['HOME'], os.environ['TMPDIR'], os.path.dirname(shutil.which('git'))):
     shutil.rmtree(path, ignore_errors=True)";
@@ -54,16 +55,16 @@ for path in (os.environ['HOME'], os.environ['TMPDIR'], os.path.dirname(shutil.wh
         let outcome = environment.run_bash(script);
         assert_eq!((outcome.code, outcome.printed()), (0, "1\nstill here\n".to_string()), "{outcome}");
         outcome.expect_complete_transcript();
-        // Every process that is not itself.
+        // The agent tries to kill every other process.
         let script = "(sleep 60 &) ; git log > /dev/null & kill -9 -1 2>/dev/null; kill -9 1 2>/dev/null; kill -9 $PPID 2>/dev/null; echo alone";
         let outcome = environment.run_bash(script);
         assert_eq!((outcome.code, outcome.printed()), (0, "alone\n".to_string()), "{outcome}");
         outcome.expect_complete_transcript();
-        // Its own working directory.
+        // The agent deletes its own working directory.
         let outcome =
             environment.run_bash("rm -rf .[a-z]* * ; mkdir x && cd x && rmdir ../x; /bin/echo nowhere");
         assert_eq!(outcome.printed(), "nowhere\n", "{outcome}");
-        // Rights taken away from its own directories: they are removed all the same.
+        // The agent removes all permissions from its own directories. guard must remove them all the same.
         let outcome = environment.run_bash("mkdir -p $HOME/a/b $TMPDIR/c/d; touch $HOME/a/b/f $TMPDIR/c/d/f; chmod -R 0 $HOME/a $TMPDIR/c; echo closed");
         assert_eq!(outcome.printed(), "closed\n", "{outcome}");
         let run = outcome.transcript().parent().unwrap().to_path_buf();
@@ -124,7 +125,7 @@ fn init_is_not_dumpable_while_the_program_runs() {
     in_every_environment(|environment| {
         let user = environment.user.ids.map_or_else(|| nix::unistd::geteuid().as_raw(), |(user, _)| user);
         if user == 0 {
-            // What is root's belongs to root either way.
+            // Root may read the memory of its processes in any case, so the test only applies to other users.
             return;
         }
         let mut command =

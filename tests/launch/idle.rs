@@ -19,7 +19,7 @@ fn silence_is_not_idleness() {
         ("a timer", "exec perl -e 'select(undef, undef, undef, 0.05) while 1'"),
         ("an end after work", "for ((i = 0; i < 30000; i++)); do :; done; exec sleep 60"),
     ];
-    // Long enough for a share of a busy machine.
+    // The limit is long enough for a run that gets only a small share of a busy machine's CPU.
     let options = |most| ["--no-toolchains", "--timeout", "4", "--max-duration", most];
     in_every_environment_at_once(|environment| {
         for (name, script) in idle {
@@ -33,7 +33,6 @@ fn silence_is_not_idleness() {
             );
         }
     });
-    // One after the other: they take all the time there is.
     in_two_environments(|environment| {
         for (name, script) in busy {
             let outcome = environment.run(&options("7"), &["bash", "-c", script]);

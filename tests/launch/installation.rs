@@ -117,7 +117,7 @@ fn interpreters_are_found_however_the_first_line_names_them() {
         ("#!/usr/bin/env --split-string=inner -v\n".to_string(), Some(&inner)),
         (format!("#!/bin/sh\n'''exec' \"{}\" \"$0\" \"$@\"\n' '''\n", inner.display()), Some(&inner)),
         (format!("#!/bin/sh\n'''exec' {} \"$0\" \"$@\"\n' '''\n", inner.display()), Some(&inner)),
-        // One word for the kernel: there is no such program.
+        // The kernel passes `inner -x` as one argument, and no program has that name.
         ("#!/usr/bin/env inner -x\n".to_string(), None),
         ("#!/usr/bin/env -i\n".to_string(), None),
         ("#!/usr/bin/env\n".to_string(), None),

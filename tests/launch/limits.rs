@@ -35,7 +35,7 @@ fn a_fork_storm_is_bounded_and_ends() {
             "version = 1\nname = \"few\"\nextends = \"strict\"\n[limits]\nprocesses = 150\n",
         )
         .unwrap();
-        // Every process forks for ever, and each child leaves for a session of its own.
+        // Every process forks without end, and each child starts a session of its own.
         let storm = "import os, time\nwhile True:\n    try:\n        if os.fork() == 0: os.setsid()\n    except OSError:\n        time.sleep(0.05)\n";
         std::fs::write(environment.directory.join("storm.py"), storm).unwrap();
         let mark = unique_mark();
@@ -47,7 +47,7 @@ fn a_fork_storm_is_bounded_and_ends() {
         let watch = {
             let mark = mark.clone();
             std::thread::spawn(move || {
-                // The most that were there, however slowly a busy machine lets them come.
+                // Watches for the highest number of processes, because a busy machine starts them slowly.
                 let until = Instant::now() + Duration::from_secs(8);
                 let mut most = 0;
                 while most <= 100 && Instant::now() < until {
@@ -63,7 +63,8 @@ fn a_fork_storm_is_bounded_and_ends() {
         outcome.expect_code_and_kind(124, "timeout");
         assert!(outcome.took < Duration::from_secs(40), "{}: {:?}", environment.name(), outcome.took);
         outcome.expect_complete_transcript();
-        // Without a group or a namespace of its own the bound counts what the whole machine has beside.
+        // Without a cgroup or a user namespace, the kernel's limit also counts the user's other processes on the
+        // machine.
         let threads = std::fs::read_to_string("/proc/loadavg").unwrap();
         let machine: usize = threads.split(['/', ' ']).nth(4).unwrap().parse().unwrap();
         assert!(most > 100 && most <= 150 + 10 + machine * 2, "{}: {most} processes", environment.name());
@@ -85,7 +86,7 @@ fn limits_of_time() {
         );
         outcome.expect_complete_transcript();
         expect_no_process_left(&mark, Duration::ZERO);
-        // What prints or starts programs is not idle, but has an end all the same.
+        // A run that prints or starts programs is not idle, but the limit for the whole run must still end it.
         let busy = "while :; do echo busy; sleep 0.2; done";
         let outcome = environment
             .run(&["--env", &mark, "--timeout", "2", "--max-duration", "3"], &["bash", "-c", busy]);

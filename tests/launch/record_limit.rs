@@ -1,4 +1,4 @@
-//! The transcript has a size limit. A run that fills its transcript must be ended, and guard must still record what
+//! The transcript has a size limit. guard must end a run that fills its transcript, and must still record what
 //! happens after that.
 
 use crate::support::in_every_environment_at_once;
@@ -40,7 +40,7 @@ fn a_full_record_ends_the_run_and_keeps_every_refusal() {
         assert!(has("-b before "), "{name}: {denials:#?}");
         let is_told = denials.iter().any(|denial| denial["rule"] == "sandbox.record");
         assert!(!environment.directory.join("reached").exists() || is_told, "{name}: {denials:#?}");
-        // The record says so itself, and nothing of what ran is left out of it.
+        // The transcript must say that it is full, and must contain every program that ran.
         let record = std::fs::read(outcome.transcript()).unwrap();
         assert!(record.len() < 90 << 20, "{name}: {} bytes", record.len());
         let count = |kind: &str| {

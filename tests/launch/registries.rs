@@ -8,7 +8,7 @@ use guard::launch::discover::registries::{Registries, Tool, find_registries, fin
 
 use crate::support::{Scratch, make_program, skip};
 
-/// A home, an `/etc`, and a directory with programs.
+/// A home directory, an `/etc`, and a directory with programs, from which guard finds the registries.
 struct RegistryFixture(Scratch);
 
 impl RegistryFixture {
@@ -27,7 +27,7 @@ impl RegistryFixture {
         self
     }
 
-    /// Adds a program that counts its starts in the file `started`.
+    /// Adds a program that runs `script`, and that adds a line to the file `started` each time it starts.
     fn program(self, name: &str, script: &str) -> Self {
         let text = format!("#!/bin/sh\necho x >> {}\n{script}\n", self.0.0.join("started").display());
         make_program(&self.0.0.join("bin").join(name), text);
@@ -42,7 +42,7 @@ impl RegistryFixture {
         let path = std::env::join_paths([self.0.0.join("bin"), "/usr/bin".into(), "/bin".into()]).unwrap();
         let mut environment: Vec<(OsString, OsString)> =
             variables.iter().map(|(key, value)| (key.into(), value.into())).collect();
-        // The machine's own tools must not answer for those that a test leaves out.
+        // If the fixture has no programs, PATH must not lead to the tools that are installed on this machine.
         let asks = self.0.0.join("bin").read_dir().unwrap().next().is_some();
         environment.push(("PATH".into(), if asks { path } else { self.0.0.join("bin").into() }));
         find_registries_with(
@@ -81,7 +81,8 @@ const INDEX: &str = "home/.cargo/registry/index";
 
 #[test]
 fn cargo_goes_where_it_went() {
-    // An index whose settings are known, one whose are not, and a git repository of older days.
+    // cargo's cache has an index with known settings, one without settings, and an older index that is a git
+    // repository.
     let fixture = RegistryFixture::new()
         .with(
             &format!("{INDEX}/index.crates.example-0123456789abcdef/config.json"),
@@ -99,11 +100,11 @@ fn cargo_goes_where_it_went() {
     ];
     entries(&found, &expected);
     one_note(&found, "git repository");
-    // Another place for all of it.
+    // With another CARGO_HOME guard must find nothing.
     entries(&fixture.of(Tool::Cargo, &[("CARGO_HOME", "/nonexistent")]), &[]);
 }
 
-/// If cargo has no cache yet, guard runs it once and learns the registry from its request to the proxy.
+/// If cargo has no cache yet, guard must run it once, and must learn the registry from its request to guard's proxy.
 #[test]
 fn cargo_without_a_cache_is_asked_once() {
     let script = "[ \"$1 $CARGO_NET_OFFLINE\" = 'search false' ] && [ -d \"$CARGO_HOME\" ] || exit 1
@@ -118,7 +119,8 @@ fn cargo_without_a_cache_is_asked_once() {
         );
     }
     assert_eq!(fixture.starts(), 1);
-    // Whose default is replaced fetches nothing from it, and whoever has fetched from somewhere does so again.
+    // If the settings replace the default registry, guard must not ask cargo. If cargo has a cache, guard must use
+    // the cache.
     let mirror = "[source.crates-io]\nreplace-with = \"mirror\"\n[source.mirror]\nregistry = \"sparse+http://mirror.example/\"\n";
     entries(
         &RegistryFixture::new()
@@ -164,7 +166,7 @@ fn cargo_goes_where_its_settings_say() {
     let mirror = "[source.crates-io]\nreplace-with = \"mirror\"\n[source.mirror]\nregistry = \"sparse+http://mirror.example/\"\n";
     let fixture = RegistryFixture::new().with(&index, dl).with("home/.cargo/config.toml", mirror);
     entries(&fixture.of(Tool::Cargo, &[]), &["mirror.example:80"]);
-    // The file of older days wins, as for Cargo.
+    // If the old file `config` exists beside `config.toml`, guard must use it, as cargo does.
     let fixture = fixture.with("home/.cargo/config", "");
     entries(&fixture.of(Tool::Cargo, &[]), &["index.crates.example:443", "static.crates.example:443"]);
     let variable = ("CARGO_REGISTRIES_TEAM_INDEX", "sparse+https://index.team.example/");
@@ -236,7 +238,7 @@ fn a_tool_is_asked_once() {
     }
     assert_eq!(fixture.starts(), 1);
     assert!(fixture.0.0.join("home/.cache/guard").is_dir());
-    // Another npm is asked again; so is one with another cache.
+    // guard must ask again if npm is another program, or if guard's own cache is another one.
     let fixture = fixture.program("npm", "echo https://newer.default.example/");
     entries(&fixture.of(Tool::Npm, &[]), &["scope.example:443", "newer.default.example:443"]);
     let cache = fixture.0.0.join("cache");
@@ -253,7 +255,7 @@ fn what_lies_in_the_working_tree_is_not_believed() {
         .with("work/cargo/registry/index/agent.example-0123456789abcdef/config.json", "{}");
     let work = fixture.0.0.join("work");
     std::fs::rename(fixture.0.0.join("bin"), work.join("bin")).unwrap();
-    // A link from elsewhere leads there too.
+    // A link from outside the working tree leads into it.
     std::os::unix::fs::symlink(work.join("bin"), fixture.0.0.join("bin")).unwrap();
     std::os::unix::fs::symlink(work.join("venv/pip.conf"), fixture.0.0.join("etc/pip.conf")).unwrap();
     let path = std::env::join_paths([fixture.0.0.join("bin"), work.join("bin"), "bin".into()]).unwrap();
@@ -263,19 +265,19 @@ fn what_lies_in_the_working_tree_is_not_believed() {
         ("CARGO_HOME".into(), work.join("cargo").into()),
     ];
     let (home, etc) = (fixture.0.0.join("home"), fixture.0.0.join("etc"));
-    // Also from further below.
+    // The same must hold in a subdirectory of the working tree.
     for folder in [work.clone(), work.join("below")] {
         for tool in [Tool::Npm, Tool::Pip, Tool::Cargo] {
             entries(&find_registries_with(tool, Some(&home), &environment, &etc, Some(&folder)), &[]);
         }
     }
     assert_eq!(fixture.starts(), 0);
-    // Elsewhere they are the user's.
+    // For a run in another directory, the same files count as the user's own settings.
     for tool in [Tool::Pip, Tool::Cargo] {
         let found = find_registries_with(tool, Some(&home), &environment, &etc, Some(&home));
         entries(&found, &["agent.example:443"]);
     }
-    // A program of any working tree is not started, wherever the run works.
+    // guard must not start a program of any working tree, whatever directory the run uses.
     entries(&find_registries_with(Tool::Npm, Some(&home), &environment, &etc, Some(&home)), &[]);
     assert_eq!(fixture.starts(), 0);
 }
@@ -343,12 +345,13 @@ fn pip_is_asked_for_its_default() {
         entries(&fixture.of(Tool::Pip, &[]), &["default.example:443", "files.default.example:443"]);
     }
     assert_eq!(fixture.starts(), 1);
-    // More indexes are beside it; another instead of it; and none is none.
+    // Extra indexes are used in addition to the default, another index replaces it, and with `no-index` there is
+    // none.
     let found = fixture.of(Tool::Pip, &[("PIP_EXTRA_INDEX_URL", "https://x.example")]);
     entries(&found, &["x.example:443", "default.example:443", "files.default.example:443"]);
     entries(&fixture.of(Tool::Pip, &[("PIP_INDEX_URL", "https://x.example")]), &["x.example:443"]);
     entries(&fixture.of(Tool::Pip, &[("PIP_NO_INDEX", "1")]), &[]);
-    // Who names the default gets its files.
+    // If the settings name the default index explicitly, guard must also allow the host of its files.
     let found = fixture.of(Tool::Pip, &[("PIP_INDEX_URL", "https://default.example/simple")]);
     entries(&found, &["default.example:443", "files.default.example:443"]);
 }
@@ -392,7 +395,7 @@ fn the_real_tools() {
         let found = find_registries(tool, home.as_deref(), &isolated);
         assert!(!found.entries.is_empty(), "{program}: {found:?}");
     }
-    // One that has fetched nothing yet; whatever rustup needs is where it was.
+    // A cargo with an empty home, which has no cache yet. rustup keeps its own directory.
     let rustup = home.map(|home| home.join(".rustup")).filter(|rustup| rustup.is_dir());
     isolated.push(("CARGO_HOME".into(), fixture.0.0.join("empty").into()));
     isolated.extend(rustup.map(|rustup| ("RUSTUP_HOME".into(), rustup.into())));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{TestEnvironment, in_every_environment};
 
-/// File operations for the Python programs. They ignore refusals.
+/// Python functions for the attacks: file operations that ignore refusals.
 const TOOLS: &str = "
 import os, shutil
 def attempt(function):
@@ -157,7 +157,7 @@ write('fresh/.git/config', '[core]\\nfsmonitor = evil\\n')"
             ("repository.changed", "linked/.git"),
         ];
         for (kind, path) in changed {
-            // What namespaces protect stays as it was.
+            // With namespaces guard protects these files, so they must be unchanged.
             assert_eq!(has(kind, path), !environment.namespaces, "{kind} {path}: {}", problem());
         }
         let settings = outcome.result["findings"].to_string();
@@ -176,12 +176,12 @@ fn what_cannot_be_searched_or_protected_is_refused() {
         assert_eq!(outcome.code, 125, "{}", problem());
         assert!(!projects.directory.join("ran").exists());
         assert!(outcome.result["error"].to_string().contains("plain/.git"), "{}", problem());
-        // The working directory is itself a repository.
+        // The working directory itself is a bare repository.
         let bare = projects.directory.join("three.git");
         let outcome = environment.run(&["--dir", bare.to_str().unwrap()], &["touch", "ran"]);
         outcome.expect_code(125);
         assert!(!bare.join("ran").exists());
-        // Deeper than guard looks.
+        // A repository is nested deeper than guard searches.
         environment.run_outside(
             "mkdir empty && cd empty && for i in $(seq 140); do mkdir d; cd d; done; git init -q .",
         );

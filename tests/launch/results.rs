@@ -50,7 +50,8 @@ fn exit_codes_are_the_commands_own() {
 #[test]
 fn the_shapes_of_json() {
     in_every_environment(|environment| {
-        // In a file: as text of `-c` the whole would be refused for the push in it.
+        // The script is in a file. As an argument of `bash -c` guard would refuse it as a whole, because it contains
+        // a push.
         let script = "echo out; echo err >&2; git push; exit 3";
         std::fs::write(environment.directory.join("work.sh"), script).unwrap();
         let fields = |result: &Value| result.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -90,7 +91,7 @@ fn the_shapes_of_json() {
             .collect();
         assert_eq!((&types[0], types.last().unwrap()), (&json!("run.started"), &json!("run.finished")));
         outcome.expect_complete_transcript();
-        // A reader that goes away does not end the run.
+        // The reader of guard's output goes away. The run must continue.
         let mut command =
             environment.guard_run(&["--stream-json"], &["bash", "-c", "seq 20000; touch finished"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -151,7 +152,7 @@ fn the_environment_is_an_allow_list() {
 #[test]
 fn two_runs_at_once_in_one_folder() {
     in_every_environment(|environment| {
-        // Each waits for the other: they really are there at the same time.
+        // Each run waits for a file of the other one, so both must be running at the same time.
         let script = |own: &str, other: &str| {
             format!(
                 "touch {own}; echo {own} > $TMPDIR/f; i=0; while [ ! -e {other} ]; do sleep 0.05; i=$((i+1)); [ $i -lt 200 ] || exit 1; done; cat $TMPDIR/f"

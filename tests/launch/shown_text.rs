@@ -3,8 +3,9 @@
 
 use crate::support::in_every_environment;
 
-/// Ranges of such characters from the Unicode Character Database: `Default_Ignorable_Code_Point`, `Bidi_Control`, line
-/// and paragraph separators, interlinear annotations, and control characters.
+/// Ranges of invisible characters and of characters that change how text is displayed, from the Unicode Character
+/// Database: `Default_Ignorable_Code_Point`, `Bidi_Control`, line and paragraph separators, interlinear annotations,
+/// and control characters.
 const HIDDEN: [(u32, u32); 25] = [
     (0x01, 0x08),
     (0x0b, 0x0c),

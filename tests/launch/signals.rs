@@ -17,7 +17,7 @@ use crate::support::{
     make_program, unique_mark,
 };
 
-/// A run that has printed `ready`.
+/// A run whose script has printed `ready`.
 struct Ready<'e> {
     environment: &'e TestEnvironment,
     child: std::process::Child,
@@ -32,7 +32,8 @@ impl<'e> Ready<'e> {
         Self::ignoring(environment, "", script)
     }
 
-    /// Starts a script under a guard that inherits these signals as ignored.
+    /// Starts a script under a guard whose parent process ignores these signals, and waits until the script prints
+    /// `ready`.
     fn ignoring(environment: &'e TestEnvironment, signals: &str, script: &str) -> Self {
         let mark = unique_mark();
         let mut command = environment.guard_ignoring_signals(signals);
@@ -74,7 +75,7 @@ impl<'e> Ready<'e> {
 fn signals_reach_the_agent() {
     in_every_environment(|environment| {
         for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
-            // A program by itself, and one that tidies up first.
+            // The signal reaches a program without a handler, and one that cleans up first.
             let run = Ready::new(environment, "echo ready; exec sleep 60");
             run.signal(signal);
             let outcome = run.end();
@@ -127,7 +128,7 @@ fn who_is_not_to_hear_of_a_signal_does_not() {
         let outcome = run.end();
         outcome.expect_code_and_kind(0, "");
         assert_eq!(outcome.printed(), "ready\ndone\n", "{}", environment.name());
-        // Who asks it to end is heard.
+        // SIGTERM must end the run, although guard inherited it as ignored.
         let run = Ready::ignoring(environment, "HUP,TERM", "echo ready; exec sleep 60");
         run.signal(Signal::SIGTERM);
         let outcome = run.end();
@@ -142,7 +143,7 @@ fn a_worktree_that_is_being_made_is_undone() {
         let bin = environment.directory.with_file_name("bin");
         let begun = environment.temporary_directory().join("begun");
         let state = "git -C repository for-each-ref; git -C repository worktree list --porcelain; ls -A .worktrees || true";
-        // A git that takes its time: before it has made the worktree, and after.
+        // The user's git is replaced by one that waits for a long time, before or after it makes the worktree.
         for first in ["true".to_string(), format!("'{real}' \"$@\"")] {
             let slow = format!("{first} && : > '{}' && exec sleep 600", begun.display());
             let script = format!(
@@ -156,7 +157,8 @@ fn a_worktree_that_is_being_made_is_undone() {
                 let (name, value) = mark.split_once('=').unwrap();
                 let mut command = environment.guard_ignoring_signals("");
                 command.args(environment.guard_run_arguments(&["--json", "--name", "cut"], &["true"]));
-                // These tests lie in guard's own working tree, and a tree that holds the home is none.
+                // The test's git is inside guard's own checkout. guard runs programs of a checkout only if the
+                // checkout also contains the home directory, so the test sets HOME.
                 command.env("HOME", bin.parent().unwrap());
                 command.env("PATH", format!("{}:{}", bin.display(), environment.user.path)).env(name, value);
                 let started = Instant::now();
@@ -201,7 +203,8 @@ fn a_key_while_commits_are_received_loses_none() {
         let bin = environment.directory.with_file_name("bin");
         let (ended, begun) =
             (environment.directory.join("ended"), environment.temporary_directory().join("begun"));
-        // The list of what was received; those that look at the agent's objects before cannot start anything.
+        // This git command lists the received commits. The earlier git commands, which read the agent's objects, run
+        // in a jail and could not start this script.
         let slow = format!("[ ! -e '{}' ] || {{ : > '{}'; sleep 1; }}", ended.display(), begun.display());
         make_program(
             &bin.join("git"),
@@ -215,7 +218,8 @@ fn a_key_while_commits_are_received_loses_none() {
         );
         let mut command = environment.guard_ignoring_signals("");
         command.args(environment.guard_run_arguments(&["--json", "--here"], &["bash", "-c", &work]));
-        // These tests lie in guard's own working tree, and a tree that holds the home is none.
+        // The test's git is inside guard's own checkout. guard runs programs of a checkout only if the checkout also
+        // contains the home directory, so the test sets HOME.
         command.env("HOME", bin.parent().unwrap());
         command.env("PATH", format!("{}:{}", bin.display(), environment.user.path)).process_group(0);
         let started = Instant::now();
@@ -243,7 +247,8 @@ fn a_key_while_commits_are_received_loses_none() {
 #[test]
 fn a_reader_that_stops_reading_does_not_block_guard() {
     in_every_environment_at_once(|environment| {
-        // The agent prints without end; it has ended, and its output waits; or every event is printed.
+        // Three cases: the agent prints without end, the agent has ended and its output waits, and guard prints every
+        // event.
         for (options, script, signals) in [
             (&["--quiet"][..], "echo ready; yes", 2),
             (&["--quiet"][..], "head -c 300000 /dev/zero", 1),

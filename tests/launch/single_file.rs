@@ -1,4 +1,5 @@
-//! guard is a single file. It must bring its shims for git and the shells along, in any directory and under any name.
+//! guard is a single executable. It must provide its shims for git and the shells in any directory and under any
+//! name.
 
 use std::path::PathBuf;
 
@@ -6,14 +7,14 @@ use crate::support::{
     RunOutcome, TestEnvironment, guard_program, in_two_environments, one_environment, skip_unsupported,
 };
 
-/// Makes a copy of guard that is alone in its directory.
+/// Copies guard into a directory that contains no other file. Returns the path of the copy.
 fn lone_copy(environment: &TestEnvironment) -> PathBuf {
     environment.run_outside(&format!("mkdir alone && cp '{}' alone/tool", guard_program().display()));
     environment.directory.with_file_name("alone").join("tool")
 }
 
-/// A script that looks for git and runs an allowed and a forbidden command; its exit code is that of the last one. The
-/// tests write it to a file, because guard would refuse it as a whole if it were an argument.
+/// A script that prints the path of git, and runs an allowed and a forbidden git command. The tests write it to a
+/// file: as an argument, guard would refuse the whole script because of the forbidden command.
 const SCRIPT: &str =
     "readlink -f \"$(command -v git)\"; git --version | cut -c1-11; git checkout -q -b x 2>&1";
 
@@ -39,7 +40,7 @@ fn a_lone_copy_has_its_shims() {
             (true, "git version"),
             "{context}"
         );
-        // The reason comes from the shim, once; the shell itself was not refused anything.
+        // The shim must print the reason, once, and the shell itself must not be refused.
         assert!(lines[2].starts_with("guard: Permission denied: git checkout"), "{context}");
         assert_eq!((outcome.code, &outcome.result["enforcement"]["shims"]), (126, &true.into()), "{context}");
         assert_eq!(outcome.result["usage"]["refusals"], 1, "{context}");
@@ -79,18 +80,18 @@ fn missing_shims_are_told_and_refusals_stay() {
         assert!(lines(outcome)[0].ends_with("/git"), "{outcome}");
     };
     without(&environment.run(&["--no-shims"], &["bash", "script"]));
-    // People are told too.
+    // Without `--json`, guard must print it as well.
     let told = environment.run_to_end(environment.guard_run(&["--no-shims"], &["true"]), b"").error;
     assert!(
         told.lines().any(|line| line.starts_with("guard: ") && line.ends_with(", without shims")),
         "{told}"
     );
-    // They cannot be written: files may not be larger than 256 KiB, and the shim is.
+    // guard cannot write the shims here: the limit for files is 256 KiB, and a shim is larger.
     let mut guard = environment.command("bash");
     guard.args(["-c", "rm -rf \"$XDG_STATE_HOME\"; ulimit -f 256; exec \"$@\"", "bash"]).arg(guard_program());
     guard.args(environment.guard_run_arguments(&["--json"], &["bash", "script"]));
     without(&environment.run_to_end(guard, b""));
-    // The state directory is on a file system that no program can be started from.
+    // The state directory is on a file system that is mounted `noexec`, so the shims cannot be executed.
     let script = "mount -t tmpfs -o noexec tmpfs \"$XDG_STATE_HOME\" && exec \"$@\"";
     let mut guard = environment.command("unshare");
     guard.args(["-rm", "bash", "-c", script, "bash"]).arg(guard_program());

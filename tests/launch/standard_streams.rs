@@ -1,4 +1,5 @@
-//! A run must pass standard input, output and error byte for byte: closed, missing, or with a gibibyte of data.
+//! guard must pass the standard input, output and error of a run through unchanged, even a gibibyte of data, and must
+//! also work when these streams are closed.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
@@ -14,7 +15,7 @@ use crate::support::{
 #[test]
 fn standard_input_and_output_are_byte_for_byte() {
     let mut bytes: Vec<u8> = (0..=255u8).cycle().take(1 << 20).collect();
-    // Not a pattern of 64 KiB: pieces that are swapped or repeated would not show.
+    // The bytes must not repeat every 64 KiB, so that swapped or repeated pieces are detected.
     let mut state = 1u32;
     for byte in &mut bytes {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -86,7 +87,7 @@ fn a_gibibyte_of_output_in_little_memory() {
         assert_eq!(counter.join().unwrap(), bytes, "{}", environment.name());
         let outcome = environment.collect_outcome(child, started);
         outcome.expect_code(0);
-        // The pages of the program itself count: an unoptimized guard needs 50 MiB without any output.
+        // The figure includes the pages of guard's own program: an unoptimized guard needs 50 MiB without any output.
         assert!(highest > 1000 && highest < 96 << 10, "{}: {highest} KiB", environment.name());
         eprintln!("{}: 1 GiB in {:?}, at most {highest} KiB", environment.name(), outcome.took);
         let run = std::fs::read_dir(environment.runs_directory()).unwrap().next().unwrap().unwrap().path();
@@ -121,7 +122,7 @@ fn without_standard_streams() {
         let outcome = environment.run_to_end(command, b"");
         assert!(environment.directory.join("ran").exists(), "{}: {outcome:?}", environment.name());
     });
-    // Written and flushed before the process is gone.
+    // guard must write and flush all output before it exits.
     let environment = one_environment();
     let mut child = environment
         .guard_run(&["-q"], &["cat"])

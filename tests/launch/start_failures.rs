@@ -106,7 +106,7 @@ fn working_folders_that_cannot_be_used() {
             let error = outcome.result["error"].as_str().unwrap();
             assert!(error.contains(folder) && error.contains(problem), "{}: {error}", environment.name());
         }
-        // A directory that is gone while somebody is in it.
+        // The working directory is removed while guard's caller is in it.
         let mut command = environment.command("sh");
         command
             .args(["-c", "mkdir gone && cd gone && rmdir ../gone && exec \"$0\" run -- true"])
@@ -159,7 +159,8 @@ fn too_few_processes_for_guard_itself() {
             limited.args(["-c", &format!("ulimit -u {limit}; exec \"$@\""), "bash"]);
             limited.arg(guard_program()).args(words);
             let outcome = environment.run_to_end(limited, b"");
-            // Others of the user come and go meanwhile: what counts is that it ends, and says how.
+            // Other processes of the user start and end meanwhile, so the result can vary. guard must end in time and
+            // report how.
             assert!(
                 outcome.took < Duration::from_secs(8),
                 "{}, {room}: {:?}",

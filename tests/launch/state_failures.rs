@@ -8,7 +8,7 @@ use crate::support::{
 
 #[test]
 fn the_transcript_cannot_be_written() {
-    // A limit on the size of files, which everybody can set.
+    // A limit on the size of files makes writing fail. Every user can set such a limit.
     in_every_environment(|environment| {
         let mark = unique_mark();
         let script = "(setsid sleep 60 &); while :; do echo 0123456789012345678901234567890123456789; done";

@@ -1,4 +1,5 @@
-//! Kills the supervisor at any moment. Every process of its run must end, and the transcript must be readable.
+//! The tests kill guard, whose supervisor thread judges the run, or another process of a run, at any moment. Every
+//! process of the run must end, and the transcript must be readable.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -35,12 +36,13 @@ fn the_supervisor_is_killed_at_any_moment() {
                 ^ u64::from(environment.user.name.as_bytes()[0]),
         );
         let (mut began, mut slowest) = (0, Duration::ZERO);
-        // The kernel's part of a launch takes longer on a busy machine; the moments are spread over all of it.
+        // A launch takes longer on a busy machine, so the test measures it first and spreads the moments of the kills
+        // over its duration.
         let launch = (0..3).map(|_| environment.run(&["--no-toolchains"], &["true"]).took).min().unwrap();
         let launch = u64::try_from(launch.as_micros()).unwrap().max(20_000);
         is_readable(environment);
         for turn in 0..KILLS / 4 {
-            // From the first instruction to well into the agent's work.
+            // The moments range from guard's first instruction to well into the agent's work.
             let delay = match turn % 5 {
                 0 => 2 * launch + random.below(300_000),
                 _ => random.below(2 * launch),
@@ -58,7 +60,7 @@ fn the_supervisor_is_killed_at_any_moment() {
             slowest = slowest.max(killed.elapsed());
             began += usize::from(is_readable(environment));
         }
-        // Else the delays have become too short to hit anything.
+        // If fewer runs had begun, the delays would be too short to hit a running agent.
         assert!(began > KILLS / 16, "{}: only {began} runs had begun", environment.name());
         eprintln!(
             "{}: {began} of {} had begun; gone after {slowest:?} at most",
@@ -69,7 +71,8 @@ fn the_supervisor_is_killed_at_any_moment() {
     });
 }
 
-/// Checks and removes what the runs left. Returns true if there was a transcript.
+/// Checks the transcripts that the killed runs left, and removes their directories. Returns true if there was a
+/// transcript.
 fn is_readable(environment: &TestEnvironment) -> bool {
     let Ok(entries) = std::fs::read_dir(environment.runs_directory()) else { return false };
     let mut any = false;
@@ -83,20 +86,21 @@ fn is_readable(environment: &TestEnvironment) -> bool {
         }
         let id = run.file_name().unwrap().to_string_lossy().into_owned();
         remove_group(&id);
-        // Only what guard itself made may be there, and it can be removed.
+        // The directory may contain only files that guard itself made, which the test can remove.
         std::fs::remove_dir_all(&run).unwrap();
     }
     any
 }
 
-/// Removes the cgroup of a run whose supervisor was killed.
+/// Removes the cgroup of a run whose guard process was killed.
 fn remove_group(id: &str) {
     for folder in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup/memory", "/sys/fs/cgroup"] {
         let _ = std::fs::remove_dir(Path::new(folder).join(format!("guard-{id}")));
     }
 }
 
-/// Fails unless guard still works in this environment.
+/// Fails unless guard can still run a command in this environment, after the test has killed a process of an earlier
+/// run.
 fn tidy(environment: &TestEnvironment) {
     assert_eq!(
         environment.expect_success("echo fine; git log --oneline | wc -l"),
@@ -106,7 +110,7 @@ fn tidy(environment: &TestEnvironment) {
     );
 }
 
-/// If the agent's process is killed while it starts, init must report its end.
+/// The agent's process is killed while it starts. init must report that to guard.
 #[test]
 fn the_agent_is_killed_while_it_begins() {
     in_every_environment_at_once(|environment| {
@@ -149,7 +153,8 @@ fn the_first_process_is_killed() {
                 std::thread::sleep(Duration::from_millis(20));
             }
             let _ = kill(Pid::from_raw(first), Signal::SIGKILL);
-            // On a busy machine that may have been a git that guard had just forked. Then init comes later.
+            // On a busy machine the killed process may have been a git that guard had just forked. Then init starts
+            // later, and the test must kill it too.
             let killed = Instant::now();
             while child.try_wait().unwrap().is_none() && killed.elapsed() < Duration::from_secs(2) {
                 std::thread::sleep(Duration::from_millis(20));
@@ -175,7 +180,7 @@ fn the_first_process_is_killed() {
             );
             let transcript = outcome.transcript();
             if wait == 300 {
-                // The agent was at work: a result, and its end is written down.
+                // The agent was already working, so guard must return a result and record the end of the run.
                 outcome.expect_code_and_kind(125, "internal");
                 assert_eq!(check(&transcript).unwrap().outcome, Outcome::Complete, "{}", environment.name());
             }
@@ -208,7 +213,8 @@ fn a_supervisor_that_panics_ends_its_run() {
 fn guard_and_init_are_killed_at_once() {
     in_every_environment_at_once(|environment| {
         if !environment.namespaces {
-            // Without a PID namespace only the command itself is told of init's death.
+            // Without a PID namespace the kernel kills only the command itself when init dies, and not its
+            // descendants.
             return;
         }
         for wait in [20, 60, 200] {
@@ -233,7 +239,7 @@ fn temporary(environment: &TestEnvironment) -> Vec<String> {
     entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Kills the supervisor of a run that has written a temporary file. Returns the id of the run.
+/// Starts a run that writes a temporary file, and kills its guard process. Returns the id of the run.
 fn killed_at_work(environment: &TestEnvironment) -> String {
     let mark = unique_mark();
     let script = "mkdir -p \"$TMPDIR/deep/er\"; echo x > \"$TMPDIR/deep/er/file\"; echo begun; sleep 600";
@@ -262,14 +268,15 @@ fn what_killed_runs_leave_is_swept_and_nothing_else() {
         let id = killed_at_work(environment);
         let left = format!("guard-{}", &id[id.len() - 12..]);
         assert_eq!(temporary(environment), std::slice::from_ref(&left), "{}", environment.name());
-        // Words in a transcript, or a link in its place, lead nowhere else.
+        // A changed path in a transcript, or a link in place of the transcript, must not make guard delete other
+        // directories.
         let transcript = environment.runs_directory().join(&id).join("transcript.jsonl");
         let text = std::fs::read_to_string(&transcript).unwrap();
         let says_where = text.contains(&left);
         let precious = environment.temporary_directory().with_file_name("precious");
         environment.run_outside("mkdir precious && echo x > precious/file");
         let places = [precious.join("tmp"), environment.temporary_directory().join("guard-").join("tmp")];
-        // It may have been killed before anything was written down.
+        // guard may have been killed before it recorded the path of the directory.
         for place in places.iter().filter(|_| says_where) {
             let own = environment.temporary_directory().join(&left).join("tmp");
             let forged = text.replace(own.to_str().unwrap(), place.to_str().unwrap());
@@ -287,7 +294,8 @@ fn what_killed_runs_leave_is_swept_and_nothing_else() {
         assert!(said.contains(&format!("left by {id}")) && said.contains("1 unfinished"), "{said}");
         assert_eq!(temporary(environment), Vec::<String>::new());
         assert!(precious.join("file").exists() && transcript.exists(), "{}", environment.name());
-        // One that never began, one that is just beginning, and one that somebody has put something into.
+        // Three directories: a run that never began, one that is just beginning, and one that contains a file. guard
+        // may remove only the first.
         let (old, new, full) = ("0-old-123456789abc", "0-new-223456789abc", "0-full-323456789abc");
         environment.run_outside(&format!(
             "cd state/guard/runs && mkdir -p {old}/home {new}/home {full}/home && touch {full}/home/work \\

@@ -1,4 +1,4 @@
-//! Tests which parts of a home guard finds and grants as toolchains, and which it never grants.
+//! Tests which parts of a home directory guard grants to a run as toolchains, and which parts it never grants.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -40,7 +40,7 @@ fn notes(found: &[Toolchain]) -> String {
     found.iter().flat_map(|toolchain| toolchain.notes.clone()).collect::<Vec<_>>().join("\n")
 }
 
-/// Makes a home with files of every toolchain, and with files that must stay hidden.
+/// Creates a home directory with files of every toolchain, and with files that guard must hide from runs.
 fn full_home() -> Scratch {
     let home = Scratch::new("home");
     for file in WANTED.iter().chain(SECRET) {
@@ -174,7 +174,7 @@ fn private_caches_show_nothing_of_the_users() {
         assert!(!reaches(&found, &home.0.join(file)), "{file}");
     }
     assert!(reaches(&found, &home.0.join(".rustup/toolchains/stable/bin/rustc")));
-    // Installed packages are no cache: without them the user's programs do not start.
+    // Installed packages are not a cache: without them the user's programs would not start.
     assert!(reaches(&found, &home.0.join(".local/lib/python3.11/site-packages/six.py")));
     assert!(
         !found
@@ -200,7 +200,7 @@ fn what_is_not_wanted_is_not_granted_by_way_of_path_either() {
 #[test]
 fn variables_cannot_open_the_home_or_what_is_above_it() {
     let home = full_home();
-    // Marks of a toolchain in the home itself: only the rule about homes is left to refuse it.
+    // The home itself looks like a toolchain, so that only the rule about home directories can refuse it.
     for folder in
         ["toolchains", "bin", "registry", "versions", "cache/download", "candidates", "conda-meta", "tools"]
     {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{TestEnvironment, in_every_environment, is_root, make_program};
 
-/// Directories that an agent could have written, placed in PATH before the real ones.
+/// Directories in PATH, before the system's directories, that an agent could have written. They contain fake
+/// programs.
 struct Planted {
     root: PathBuf,
     marker: PathBuf,
@@ -14,7 +15,8 @@ struct Planted {
 }
 
 impl Planted {
-    /// Puts a fake of every program that guard or its git could start into each of these directories.
+    /// Creates the directories, and in each a fake of every program that guard or its git could start. A fake writes
+    /// its path to the file `marker`.
     fn new(environment: &TestEnvironment) -> Self {
         let root = environment.directory.parent().unwrap().to_path_buf();
         let marker = root.join("marker");
@@ -25,7 +27,7 @@ impl Planted {
         if is_root() {
             directories.push(root.join("others"));
         }
-        // Nothing but the working directory itself makes this one an agent's.
+        // Only the fact that it is the working directory of the run makes this directory untrusted.
         directories.push(root.join("plain/bin"));
         for directory in &directories {
             for name in ["git", "gh", "npm", "sh", "tr", "printkey"] {
@@ -68,7 +70,7 @@ impl Planted {
 fn programs_that_an_agent_could_have_written_are_not_started() {
     in_every_environment(|environment| {
         let planted = Planted::new(environment);
-        // A filter of the user's own, which git starts by its name.
+        // The user's git configuration defines a filter, which git starts by its name.
         environment.run_outside(
             "mkdir -p config/git config/guard && printf '[filter \"up\"]\\n\\tsmudge = tr a-z A-Z\\n\\tclean = tr A-Z a-z\\n' \
              > config/git/config && cd repository && printf 'text filter=up\\n' > .gitattributes && echo hello > text \
@@ -91,13 +93,14 @@ fn programs_that_an_agent_could_have_written_are_not_started() {
         assert_eq!((outcome.code, outcome.printed().as_str()), (0, "HELLO\n"), "{}", problem());
         let outcome = planted.guard(environment, &repository, &["worktree", "list"]);
         assert_eq!((outcome.code, planted.outcome().as_str()), (0, ""), "{outcome}");
-        // The package manager that is asked where it fetches from.
+        // guard asks the package manager for its registry.
         let plain = planted.root.join("plain");
         let node =
             ["run", "--json", "--namespaces", namespaces, "--in-place", "--preset", "node", "--", "true"];
         let outcome = planted.guard(environment, &plain, &node);
         assert_eq!(planted.outcome(), "", "{outcome}");
-        // A program that prints a key: by its name it is looked for like all others.
+        // The user's configuration sets a program that prints the API key. guard must look it up like all other
+        // programs.
         let config = planted.root.join("config/guard/config.toml");
         std::fs::write(&config, "[gateway.gemini]\nkey_command = [\"printkey\"]\n").unwrap();
         let keyed =

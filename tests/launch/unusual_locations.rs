@@ -48,7 +48,8 @@ fn a_repository_below_a_system_directory_is_written() {
         for system in ["/opt", "/var/lib"] {
             let below = Below::new(system, environment);
             let at = below.0.display();
-            // In a file, so that every command is judged when it starts, and not all of them at once.
+            // The script is in a file, so that guard judges every command when it starts, and not the whole script as
+            // an argument.
             std::fs::create_dir(below.0.join("app")).unwrap();
             std::fs::write(below.0.join("app/work.sh"), WORK).unwrap();
             environment.give_to_user(&below.0);

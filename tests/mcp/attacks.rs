@@ -1,5 +1,5 @@
-//! Clients without a token attack the HTTP listener, and clients with one request too much. The tests check what the
-//! attackers get, and that other clients are still served.
+//! Clients without a token attack the HTTP listener, and clients with a token send too many or too large requests.
+//! The tests check what the attackers get, and that other clients are still served.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -54,7 +54,7 @@ fn strangers_are_not_let_in() {
     assert_eq!(status("/mcp", &[("Host", Some(&format!("LOCALHOST:{port}")))]), 200);
     assert_eq!(status("/mcp", &[("Origin", Some(&format!("http://127.0.0.1:{port}")))]), 200);
 
-    // Without the token, or with something like it.
+    // The request has no token, or one that is almost right.
     let almost = format!("{}{}", &server.token[..63], if server.token.ends_with('0') { "1" } else { "0" });
     let longer = format!("{}0", server.token);
     for word in
@@ -84,11 +84,11 @@ fn strangers_are_not_let_in() {
         ),
         401
     );
-    // Two of them: which one counts would be a matter of taste.
+    // The request has two tokens. The server must not choose one of them.
     let mut twice = server.headers();
     twice.push(("Authorization".to_string(), bearer("wrong")));
     assert_eq!(server.request("POST", "/mcp", &twice, hello.as_bytes()).status, 401);
-    // Where it would be written into logs.
+    // The token is in the URL, which servers write into logs. The server must not accept it there.
     for query in ["access_token", "token", "authorization"] {
         let target = format!("/mcp?{query}={}", server.token);
         assert_eq!(status(&target, &[("Authorization", None)]), 401);
@@ -98,7 +98,8 @@ fn strangers_are_not_let_in() {
     assert_eq!(status("/mcp/../mcp", &[]), 404);
     assert_eq!(status("/.well-known/oauth-protected-resource", &[("Authorization", None)]), 401);
 
-    // Pages: a name of theirs that leads to loopback, another port, another scheme. Refused before the token is looked at.
+    // Requests as a web page would send them: a host name that resolves to loopback, another port, another scheme.
+    // The server must refuse them before it looks at the token.
     for token in [None, Some(bearer(&server.token))] {
         let with = |name: &str, value: Option<&str>| {
             status("/mcp", &[("Authorization", token.as_deref()), (name, value)])
@@ -140,7 +141,7 @@ fn strangers_are_not_let_in() {
         server.request("DELETE", "/mcp", &headers(&server, &[("Authorization", None)]), b"").status,
         401
     );
-    // A session is no token.
+    // A session id must not replace the token.
     let session = server.session();
     let list = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/list" }).to_string();
     let stolen = headers(&server, &[("Authorization", None), ("Mcp-Session-Id", Some(&session))]);
@@ -161,10 +162,11 @@ fn the_token_is_its_owners() {
     let server = Served::start(&environment, &api.server.url(""), &gemini, &[]);
     assert_eq!(server.token_file.metadata().unwrap().mode() & 0o777, 0o600);
     assert!(server.token.len() >= 64);
-    // It is the same for the next server, so that clients need not be told again.
+    // The next server must have the same token, so that clients need no new configuration.
     assert_eq!(Served::start(&environment, "", &gemini, &[]).token, server.token);
     if is_root() {
-        // The file itself refuses, not only the directories on the way.
+        // The test opens the directories on the path, so that only the mode of the file itself can refuse the other
+        // user.
         for folder in server.token_file.ancestors().skip(1).take(2) {
             std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         }
@@ -174,7 +176,7 @@ fn the_token_is_its_owners() {
     } else {
         skip("another user reads the token", "the tests were not started by root");
     }
-    // Nor does the agent that it lets ask get it.
+    // The agent that the server starts must not be able to read the token either.
     symlink(&server.token_file, environment.directory.join("guard-token-file")).unwrap();
     let port = server.address.rsplit_once(':').unwrap().1;
     std::fs::write(environment.directory.join("port"), format!("{port}\n")).unwrap();
@@ -206,17 +208,17 @@ fn what_is_too_large_is_refused_early() {
     let environment = one_environment();
     let mut server = Served::start(&environment, "", &gemini, &[]);
     let head: String = server.headers().iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    // Said to be huge: nothing of it is waited for.
+    // The request announces a huge body. The server must refuse it without waiting for the body.
     let mut stream = server.connect();
     write!(stream, "POST /mcp HTTP/1.1\r\n{head}Content-Length: 1073741824\r\n\r\n").unwrap();
     assert_eq!(Answer::read(stream).status, 413);
-    // Not said.
+    // The request does not announce its size.
     let chunk = [b"10000\r\n".as_slice(), &b" ".repeat(0x10000), b"\r\n"].concat();
     let start = format!("POST /mcp HTTP/1.1\r\n{head}Transfer-Encoding: chunked\r\n\r\n");
     let (sent, answer) = endless(server.connect(), &start, &chunk, 256 << 20);
     assert!(sent < 40 << 20, "{sent} bytes were taken");
     assert!(answer.status == 413 || answer.status == 0, "{}", answer.text);
-    // A stranger's body is not read at all.
+    // The server must not read the body of a client without a token.
     let stranger =
         format!("POST /mcp HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\n", server.address);
     let (sent, answer) = endless(server.connect(), &stranger, &chunk, 256 << 20);
@@ -225,7 +227,7 @@ fn what_is_too_large_is_refused_early() {
         "{sent} bytes were taken: {}",
         answer.text
     );
-    // Headers without end: one long one, many short ones.
+    // The headers do not end: one long header, or many short ones.
     for piece in [b"x".repeat(4096), b"a: b\r\n".repeat(100)] {
         let (sent, answer) =
             endless(server.connect(), &format!("POST /mcp HTTP/1.1\r\n{head}X-Long: "), &piece, 256 << 20);
@@ -266,7 +268,7 @@ fn garbage_ends_nothing() {
         let answer = Answer::read(stream);
         assert!(answer.status == 0 || (400..500).contains(&answer.status), "{bytes:?}: {}", answer.text);
     }
-    // A smuggled second length, and a request in the place of a body.
+    // The request has two lengths or an invalid one, and another request in place of its body.
     let head: String = server.headers().iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     for lengths in [
         "Content-Length: 5\r\nContent-Length: 50",
@@ -323,7 +325,7 @@ fn a_thousand_sessions_are_not_held() {
     assert!(statuses[opened..].iter().all(|status| *status == 503), "{statuses:?}");
     let answer = server.post(None, &hello());
     assert!(answer.text.contains("sessions") && answer.header("retry-after").is_some(), "{}", answer.text);
-    // Whoever has one goes on; whoever leaves makes room.
+    // A client that has a session must be served, and a client that ends its session must make room for another one.
     assert_eq!(server.uses(&first, "guard_check", &json!({ "command": ["ls"] }))["decision"], "allow");
     let mut goodbye = server.headers();
     goodbye.push(("Mcp-Session-Id".to_string(), first));
@@ -356,7 +358,7 @@ fn slow_clients_do_not_hold_the_door() {
     let server = Served::start(&environment, "", &gemini, &[]);
     let head: String = server.headers().iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let session = server.session();
-    // They are there before the many come.
+    // These two clients connect before the many slow ones do.
     let (mut half, mut deaf) = (server.connect(), server.connect());
     write!(half, "POST /mcp HTTP/1.1\r\n{head}Content-Length: 100\r\n\r\n{{").unwrap();
     let list = json!({ "jsonrpc": "2.0", "id": 3, "method": "tools/list" }).to_string();
@@ -368,12 +370,12 @@ fn slow_clients_do_not_hold_the_door() {
     std::thread::sleep(Duration::from_secs(1));
     let began = Instant::now();
     std::thread::scope(|scope| {
-        // One with a token that never sends the rest of its body.
+        // A client with a token never sends the rest of its body.
         scope.spawn(|| {
             let answer = Answer::read(half);
             assert!(answer.status == 408 && began.elapsed() < Duration::from_secs(50), "{}", answer.text);
         });
-        // One with a token that asks and asks, and never reads.
+        // A client with a token sends requests without end, and never reads a response.
         scope.spawn(|| {
             deaf.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
             loop {
@@ -390,7 +392,7 @@ fn slow_clients_do_not_hold_the_door() {
                 }
             }
         });
-        // Many without one, a byte at a time: more than there are places.
+        // Many clients without a token send one byte at a time. They are more than the server accepts connections.
         scope.spawn(|| {
             let mut slow: Vec<TcpStream> = (0..140).map(|_| server.connect()).collect();
             let line = format!("POST /mcp HTTP/1.1\r\nHost: {}\r\nX-Slow: ", server.address);
@@ -429,7 +431,7 @@ fn folders_outside_the_roots_are_refused() {
     symlink(root.join("outside"), environment.directory.join("out")).unwrap();
     symlink("inside", environment.directory.join("in")).unwrap();
     symlink(&environment.directory, root.join("door")).unwrap();
-    // The root is named by a link.
+    // The user gives the allowed root directory as a link.
     let link = root.join("door");
     let server =
         Served::start(&environment, &api.server.url(""), &gemini, &["--root", link.to_str().unwrap()]);
@@ -468,18 +470,18 @@ fn folders_outside_the_roots_are_refused() {
     }
     refused(&format!("{folder}-not"));
     refused(&format!("{folder}/{}", "x/".repeat(5000)));
-    // A link that stays inside is followed once, and what it led to is what is worked in: with the link itself the run
-    // would be refused, and after a change of it be another's.
+    // guard must resolve a link that stays inside the root once, and work in its target: a run refuses a link as its
+    // directory, and the link could be changed later.
     let answer = ask(&format!("{folder}/in"));
     assert_eq!(answer["result"], "Done.", "{answer:#}");
     assert!(format!("{:?}", api.tool_results()).contains("inside-marker"), "{:?}", api.tool_results());
-    // A conversation does not go on in a directory that has become a link meanwhile.
+    // A conversation must not continue in a directory that has been replaced by a link.
     std::fs::rename(environment.directory.join("inside"), environment.directory.join("moved")).unwrap();
     symlink(root.join("outside"), environment.directory.join("inside")).unwrap();
     refused(&format!("{folder}/inside"));
     let next = json!({ "PROMPT": "go on", "cd": format!("{folder}/moved"), "sandbox": "read-only", "SESSION_ID": answer["SESSION_ID"] });
     assert_eq!(server.uses(&session, "gemini", &next)["error_kind"], "session_lost");
-    // The root itself is gone, and something else has its name.
+    // The link to the root leads to another directory, then the root is renamed, and then a link has its name.
     std::fs::remove_file(&link).unwrap();
     symlink("/etc", &link).unwrap();
     refused(link.to_str().unwrap());

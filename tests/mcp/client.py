@@ -17,7 +17,7 @@ def connect():
     if "url" in SETTING:
         headers = {"Authorization": "Bearer " + SETTING["token"]}
         http = httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(120))
-        # It does not say goodbye: whoever disconnects may come back.
+        # The client does not end its session on close, so that it can reconnect later.
         return Client(streamable_http_client(SETTING["url"], http_client=http, terminate_on_close=False))
     return Client(StdioServerParameters(command=SETTING["guard"], args=SETTING["arguments"], env=dict(os.environ)))
 

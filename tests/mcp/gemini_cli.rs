@@ -15,7 +15,7 @@ fn cli(environment: &TestEnvironment, gemini: &Gemini) -> Command {
         Gemini::furnish(&home);
         let mut settings = Gemini::settings();
         settings["mcp"] = json!({});
-        // A directory that is not trusted has no servers.
+        // The CLI starts no MCP servers in a directory that it does not trust, so the test switches trust checks off.
         settings["security"]["folderTrust"] = json!({ "enabled": false });
         std::fs::write(home.join(".gemini/settings.json"), settings.to_string()).unwrap();
     }
@@ -28,7 +28,7 @@ fn cli(environment: &TestEnvironment, gemini: &Gemini) -> Command {
     command
 }
 
-/// Adds a server as the README says. Returns the CLI's list of servers.
+/// Adds guard as an MCP server to the CLI, as the documentation says. Returns the CLI's list of servers.
 fn add_and_list(environment: &TestEnvironment, gemini: &Gemini, words: &[&str]) -> String {
     let mut add = cli(environment, gemini);
     add.args(["mcp", "add", "--scope", "user"]).args(words);

@@ -33,7 +33,7 @@ fn the_official_client_is_served() {
     let outcome =
         environment.run_to_end(client(&environment, &python, &gemini, "", &server.setting("tour")), b"");
     tour(&outcome);
-    // The newest version it can speak without taking a broken connection for a cancel.
+    // The newest protocol version in which a broken connection does not mean that the client cancels.
     assert_eq!(outcome.result["version"], "2025-11-25");
     assert!(api.questions()[1].json().to_string().contains("The word is plum."));
     server.signal(Signal::SIGTERM);
@@ -100,7 +100,7 @@ fn a_client_that_disconnects_comes_back_for_the_result() {
         "{report:#}"
     );
     hold_to_schema(&outcome.result["tools"], "guard_report", &report);
-    // Also from the next server.
+    // The next server process must report the same result.
     server.signal(Signal::SIGINT);
     assert!(server.ended_well());
     let server = Served::start(&environment, &api.server.url(""), &gemini, &[]);

@@ -14,7 +14,7 @@ use crate::support::{TestEnvironment, guard_program, one_environment};
 fn inspector(environment: &TestEnvironment) -> Option<Command> {
     let program = installed("inspector/node_modules/.bin/mcp-inspector", "the MCP inspector")?;
     let mut command = environment.command(program);
-    // Its own files.
+    // The inspector writes its own files into its home.
     command.env("HOME", environment.temporary_directory());
     command.arg("--cli");
     Some(command)
@@ -32,7 +32,7 @@ fn says(environment: &TestEnvironment, target: &[String], words: &[&str]) -> Opt
     Some((outcome.code, said))
 }
 
-/// Lists the tools, calls one with valid arguments, and calls another with invalid ones.
+/// Lists the tools, calls one tool with valid arguments, and calls another tool with invalid arguments.
 fn look(environment: &TestEnvironment, target: &[String]) -> Option<()> {
     let (code, listed) = says(environment, target, &["--method", "tools/list", "--strict"])?;
     assert_eq!(code, 0, "{listed:#}");
@@ -50,7 +50,8 @@ fn look(environment: &TestEnvironment, target: &[String]) -> Option<()> {
     };
     let checked = call("guard_check", &json!({ "shell": "git push" }))?;
     assert_eq!(checked["decision"], "deny", "{checked:#}");
-    // It makes of a word in the place of a number what it likes; a number that is too small it sends.
+    // The inspector converts a text in place of a number by itself, so the test uses a number that is too small,
+    // which it sends unchanged.
     let wrong = call("gemini", &json!({ "PROMPT": "x", "cd": environment.directory, "timeout": 0 }))?;
     assert!(
         wrong["error_kind"] == "invalid_input" && wrong["error"].as_str()?.contains("timeout"),

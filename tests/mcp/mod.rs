@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use crate::egress::gemini::Gemini;
 use crate::support::{RunOutcome, TestEnvironment, guard_program, skip};
 
-/// Returns the Python interpreter with the official client, which `scripts/test` installs.
+/// Returns the Python interpreter with the official MCP client, which `scripts/test` installs.
 fn python() -> Option<PathBuf> {
     installed("mcp/bin/python", "the MCP client")
 }
 
-/// Returns a file below `target/tools`; skips the test if it is not installed.
+/// Returns a file below `target/tools`, or skips the test if it is not installed.
 fn installed(path: &str, name: &str) -> Option<PathBuf> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(path);
     if !file.exists() {
@@ -90,7 +90,7 @@ fn sound(outcome: &RunOutcome) -> &Value {
     seen
 }
 
-/// Checks what the client received in its tour of all tools, which is the same for both transports.
+/// Checks what the client received when it called all tools. The answers are the same over pipes and over HTTP.
 fn tour(outcome: &RunOutcome) {
     let seen = sound(outcome);
     let names: Vec<&str> =

@@ -29,7 +29,8 @@ pub(super) fn using(id: u64, tool: &str, arguments: &Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params })
 }
 
-/// A server over pipes, and its only client.
+/// A running `guard mcp` process that serves its standard input and output, and methods with which the test acts as
+/// its client.
 pub(super) struct Piped {
     pub(super) child: Child,
     pub(super) input: Option<ChildStdin>,
@@ -110,11 +111,11 @@ impl Drop for Piped {
     }
 }
 
-/// A server over HTTP.
+/// A running `guard mcp` process that serves HTTP, and methods that act as its client.
 pub(super) struct Served {
     child: Child,
     pub(super) url: String,
-    /// `127.0.0.1:PORT`
+    /// The address of the server, as `127.0.0.1:PORT`.
     pub(super) address: String,
     pub(super) token_file: PathBuf,
     pub(super) token: String,
@@ -193,7 +194,7 @@ impl Served {
             text.push_str(&format!("{name}: {value}\r\n"));
         }
         text.push_str("\r\n");
-        // Whoever is refused may be so before the body is sent.
+        // The server may refuse the request and close the connection before the test has sent the body.
         let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.write_all(body));
         Answer::read(stream)
     }

@@ -118,7 +118,8 @@ fn a_long_call_tells_its_progress_and_what_it_used() {
     assert!(count >= 3 && last.elapsed() < Duration::from_secs(15), "{count} times");
     let told = client.told();
     assert!(told.contains("guard: metrics: ") && told.contains("\"input_tokens\":100"), "{told}");
-    // Whoever gives no token is not told, and nothing is logged that was not asked for.
+    // A call without a progress token must get no progress messages, and guard must log no metrics that were not
+    // requested.
     client.send(&json!({ "jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": { "name": "gemini", "arguments": { "PROMPT": "x", "cd": "/" } } }));
     assert_eq!(client.line()["id"], 3);
     assert_eq!(client.told(), told);
@@ -135,7 +136,7 @@ fn a_cancelled_call_ends_its_run() {
     assert!(is_running(&environment));
     client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 2, "reason": "enough" } }));
     wait_until("the run ends", || !is_running(&environment));
-    // The server goes on, with several at once.
+    // The server must continue, and handle several calls at once.
     client.send(&using(3, "gemini", &ask(&environment)));
     client.send(&using(4, "gemini", &json!({ "PROMPT": "x", "cd": "/etc" })));
     assert_eq!(client.answer(4)["result"]["structuredContent"]["error_kind"], "invalid_input");
@@ -149,7 +150,7 @@ fn a_client_that_only_stops_waiting_finds_the_result_later() {
     let api = Api::plain(vec![Turn::Slow(Duration::from_secs(2), vec![Part::Text("Late.".to_string())])]);
     let mut client = Piped::start(&environment, &api.server.url(""), &gemini, &[]);
     client.send(&using(2, "gemini", &ask(&environment)));
-    // It takes the id from the first word of progress, and asks something else meanwhile.
+    // The client takes the call id from the first progress message, and makes another call meanwhile.
     let told = client.line()["params"]["message"].as_str().unwrap().to_string();
     let id = told.rsplit("(call ").next().unwrap().trim_end_matches(')').to_string();
     let report = client.uses(3, "guard_report", &json!({ "id": id }));
@@ -158,12 +159,12 @@ fn a_client_that_only_stops_waiting_finds_the_result_later() {
     let report = client.uses(4, "guard_report", &json!({ "id": id }));
     assert_eq!((&report["status"], &report["result"]["result"]), (&json!("done"), &json!("Late.")));
     drop(client);
-    // Another server, later.
+    // A later server process must report the same result.
     let mut client = Piped::start(&environment, &api.server.url(""), &gemini, &[]);
     assert_eq!(client.uses(2, "guard_report", &json!({ "id": id })), report);
     let listed = client.uses(3, "guard_report", &json!({}));
     assert_eq!(listed["calls"][0]["call_id"], id, "{listed:#}");
-    // Nobody else can read it.
+    // Other users must not be able to read the stored result.
     let folder = environment.runs_directory().with_file_name("calls");
     let modes = environment.run_outside(&format!("stat -c %a {0} {0}/*", folder.display()));
     assert_eq!(modes, "700\n600\n");
@@ -193,7 +194,7 @@ fn nothing_is_left_when_the_server_is_killed() {
     wait_until("the agent asks", || api.questions().len() == 1);
     drop(client);
     wait_until("the run ends", || !is_running(&environment));
-    // The next server knows what became of it.
+    // The next server process must report that the call was broken off.
     let mut client = Piped::start(&environment, &api.server.url(""), &gemini, &[]);
     let listed = client.uses(2, "guard_report", &json!({}));
     assert_eq!(listed["calls"][0]["status"], "broken_off", "{listed:#}");
@@ -201,8 +202,8 @@ fn nothing_is_left_when_the_server_is_killed() {
     assert_eq!(cancelled["status"], "done", "{cancelled:#}");
 }
 
-/// The server must tell callers about the contract, the autopilot rule and the template: in the tool's description, in
-/// the instructions and in a prompt.
+/// A client must be able to read how to write a good request: in the instructions of the server, in the tool's
+/// description, and as a prompt template.
 #[test]
 fn callers_are_told_how_to_ask() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -259,7 +260,7 @@ fn a_missing_key_is_said_and_not_retried() {
     assert_eq!(answer["attempts"].as_array().map(Vec::len), Some(1), "{answer:#}");
     let detail = &answer["error_detail"];
     assert_eq!((&detail["retries"], &detail["idle_timeout_s"]), (&json!(0), &json!(77)), "{answer:#}");
-    // What is refused before it is a call tells its limits too.
+    // A call that guard rejects at once must report its limits too.
     asked["cd"] = json!("/nonexistent");
     let answer = client.uses(3, "gemini", &asked);
     assert_eq!(answer["error_detail"]["idle_timeout_s"], 77, "{answer:#}");
@@ -299,13 +300,13 @@ fn nonsense_is_answered() {
         );
         hold_to_schema(&tools, "gemini", &answer);
     }
-    // A policy is no way to read a file.
+    // A client must not be able to read a file by naming it as a policy.
     let answer = client.uses(20, "guard_check", &json!({ "command": ["ls"], "policy": "/etc/passwd" }));
     assert!(
         answer["error"].as_str().is_some_and(|error| error.contains("policy") && !error.contains("root:")),
         "{answer:#}"
     );
-    // And a run is no path.
+    // A client must not be able to name a run by a path.
     for id in ["/etc", "../runs", "", "*", "0", "."] {
         assert_eq!(
             client.uses(21, "guard_report", &json!({ "id": id }))["error_kind"],

@@ -55,7 +55,7 @@ fn a_review_is_not_written_beforehand() {
         let fixture = TaskFixture::new();
         let more = format!("echo 'code_review*' > .gitignore; echo code > toggle.txt; {plant}");
         acts(&fixture, "Developer", &develops(&more));
-        // An auditor that writes nothing, and one that writes its review.
+        // The auditor writes its own review, and the archive must contain that one.
         let outcome = fixture.task(&["--name", "x", "Do it."]);
         assert_eq!(outcome.code, 0, "{plant}: {}", describe_task(&outcome));
         let review = fixture.git("show task/x:docs/dev_docs/archived/reviews/code_review_x_v1.md");
@@ -114,7 +114,7 @@ fn work_of_the_user_in_the_worktree_is_saved() {
     assert_eq!(fixture.git(&format!("show {kept}:mine.txt")), "mine", "{}", describe_task(&outcome));
 }
 
-/// The task must go on after its worktree was deleted, and after a retry from a failed step.
+/// A user deletes the worktree of a task, or a step fails. The task must continue when it is resumed or retried.
 #[test]
 fn a_task_continues_after_its_worktree_was_deleted() {
     let fixture = TaskFixture::new();
@@ -182,8 +182,8 @@ open(place, "w").write(name + "\n")
     );
 }
 
-/// guard must not wait for a named pipe that git would read, and must report a file in the place of its directory
-/// before it starts the task.
+/// A named pipe is at a path that git reads: guard must not wait for it. A file is at the path of the documents
+/// directory: guard must report that before it starts the task.
 #[test]
 fn named_pipes_do_not_block_guard() {
     let fixture = TaskFixture::new();
@@ -228,7 +228,8 @@ fn a_deleted_branch_is_reported() {
     assert!(fixture.subjects("task/x").contains(&"Add the toggle".to_string()));
 }
 
-/// Makes a task whose branch conflicts with the base, and resumes it with this integration agent.
+/// Runs a task in a new repository, changes the base so that the task's branch conflicts with it, and resumes the
+/// task. `integrator` is the script of the agent that merges; if it is empty, the scripted agent merges as usual.
 fn conflicting(integrator: &str) -> (TaskFixture, crate::support::RunOutcome) {
     let fixture = TaskFixture::new();
     fixture.environment.run_outside(
@@ -250,7 +251,7 @@ fn conflicting(integrator: &str) -> (TaskFixture, crate::support::RunOutcome) {
     (fixture, outcome)
 }
 
-/// Has the same result as `git merge -s ours`, which guard refuses.
+/// Commands with the same result as `git merge -s ours`, which guard refuses.
 const OURS: &str = "git merge -q --no-commit main >/dev/null 2>&1; git restore --source=HEAD --staged --worktree .; git commit -q --no-edit";
 
 const COMMITTED: &str = r#"finish "{\"status\": \"success\", \"commit_hash\": \"$(git rev-parse HEAD)\"}""#;
@@ -288,12 +289,13 @@ fn a_merge_takes_what_the_base_alone_has_changed() {
         assert_eq!(outcome.result["status"], "needs_human", "{merge}: {}", describe_task(&outcome));
         let reason = outcome.result["reason"].as_str().unwrap();
         assert!(reason.contains("lost changes of main") && reason.contains(wanted), "{merge}: {reason}");
-        // It was a merge, and is kept.
+        // The rejected merge commit must be kept under refs/guard, and must not be on the branch.
         let kept = fixture.git("log --merges --format=%s --glob='refs/guard/*'");
         assert!(!kept.is_empty(), "{merge}: it was none");
         assert!(fixture.git("log --merges --format=%s task/x").is_empty(), "{merge}: it is still there");
     }
-    // Asked again it can be mended; and what conflicted, or was renamed, is no reason to ask.
+    // When guard asks again, the agent repairs the merge. Files that conflicted or were renamed must not make guard
+    // ask again.
     let mends = format!(
         "if [[ $prompt == *'You have done this already'* ]]; then git restore --source=main --staged --worktree tracked theirs.txt; \
         git rm -q old.txt moved.txt; sed 's/^1$/one/' <(git show main:renamed.txt) > renamed.txt; sed -i 's/^30$/thirty/' both.txt; git add -A; \

@@ -76,7 +76,7 @@ fn answers_that_cannot_be_used() {
         );
         let reason = outcome.result["reason"].as_str().unwrap();
         assert!(reason.contains(wanted), "{role} {lines}: {reason}");
-        // What is wrong with the answer is asked about once, never more; a step that fails is not committed.
+        // guard must ask at most once for a corrected answer, and must not commit a failed step.
         let calls = outcome.result["used"]["calls"].as_u64().unwrap();
         assert!(calls <= 4, "{}", describe_task(&outcome));
         assert!(!fixture.subjects("task/x").iter().any(|subject| subject.starts_with("Archive")));
@@ -198,7 +198,7 @@ fn the_tests_of_the_project_are_found_and_run() {
     );
     let prompt = &fixture.about(&["show", "--json"]).result_of_show("develop")[0];
     assert!(prompt.contains("`make test` must pass"), "{prompt}");
-    // One that fails ends the step, until somebody names another or none.
+    // Failing tests must end the step, until the user sets another test command or none.
     fixture.environment.run_outside(&makefile("grep -q never toggle.txt"));
     let outcome = fixture.task(&["--name", "y", "Do it."]);
     assert_eq!(outcome.result["status"], "failed", "{}", describe_task(&outcome));
@@ -258,14 +258,15 @@ fn requests_and_repositories() {
     fixture.git("branch task/taken");
     assert!(fixture.about(&["x", "--name", "taken"]).error.contains("already exists"));
     assert_eq!(fixture.git("worktree list").lines().count(), 1);
-    // A detached HEAD and changes of the user's own are no hindrance; no repository, and no first commit, are.
+    // A detached HEAD and uncommitted changes must not prevent a task. A missing repository or a missing first commit
+    // must.
     fixture.environment.run_outside("cd repository && git checkout -q --detach && echo mine >> tracked");
     let outcome = fixture.task(&["--name", "x", "Do it."]);
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
     assert!(outcome.error.contains("uncommitted"), "{outcome}");
     assert_eq!(fixture.environment.run_outside("cat repository/tracked"), "first\nmine\n");
     fixture.environment.run_outside("git init -q -b main unborn");
-    // Beside the tests' own directories, which lie in a repository.
+    // The directory is outside this project's checkout, which is a repository itself.
     let plain = crate::support::Scratch::new("plain");
     for (folder, wanted) in [
         (plain.0.clone(), "not in a git repository"),

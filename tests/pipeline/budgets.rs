@@ -18,7 +18,8 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// Makes a task in which every agent of this role runs this command first.
+    /// Creates a repository and a scripted agent that runs this command first whenever it has this role, and starts a
+    /// scripted API.
     fn new(role: &str, first: &str) -> Self {
         let fixture = TaskFixture::new();
         acts(&fixture, role, first);
@@ -42,8 +43,8 @@ impl Bounded {
         self.fixture.environment.run_to_end(command, b"")
     }
 
-    /// Runs a task that must end at this limit, must end again when resumed without a higher limit, and must finish
-    /// with one.
+    /// Runs a task with the limit `bound`: the task must end at the limit, must end again when it is resumed with the
+    /// same limit, and must finish when `more` raises the limit.
     fn ends_and_goes_on(&self, bound: &[&str], wanted: &str, more: &[&str]) -> RunOutcome {
         let request = ["--name", "x", "Do it. @plan_review=REJECT,REJECT,APPROVE"];
         let outcome = self.run(&[&request[..], bound].concat());
@@ -84,7 +85,7 @@ fn tokens_of_a_step() {
     );
     let wanted = ["ORCHESTRATOR: Warning: 88 % of the tokens of the step plan are used."];
     assert_eq!(warnings(&outcome), wanted, "{}", describe_task(&outcome));
-    // The whole task may use far more, and others have used nothing.
+    // The limit is for one step: the step `plan` has used it, and other steps have used nothing.
     let task = bounded.fixture.about(&["show", "--json"]);
     let task: serde_json::Value = serde_json::from_slice(&task.output).unwrap();
     assert_eq!(task["used_by"]["plan"]["tokens"], 345, "{}", task["used_by"]);
@@ -133,7 +134,7 @@ fn every_call_of_a_step_counts() {
         describe_task(&outcome)
     );
     assert_eq!(bounded.api.server.requests().len(), 1, "asked once");
-    // A try that failed was a call too.
+    // A failed attempt must count as a call too.
     let bounded = Bounded::new("Architect.", &format!("{ASKS}\nexit 1"));
     let outcome = bounded.run(&["--name", "x", "Do it."]);
     assert_eq!(outcome.result["status"], "failed", "{}", describe_task(&outcome));
@@ -151,7 +152,7 @@ fn every_call_of_a_step_counts() {
     );
     let outcome = bounded.run(&["--name", "x", "Do it."]);
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
-    // Four steps, and whoever decides about the word.
+    // The four steps make one call each, and the triage of the remark is the fifth.
     assert_eq!(outcome.result["used"]["calls"], 5, "{}", describe_task(&outcome));
     let task = bounded.fixture.about(&["show", "--json"]);
     let task: serde_json::Value = serde_json::from_slice(&task.output).unwrap();
@@ -189,7 +190,8 @@ fn rounds_of_a_step_and_bad_bounds() {
     assert!(outcome.error.contains("no step `pln`"), "{outcome}");
 }
 
-/// A signal ends a task in the middle of a step. What the step used before must count exactly once.
+/// A signal ends a task in the middle of a step. After a resume, guard must count what the step used before exactly
+/// once.
 #[test]
 fn an_interruption_counts_nothing_twice() {
     let bounded = Bounded::new(

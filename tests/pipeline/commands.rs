@@ -35,7 +35,8 @@ fn task(fixture: &TaskFixture) -> Value {
     fixture.about(&["list", "--json"]).result[0].clone()
 }
 
-/// A paused task finishes its step and then waits. The user raises a limit, and the task goes on to its end.
+/// The user pauses a task: it must finish its current step and then wait. After the user raised a limit and resumed
+/// the task, it must run to its end.
 #[test]
 fn a_task_is_paused_adjusted_and_resumed() {
     let fixture = TaskFixture::new();
@@ -60,8 +61,8 @@ fn a_task_is_paused_adjusted_and_resumed() {
     assert_eq!(task(&fixture)["status"], "succeeded");
 }
 
-/// `cancel` ends the agent and the task. The same command again reports success and changes nothing, and a task that is
-/// not running rejects `pause`.
+/// `cancel` must end the agent and the task. The same command again must report success and change nothing, and guard
+/// must reject a `pause` for the ended task.
 #[test]
 fn a_task_is_cancelled_once() {
     let fixture = TaskFixture::new();

@@ -1,11 +1,12 @@
-//! Others change things during a task: commits in its worktree and on its branch, programs, and settings.
+//! Other processes change things during a task: they commit in its worktree and on its branch, and change programs
+//! and settings.
 
 use std::time::{Duration, Instant};
 
 use super::bad_input::acts;
 use crate::support::{RunOutcome, TaskFixture, collect_outcome, describe_task, task_messages};
 
-/// Makes the auditor wait in its first call, as long as this command succeeds.
+/// Makes the scripted agent wait in its first call in the role auditor, as long as this shell condition is true.
 fn waits_while(fixture: &TaskFixture, holds: &str) {
     let lines = format!(
         "if [[ $prompt != *'You have done this already'* ]]; then echo waiting > \"$(document)\"\n\
@@ -14,7 +15,7 @@ fn waits_while(fixture: &TaskFixture, holds: &str) {
     acts(fixture, "Auditor.", &lines);
 }
 
-/// Runs a task, and does this work while its auditor waits.
+/// Starts a task, and calls `work` while its auditor waits.
 fn meanwhile(fixture: &TaskFixture, arguments: &[&str], work: impl FnOnce(&str)) -> RunOutcome {
     let mut command = fixture.command(&["--stream-json", "--agent-command"]);
     command.arg(fixture.agent()).args(arguments);
@@ -73,7 +74,7 @@ fn a_worktree_that_is_removed() {
     assert!(outcome.error.contains("hint: `guard task resume` creates it again"), "{outcome}");
     let outcome = fixture.about(&["resume", "--stream-json"]);
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
-    // A person has decided, and then it cannot go on.
+    // A user approves at a gate, and then the task cannot continue. The decision must not be lost.
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
     let id = outcome.result["task_id"].as_str().unwrap().to_string();
@@ -95,7 +96,7 @@ fn a_worktree_that_is_removed() {
 fn a_branch_that_is_deleted() {
     let fixture = TaskFixture::new();
     let tip = std::cell::RefCell::new(String::new());
-    // It sees nothing of the user's branches, and so is told when to go on.
+    // The agent does not see the user's branches, so the test tells it through its document when to continue.
     waits_while(&fixture, "[[ $(<\"$(document)\") == waiting ]]");
     let outcome = meanwhile(&fixture, &["--name", "x", "Do it."], |worktree| {
         tip.replace(fixture.git("rev-parse task/x"));
@@ -174,7 +175,7 @@ fn large_files_are_not_fetched() {
     let fixture = TaskFixture::new();
     let (log, config) =
         (fixture.repository.with_file_name("smudged"), fixture.repository.with_file_name("gitconfig"));
-    // The user's own, for all repositories, as `git lfs install` makes it.
+    // The user's git configuration defines the lfs filter for all repositories, as `git lfs install` does.
     let smudge = format!("echo skip=$GIT_LFS_SKIP_SMUDGE >> {}; cat", log.display());
     std::fs::write(&config, format!("[filter \"lfs\"]\n\tsmudge = \"{smudge}\"\n\tclean = cat\n")).unwrap();
     fixture.environment.run_outside(
@@ -193,7 +194,7 @@ fn large_files_are_not_fetched() {
     std::fs::write(&log, "").unwrap();
     let id = outcome.result["task_id"].as_str().unwrap().to_string();
     assert_eq!(fixture.about(&["approve", &id]).code, 0);
-    // The worktree is made again from the branch, and what is merged is checked out there.
+    // guard makes the worktree again from the branch, and checks out the merged files there.
     fixture.environment.run_outside("rm -rf .worktrees");
     let outcome = run(&["resume", &id]);
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));

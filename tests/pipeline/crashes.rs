@@ -1,12 +1,12 @@
-//! Kills guard at every write to the journal, and at random moments. The result of the task must be the same as without
-//! a kill.
+//! The test kills guard at every write to the journal, and at random moments. The result of the task must be the same
+//! as without a kill.
 
 use std::time::Duration;
 
 use super::documentation::with_guide;
 use crate::support::{TaskFixture, describe_task};
 
-/// Returns what must be the same: the tree of the branch, and the subjects of its commits.
+/// Returns what a crash must not change: the tree of the branch, and the subjects of its commits.
 fn branch_and_subjects(fixture: &TaskFixture) -> (String, Vec<String>) {
     (fixture.git("rev-parse task/x^{tree}"), fixture.subjects("task/x"))
 }
@@ -36,8 +36,8 @@ fn at_every_write_to_the_journal() {
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
     let (wanted, calls) = (branch_and_subjects(&whole), outcome.result["used"]["calls"].as_u64().unwrap());
     let fixture = fixture();
-    // One task is killed at its first write, resumed and killed at the next, and so on: every write of it is the last of
-    // some process.
+    // The task is killed at its first write to the journal, resumed, killed at the next write, and so on, so that
+    // every write is the last one of some process.
     let outcome = fixture.task(&[&ARGUMENTS[..], &["3", "--die-at", "1"]].concat());
     assert_eq!(outcome.code, 137, "{}", describe_task(&outcome));
     let mut deaths = 1;
@@ -46,7 +46,7 @@ fn at_every_write_to_the_journal() {
         assert_eq!(outcome.code, 137, "{}", describe_task(&outcome));
         deaths += 1;
         assert!(deaths < 200, "it does not get on");
-        // Its last write is that it has succeeded.
+        // The last entry of the journal says that the task has succeeded.
         let list = fixture.about(&["list", "--json"]);
         if list.result[0]["status"] == "succeeded" {
             break list.result[0].clone();
@@ -95,12 +95,12 @@ fn at_any_moment() {
                 Some(task) if task["status"] == "succeeded" => {
                     break task["worktree"].as_str().unwrap().to_string();
                 }
-                // Killed before it was written down: nothing has happened.
+                // guard was killed before it recorded the task, so nothing has happened.
                 None => {}
                 Some(task) => {
                     let id = task["task_id"].as_str().unwrap().to_string();
                     command = fixture.command(&["resume", "--json", &id]);
-                    // Enough: it may come to its end.
+                    // After enough kills the test lets the task finish.
                     if left == 0 {
                         let outcome = fixture.environment.run_to_end(command, b"");
                         assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));

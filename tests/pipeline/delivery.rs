@@ -66,14 +66,14 @@ fn the_branch_becomes_a_pull_request() {
     assert!(lines.contains("'main' is protected... OK."), "{lines}");
     assert!(lines.contains("Pull request opened: https://github.com/acme/widget/pull/7"), "{lines}");
     assert_eq!(outcome.result["delivered"], "https://github.com/acme/widget/pull/7");
-    // Whoever merges it is told where the developer's report is.
+    // The text of the pull request must name the developer's report.
     let requests = server.requests();
     let proposal = requests.iter().find(|request| request.method == "POST").unwrap().json();
     let body = proposal["body"].as_str().unwrap();
     let report = "docs/dev_docs/archived/reviews/verification_report_x_v1.md";
     assert!(body.contains(report), "{body}");
     assert!(fixture.git(&format!("show task/x:{report}")).contains("- [x] box"));
-    // The one branch is there, and nothing else.
+    // The remote must have exactly one branch.
     assert_eq!(
         fixture.environment.run_outside("git -C hub.git for-each-ref --format='%(refname)'").trim(),
         "refs/heads/task/x"
@@ -90,7 +90,7 @@ fn the_branch_becomes_a_pull_request() {
 #[test]
 fn a_crash_while_it_is_delivered() {
     let (fixture, server) = (fixture(), github(true));
-    // At a gate just before; then there is only merging, archiving and delivering left.
+    // The task stops at a gate first. After it only the merge, the archive and the delivery remain.
     let outcome = task(&fixture, &server, &["--name", "x", "--gate", "code=human", "Add a toggle."]);
     assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
     let id = outcome.result["task_id"].as_str().unwrap().to_string();
@@ -118,7 +118,7 @@ fn a_base_that_is_not_protected() {
     assert_eq!(outcome.code, 2, "{}", describe_task(&outcome));
     assert!(outcome.error.contains("is not protected"), "{outcome}");
     assert_eq!(fixture.git("for-each-ref refs/heads/task/"), "");
-    // Without the option it is a warning; a GitHub that does not answer is one too, and no reason to stop.
+    // Without the option, guard must only warn. It must also only warn if GitHub responds with an error.
     let outcome = task(&fixture, &server, &["--name", "y", "--gate", "plan=human", "Add a toggle."]);
     assert!(
         task_messages(&outcome).iter().any(

@@ -9,7 +9,8 @@ fn branch_and_subjects(fixture: &TaskFixture) -> (String, Vec<String>) {
     (fixture.git("rev-parse task/x^{tree}"), fixture.subjects("task/x"))
 }
 
-/// Returns the branch of the same task with enough space.
+/// Runs the task of these tests with enough disk space. Returns the tree of its branch and the subjects of its
+/// commits, with which the other tests compare theirs.
 fn wanted() -> (String, Vec<String>) {
     let fixture = TaskFixture::new();
     let id = waits(&fixture);
@@ -18,7 +19,7 @@ fn wanted() -> (String, Vec<String>) {
     branch_and_subjects(&fixture)
 }
 
-/// Runs a task up to a gate, and approves it. Returns its id.
+/// Runs a task until it waits at a gate, and approves the gate. Returns the id of the task, which is not resumed yet.
 fn waits(fixture: &TaskFixture) -> String {
     let outcome = fixture.task(&REQUEST);
     assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
@@ -27,7 +28,7 @@ fn waits(fixture: &TaskFixture) -> String {
     id
 }
 
-/// Fails unless the task reported one of these causes and how to go on, without a panic.
+/// Fails unless the task's error names one of these causes and says how to continue, and guard did not panic.
 fn is_told(outcome: &RunOutcome, words: &[&str]) {
     assert!([1, 2, 125].contains(&outcome.code), "{}", describe_task(outcome));
     let told = format!("{} {}", outcome.error, outcome.result);
@@ -46,7 +47,7 @@ fn no_room_for_the_state() {
     let fixture = TaskFixture::new();
     let Some(disk) = Mounted::new(fixture.repository.with_file_name("state"), "32m") else { return };
     fixture.environment.give_to_user(&fixture.repository.with_file_name("state"));
-    // A task that cannot even be written down is none.
+    // If guard cannot record a task, it must not start it.
     disk.fill(0);
     let outcome = fixture.task(&REQUEST);
     assert_eq!(outcome.code, 2, "{}", describe_task(&outcome));
@@ -70,13 +71,13 @@ fn no_room_for_the_state() {
     }
     assert!(failures >= 2, "{failures}");
     let outcome = fixture.about(&["resume", &id, "--stream-json"]);
-    // The largest room may have been enough.
+    // The task may already have succeeded with the last of these sizes.
     assert!(outcome.code == 0 || outcome.error.contains("has succeeded"), "{}", describe_task(&outcome));
     assert_eq!(branch_and_subjects(&fixture), wanted());
 }
 
-/// A limit on the file size keeps every file from growing. The task must fail with a report, and must finish without
-/// the limit.
+/// With a small limit on the size of files (`ulimit -f`), the task must fail with an error that states the cause. When
+/// it is resumed without the limit, it must succeed.
 #[test]
 fn no_room_in_files() {
     let fixture = TaskFixture::new();

@@ -1,5 +1,5 @@
-//! An agent remarks something beside its result, and guard decides what to do with the remark. An agent that can write
-//! only documentation adds it there at once.
+//! An agent makes a remark beside its result, and a triage agent decides what to do with it. If the decision is to
+//! document it, an agent that can write only documentation does so at once.
 
 use super::bad_input::acts;
 use crate::support::{TaskFixture, describe_task, in_every_owned_environment, task_messages};
@@ -7,7 +7,7 @@ use crate::support::{TaskFixture, describe_task, in_every_owned_environment, tas
 /// A request in which the developer makes a remark, and the triage decides to document it.
 const REQUEST: &str = "Do it. @remark=toggles @triage=DOCS";
 
-/// Adds documentation to the repository before the task.
+/// Commits documentation to the repository, before a test starts its task.
 pub(super) fn with_guide(fixture: &TaskFixture) {
     fixture.environment.run_outside(
         "cd repository && echo '# Guide' > GUIDE.md && mkdir -p docs/guide src && echo text > docs/guide/more.md \
@@ -39,9 +39,9 @@ fn it_is_written_at_once() {
         "{lines}"
     );
     assert!(lines.contains("TECHNICAL WRITER: Updated GUIDE.md."), "{lines}");
-    // What the writer says beside its result is nobody's to decide about: four steps, who decided, who wrote.
+    // guard must ignore the writer's own remark: the four steps, the triage and the writer make six calls.
     assert_eq!(outcome.result["used"]["calls"], 6, "{}", describe_task(&outcome));
-    // The auditor sees it with the rest.
+    // The auditor's prompt must contain the new documentation too.
     let prompt = &fixture.about(&["show", "--json"]).result_of_show("audit")[0];
     assert!(prompt.contains("+the guide now tells of toggles"), "{prompt}");
 }
@@ -77,7 +77,7 @@ fn feedback_in_any_form_is_decided_about() {
     );
 }
 
-/// guard must decide about the remark of each round once, and must document it once.
+/// The developer makes a remark in each round. guard must have it judged once and documented once per round.
 #[test]
 fn a_remark_is_documented_once_per_round() {
     let fixture = TaskFixture::new();
@@ -151,7 +151,7 @@ fn what_is_no_documentation_is_put_back() {
             .iter()
             .any(|line| line.contains("docs/guide/conf.py was changed, but is not documentation"))
     );
-    // The developer leaves a second name of the code where documentation is.
+    // The developer leaves a hard link to the code in a documentation directory.
     let fixture = TaskFixture::new();
     with_guide(&fixture);
     acts(
@@ -183,7 +183,7 @@ fn very_much_and_hidden_things_are_put_back() {
         ("echo x > docs/guide/left.log", "git ignores"),
         ("printf '*\\n' > docs/guide/.gitignore; echo code > docs/guide/conf.py", "git ignores"),
         (
-            // Not by commands that are judged by their words.
+            // The script uses system calls of perl, because guard would refuse the git commands.
             "perl -e 'my $n = \"docs/guide/nest\"; mkdir $_ or die for $n, \"$n/.git\", \"$n/.git/objects\", \"$n/.git/refs\"; for ([\"$n/.git/HEAD\", \"ref: refs/heads/x\"], [\"$n/run.sh\", \"code\"]) { open(my $f, \">\", $_->[0]) or die; print $f \"$_->[1]\\n\" }' || exit 1",
             "git ignores",
         ),

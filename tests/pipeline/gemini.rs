@@ -12,7 +12,7 @@ fn writes(path: &str, text: &str, answer: &str) -> [Turn; 2] {
     [Turn::write(path, text), Turn::text(&format!("It is done.\n```json\n{answer}\n```\nThat is all."))]
 }
 
-/// Returns the turns of an agent that runs this command, commits, and reports the commit.
+/// Returns the turns of an agent that runs this command, which makes a commit, and then gives this answer.
 fn commits(command: &str, answer: &str) -> [Turn; 2] {
     [Turn::shell(&format!("{command} && git rev-parse HEAD")), Turn::text(answer)]
 }
@@ -38,7 +38,7 @@ fn the_example() {
         "docs/dev_docs/reviews/code_review_dark-mode-toggle-main_v1.md",
     );
     let mut turns = Vec::new();
-    // The architect and the auditor try to write the code themselves; the kernel refuses, and they go on.
+    // The architect and the auditor try to write the code themselves. The kernel must refuse, and both must continue.
     turns.push(Turn::write("settings.html", "planted by the architect"));
     turns.extend(writes(plan, PLAN, &format!("{{\"plan_path\": \"{plan}\"}}")));
     turns.push(Turn::text("It is good. {\"verdict\": \"APPROVE\"}"));
@@ -82,7 +82,7 @@ fn the_example() {
             .next(),
         Some("# Plan")
     );
-    // What was refused was told to the model, and what models used is counted.
+    // The model must have been told about the refused write, and the result must count the tokens of all requests.
     let told =
         api.questions().iter().map(|question| question.json().to_string()).collect::<Vec<_>>().join("\n");
     assert!(
@@ -205,7 +205,7 @@ fn every_way_round() {
         &format!("{{\"verdict\": \"PASS\", \"review_path\": \"{merged}\"}}"),
     ));
     let api = Api::plain(turns);
-    // main changes the same file while the task is under way.
+    // The test changes the same file on main while the task is running.
     fixture
         .environment
         .run_outside("cd repository && echo start > settings.html && git add -A && git commit -qm settings");

@@ -14,10 +14,10 @@ fn a_person_stands_at_a_gate() {
         describe_task(&outcome)
     );
     let id = outcome.result["task_id"].as_str().unwrap().to_string();
-    // Nobody has decided: nothing happens.
+    // Without a decision `resume` must do nothing.
     let again = fixture.about(&["resume", &id, "--json"]);
     assert_eq!(again.code, 3, "{}", again.error);
-    // A no needs a reason; then the plan is made again, and asked about again.
+    // A rejection must have a reason. Then the planner must plan again, and guard must ask the user again.
     assert_eq!(fixture.about(&["reject", &id, "--feedback", " "]).code, 2);
     assert_eq!(fixture.about(&["reject", &id, "--feedback", "too long"]).code, 0);
     assert_eq!(fixture.about(&["approve", &id]).code, 2, "the first decision counts");
@@ -35,7 +35,7 @@ fn a_person_stands_at_a_gate() {
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
     let review = fixture.git("show task/x:docs/dev_docs/archived/reviews/plan_review_x_v1.md");
     assert!(review.contains("too long") && review.contains("Person <person@example.org>"), "{review}");
-    // There is nothing more to decide, or to go on with.
+    // There must be nothing more to decide or to resume.
     assert_eq!(fixture.about(&["approve", &id]).code, 2);
     assert_eq!(fixture.about(&["resume", &id]).code, 2);
 }
@@ -89,7 +89,7 @@ fn a_finished_task_is_shown_and_cleaned_up() {
         serde_json::from_slice(&fixture.about(&["show", id, "--json"]).output).unwrap();
     assert_eq!(shown["summary"], summary);
     assert_eq!(shown["commits"].as_array().map(Vec::len), Some(6), "{shown:#}");
-    // What was not committed is kept, and a branch that nobody has merged stays.
+    // `guard task clean` must save uncommitted work, and must keep a branch that is not merged.
     fixture.environment.run_outside(&format!("echo mine > {worktree}/mine"));
     let cleaned = fixture.about(&["clean", id]);
     let told = String::from_utf8_lossy(&cleaned.output).into_owned();
@@ -100,7 +100,7 @@ fn a_finished_task_is_shown_and_cleaned_up() {
     assert_eq!(fixture.git(&format!("show {kept}:mine")), "mine");
     assert_eq!(fixture.subjects("task/x").len(), 6);
     assert_eq!(fixture.about(&["show", id]).code, 2);
-    // One that is merged goes.
+    // `guard task clean` must delete a branch that is merged.
     let outcome = fixture.task(&["--name", "y", "Do it."]);
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
     fixture.git("merge -q --no-edit task/y");
@@ -111,7 +111,8 @@ fn a_finished_task_is_shown_and_cleaned_up() {
     fixture.git("fsck --strict");
 }
 
-/// Makes a task with a merge conflict that its agent does not resolve.
+/// Runs a task in a new repository until it waits for the user, because its branch conflicts with the base and its
+/// agent did not resolve the conflict. Returns the fixture, the task's id and its worktree.
 fn at_a_conflict() -> (TaskFixture, String, std::path::PathBuf) {
     let fixture = TaskFixture::new();
     let working = std::fs::read_to_string(fixture.agent()).unwrap();
@@ -137,7 +138,7 @@ fn at_a_conflict() -> (TaskFixture, String, std::path::PathBuf) {
     let worktree = outcome.result["worktree"].as_str().unwrap();
     let reason = outcome.result["reason"].as_str().unwrap();
     assert!(reason.contains("did not resolve the conflict") && reason.contains(worktree), "{reason}");
-    // What the agent did is out of the way.
+    // guard must have removed the agent's failed attempt from the worktree and the branch.
     assert_eq!(fixture.environment.run_outside(&format!("git -C {worktree} status --porcelain")), "");
     assert!(!fixture.subjects("task/x").iter().any(|subject| subject == "half"));
     std::fs::write(fixture.agent(), working).unwrap();
@@ -153,7 +154,7 @@ fn a_person_resolves_a_conflict_by_hand() {
     let early = fixture.about(&["resume", &id]);
     assert_eq!(early.code, 2, "{}", early.error);
     assert!(early.error.contains("uncommitted changes (toggle.txt)"), "{}", early.error);
-    // Markers are no resolution.
+    // guard must not accept a file with conflict markers as resolved.
     fixture.environment.run_outside(&format!("cd {worktree} && git add -A && git commit -q --no-edit"));
     let bad = fixture.about(&["resume", &id]);
     assert_eq!(bad.code, 2, "{}", bad.error);
@@ -161,7 +162,7 @@ fn a_person_resolves_a_conflict_by_hand() {
     fixture.environment.run_outside(&format!(
         "cd {worktree} && printf 'line of main\nline of mine\n' > toggle.txt && git commit -qam 'no markers'"
     ));
-    // It is tested as an agent's would be.
+    // guard must run the tests on the user's resolution, as on an agent's.
     let failing = fixture.about(&["resume", &id, "--json", "--tests", "grep -q nobody toggle.txt"]);
     assert_eq!((failing.code, &failing.result["status"]), (3, &"needs_human".into()), "{}", failing.error);
     assert!(failing.result["reason"].as_str().unwrap().contains("the tests fail"), "{}", failing.result);
@@ -171,7 +172,7 @@ fn a_person_resolves_a_conflict_by_hand() {
     assert!(lines.contains("Person: Conflicts resolved. Tests not run. Commit: "), "{lines}");
     assert!(!lines.contains("Spawning INTEGRATION SPECIALIST"), "{lines}");
     assert_eq!(fixture.git("show task/x:toggle.txt"), "line of main\nline of mine");
-    // Nobody was asked but who reviews the merge.
+    // The only further call must be the one to the agent that reviews the merge.
     assert_eq!(
         outcome.result["used"]["calls"].as_u64(),
         calls.as_u64().map(|calls| calls + 1),
@@ -202,11 +203,11 @@ fn notes_lessons_and_ideas() {
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
     let prompt = &fixture.about(&["show", "--json"]).result_of_show("plan")[0];
     assert!(prompt.contains("Mind the blind.") && prompt.contains("The toggle needs a label"), "{prompt}");
-    // An idea that already exists is not there twice; a new lesson comes to the old ones.
+    // An idea that is already in the backlog must not be added twice. A new lesson must be added to the old ones.
     assert_eq!(fixture.git("show task/x:docs/dev_docs/backlog.md").matches("Think about colours").count(), 1);
     let memory = fixture.git("show task/x:docs/dev_docs/AGENT_MEMORY.md");
     assert!(memory.contains("needs a label") && memory.contains("toggles are lines"), "{memory}");
-    // What the person has not committed stays theirs.
+    // The user's uncommitted file must stay uncommitted.
     assert_eq!(fixture.git("status --porcelain"), "?? docs/dev_docs/HUMAN_REVIEW.md");
 }
 
@@ -223,7 +224,7 @@ fn back_to_a_step() {
     assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
     let subjects = fixture.subjects("task/x");
     assert_eq!(subjects.iter().filter(|subject| *subject == "Add the toggle").count(), 1, "{subjects:?}");
-    // What was there before is kept.
+    // guard must keep the earlier work under refs/guard.
     assert!(
         fixture
             .git("for-each-ref --format='%(objectname) %(refname)' refs/guard/")

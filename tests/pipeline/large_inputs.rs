@@ -1,4 +1,4 @@
-//! Tests large files, many files and long lines.
+//! Tests tasks with large files, many files and long lines.
 
 use super::bad_input::acts;
 use crate::support::{RunOutcome, TaskFixture, describe_task};
@@ -59,7 +59,7 @@ fn a_conflict_in_a_large_file() {
 fn many_conflicts() {
     let change =
         |text: &str| format!("for n in $(seq -w 1 60); do echo {text} > f$n; done; echo {text} > $'g\\nh'");
-    // All but the last, all but the odd one, and all.
+    // The agent resolves all conflicts but one in `f60`, all but the one in the file with the line break, and all.
     for (resolved, left) in
         [("f[0-5]* $'g\\nh'", Some("f60 still has")), ("f*", Some("g\nh still has")), ("f* $'g\\nh'", None)]
     {

@@ -1,7 +1,8 @@
 //! The kernel must enforce what each role may write, whatever its agent tries. The tests check the files from outside.
 use crate::support::{TaskFixture, describe_task, in_every_owned_environment};
 
-/// Makes the agent in every role except the developer first try to change everything that it may not.
+/// Shell lines with which the scripted agent first tries, in every role except the developer, to change everything
+/// that it may not change.
 const BREAKS_OUT: &str = r#"
 try() {
     echo planted > "$1" || true
@@ -36,7 +37,7 @@ fn readers_change_nothing_but_their_document() {
     in_every_owned_environment(|environment| {
         let (namespaces, name) = (environment.namespaces, environment.name());
         let fixture = TaskFixture::of(environment);
-        // The same agent, with attempts before what its role does.
+        // The scripted agent makes these attempts before the work of its role.
         let text = std::fs::read_to_string(fixture.agent()).unwrap();
         let (head, tail) = text.split_once("case $prompt in\n\"You are the Investigator.\"").unwrap();
         let attempts = "case $prompt in \"You are the Developer.\"*) ;; *) try planted.txt ;; esac\n";

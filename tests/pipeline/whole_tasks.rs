@@ -62,7 +62,7 @@ fn from_a_sentence_to_a_branch() {
         assert!(files.lines().any(|line| line == file), "{file} is missing:\n{files}");
     }
     assert!(!files.contains("docs/dev_docs/plans/"), "{files}");
-    // Every commit of the runner's says which task and step it is; the worktree is as the branch.
+    // Every commit that guard makes must have a trailer with its step, and the worktree must match the branch.
     let trailers =
         fixture.git(&format!("log --format='%(trailers:key=Guard-Step,valueonly)' main..{branch}"));
     assert_eq!(trailers.lines().filter(|line| !line.is_empty()).count(), 5, "{trailers}");
@@ -99,7 +99,7 @@ fn the_status_of_each_step_is_shown_without_a_terminal() {
         .flat_map(|step| [format!("[{step}]... In Progress"), format!("[{step}]... Done")])
         .collect();
     assert_eq!(steps, expected);
-    // A step that waits for somebody is not done.
+    // A step that waits for a user must not be shown as done.
     let mut command = fixture.command(&["--name", "y", "Do it.", "--gate", "plan=human", "--agent-command"]);
     command.arg(fixture.agent());
     let outcome = fixture.environment.run_to_end(command, b"");
@@ -154,7 +154,7 @@ fn a_bug_is_investigated_rejected_and_approved() {
     let files = fixture.git("ls-tree -r --name-only task/x");
     assert!(files.contains("docs/dev_docs/archived/research/diagnostic_report_x.md"), "{files}");
     assert!(files.contains("docs/dev_docs/archived/reviews/report_review_x_v2.md"), "{files}");
-    // What the analyst said has reached the investigator.
+    // The prompt of the second investigation must contain the analyst's feedback.
     let asked = fixture.about(&["show", "--json"]);
     let prompts: Vec<String> = asked.result_of_show("investigate");
     assert!(prompts[1].contains("round 1: say more"), "{}", prompts[1]);
@@ -194,7 +194,7 @@ fn plans_and_code_are_sent_back() {
         "{}",
         developer[1]
     );
-    // The second audit sees everything since the branch left main, and the last review.
+    // The second audit's prompt must contain all changes of the branch since main, and refer to the last review.
     let auditor = shown.result_of_show("audit");
     assert_eq!(auditor[1].matches("+line after").count(), 2, "{}", auditor[1]);
     assert!(auditor[1].contains("code_review_x_v1.md"), "{}", auditor[1]);
@@ -215,7 +215,7 @@ fn who_goes_round_is_stopped() {
         "{}",
         describe_task(&outcome)
     );
-    // A person lets it go on, for as many rounds again.
+    // A user resumes the task, which must allow the same number of rounds again.
     let again = fixture.about(&["resume", "--json"]);
     assert_eq!((again.code, &again.result["status"]), (3, &"needs_human".into()), "{}", again.error);
     let plans = fixture.subjects("task/x").iter().filter(|subject| *subject == "Plan: x").count();
@@ -255,7 +255,7 @@ fn a_rejected_merge_is_repaired_and_reviewed_again() {
         .environment
         .run_outside("cd repository && echo other > other && git add other && git commit -qm other");
     let id = outcome.result["task_id"].as_str().unwrap().to_string();
-    // The audit of the repair is the person's too.
+    // The user must approve twice, because the audit of the repair has the same gate.
     for code in [3, 0] {
         assert_eq!(fixture.about(&["approve", &id]).code, 0);
         let outcome = fixture.about(&["resume", &id, "--stream-json"]);

@@ -1,7 +1,7 @@
 //! Tests workflow files: how guard reads, checks and draws them, and one that is written from scratch.
 use crate::support::{Scratch, TaskFixture, describe_task, guard, text};
 
-/// The workflow of the documentation: two phases with their own prompts.
+/// The example workflow of the documentation: two phases with their own prompts.
 const NOTES: &str = r#"
 version: 1
 name: notes

@@ -33,7 +33,7 @@ fn patterns_that_would_not_compile_are_errors_when_the_policy_loads() {
             &pattern[..20.min(pattern.len())]
         );
     }
-    // The largest that is accepted also matches.
+    // The largest accepted pattern must still match.
     let fits =
         load_text(source(&rule(&format!("args = \"{}\"", "?".repeat(256)))), &PolicyDirs::default()).unwrap();
     assert_eq!(shell(&fits, format!("x {}", "a".repeat(256))).action().name(), "deny");

@@ -1,4 +1,5 @@
-//! guard matches patterns with several stars without regular expressions. The result must be the same as in a shell.
+//! guard does not use regular expressions to match patterns with several stars. The result must be the same as in a
+//! shell.
 
 use guard::policy::Pattern;
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! Every label of the project's corpora must hold under `strict`. A snapshot records the decision of every policy for
-//! every command.
+//! Every command of the project's corpora must get its expected verdict under `strict`. A snapshot records the
+//! decision of every policy for every command.
 
 use std::path::PathBuf;
 
@@ -76,7 +76,8 @@ fn policies_are_not_looser_than_what_they_extend() {
     }
 }
 
-/// No policy that can write may allow a command that changes other refs.
+/// Every built-in policy must deny these commands, which switch or rewrite branches, change refs other than the run's
+/// branch, or change the repository's configuration.
 #[test]
 fn no_policy_lets_other_refs_change() {
     let commands = [

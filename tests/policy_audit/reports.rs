@@ -36,7 +36,8 @@ fn sarif_schema() -> Value {
     let manifest = std::path::PathBuf::from(package["manifest_path"].as_str().unwrap());
     let bytes = std::fs::read(manifest.with_file_name("src").join("schema.json")).unwrap();
     let mut schema: Value = serde_json::from_slice(&bytes).unwrap();
-    // As published, the pattern of a field that is not used here is no regular expression (a `]` too many).
+    // The published schema has a pattern with an extra `]`, which is not a valid regular expression. The field is not
+    // used here.
     for object in ["run", "toolComponent"] {
         let language = &mut schema["definitions"][object]["properties"]["language"];
         assert!(language.as_object_mut().unwrap().remove("pattern").is_some());
@@ -57,7 +58,7 @@ fn sarif_is_valid_and_carries_contradictions_as_errors() {
     assert_eq!(levels, ["note", "error", "note"]);
     assert_eq!(results[1]["ruleId"], "git.switch");
     assert_eq!(results[1]["locations"][0]["physicalLocation"]["region"]["startLine"], 3);
-    // A document that is no SARIF must not pass, or the check shows nothing.
+    // The validator must reject a document that is not SARIF, which proves that the check above tests something.
     assert!(!validator.is_valid(&serde_json::json!({ "version": "2.1.0", "runs": [{}] })));
 }
 

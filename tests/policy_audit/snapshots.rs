@@ -50,8 +50,8 @@ fn a_changed_policy_fails_with_a_readable_difference() {
     insta::assert_snapshot!("changed_corpus", shown);
 }
 
-/// guard must find a changed decision for commands that look like parts of the table and for repeated commands, and
-/// must reject a file that is not a snapshot.
+/// guard must find a changed decision even if the command looks like a part of the snapshot's table, or occurs
+/// several times. It must reject a file that is not a snapshot.
 #[test]
 fn no_change_hides_in_the_table() {
     let scratch = Scratch::new("hidden");

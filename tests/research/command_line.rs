@@ -1,10 +1,10 @@
-//! A user asks on the command line; the agent is a script.
+//! A user asks questions with `guard research`. The agent is a shell script.
 
 use serde_json::Value;
 
 use super::{PLAN, Researcher, events, types};
 
-/// Answers with the question; `markets` fails.
+/// The part of the scripted agent for sub-queries: it answers with the sub-query, and fails for `markets`.
 const ANSWERS: &str =
     r#"case "$question" in markets) fail 'no market data' ;; *) say "\"All about $question.\"" ;; esac"#;
 
@@ -61,7 +61,7 @@ fn programs_get_one_object_or_a_stream_of_events() {
     assert_eq!(types[2..7], ["sub_query_started"; 5]);
     assert_eq!(types.iter().filter(|kind| **kind == "sub_query_completed").count(), 4);
     assert_eq!(types[types.len() - 2..], ["synthesis_started", "final_result"]);
-    // The answer of a finished run is there again, without asking anybody.
+    // `--resume` of a finished run must print its answer again, without an agent.
     let id = result["research_id"].as_str().unwrap();
     let (again, code) =
         researcher.ends(&format!("PATH=${{PATH#*:}} guard research --resume {id} --json 2> /dev/null"));
@@ -127,7 +127,7 @@ fn a_hanging_sub_query_times_out_and_the_others_count() {
     assert!(printed.contains("no runs"), "{printed}");
 }
 
-/// The agent prints a tool result of 100 MB; guard neither keeps it nor fails.
+/// The agent prints a tool result of 100 MB. guard must not store it, and must not fail.
 #[test]
 fn a_source_of_100_mb_is_no_problem() {
     let huge = r#"case "$question" in
@@ -143,7 +143,7 @@ fn a_source_of_100_mb_is_no_problem() {
     assert!(printed.contains("A lot of text."), "{printed}");
 }
 
-/// The reader of the events goes away: guard ends the runs, and what was finished can be resumed.
+/// The reader of the events closes the pipe. guard must end the runs, and a resume must use the finished sub-queries.
 #[test]
 fn nobody_reads_the_output_any_more() {
     let slow = r#"sleep 1; say "\"All about $question.\"""#;
@@ -151,7 +151,7 @@ fn nobody_reads_the_output_any_more() {
     let (printed, _) = researcher.ends("guard research q --stream-json 2> /dev/null | head -n 2; sleep 1; echo \"code ${PIPESTATUS[0]}\"; guard ps");
     assert_eq!(events(&printed).len(), 2, "{printed}");
     assert!(printed.contains("no runs"), "{printed}");
-    // What was finished is in the journal, so that nothing is lost.
+    // The journal contains the finished sub-queries, so a resume must succeed.
     let id = researcher.ids().pop().unwrap();
     let (printed, code) = researcher.ends(&format!("guard research --resume {id}"));
     assert_eq!(code, 0, "{printed}");

@@ -1,4 +1,5 @@
-//! Research that is killed or interrupted leaves no process behind, and goes on where it was.
+//! A user kills or interrupts `guard research`. It must leave no process behind, and must continue where it was when
+//! it is resumed.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -12,7 +13,7 @@ fn runs(researcher: &Researcher) -> usize {
     researcher.user.kept_runs().len()
 }
 
-/// Starts the research in the background, with its events in `~/events`.
+/// Starts `guard research` in the background, with its events in `~/events`.
 fn start(researcher: &Researcher) -> std::process::Child {
     let events = std::fs::File::create(researcher.user.home().join("events")).unwrap();
     let path = format!(
@@ -59,7 +60,8 @@ fn expect_no_runs(researcher: &Researcher) {
     assert!(is_quiet, "{}", researcher.ends("guard ps").0);
 }
 
-/// Answers at once, except `vendors` and `markets`: those take `seconds`.
+/// Returns the script for sub-queries: it answers at once, except for `vendors` and `markets`, which take this many
+/// seconds.
 fn two_slow(seconds: u32) -> String {
     format!(
         r#"case "$question" in vendors | markets) sleep {seconds} ;; esac; say "\"All about $question.\"""#
@@ -77,7 +79,8 @@ fn a_killed_run_repeats_no_finished_sub_query() {
     let before = runs(&researcher);
     assert_eq!(before, 6);
     let result = resume(&researcher);
-    // Two sub-queries and the synthesis; the plan and three answers come from the journal.
+    // The resumed run must start agents only for the two unfinished sub-queries and the synthesis. The plan and three
+    // answers come from the journal.
     assert_eq!(runs(&researcher) - before, 3);
     assert_eq!(result["metadata"]["sub_queries_succeeded"], 5);
     assert_eq!(result["sub_queries"][0]["result"], "All about hardware.");
@@ -95,7 +98,7 @@ fn ctrl_c_in_every_phase_ends_all_processes_and_can_be_resumed() {
         let researcher = Researcher::new(&format!("research-int-{name}"), plan, &sub_query, synthesis);
         let mut child = start(&researcher);
         wait_until(event, || count(&researcher, event) > 0);
-        // The agent of this phase works.
+        // Waits until the agent of this phase works.
         std::thread::sleep(Duration::from_millis(600));
         nix::sys::signal::kill(
             nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap()),

@@ -1,4 +1,4 @@
-//! `guard research` with a scripted agent, and with the real Gemini CLI on a scripted API.
+//! Tests `guard research` with a scripted agent, and with the real Gemini CLI and a scripted API.
 
 mod command_line;
 mod interrupted;
@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use crate::support::{UserShell, make_program};
 
-/// The beginning of an agent that speaks like the Gemini CLI: `$question` is the sub-query of a request for one.
+/// The beginning of an agent that acts like the Gemini CLI. If the prompt asks for a sub-query, `$question` contains
+/// it.
 const AGENT: &str = r#"#!/bin/bash
 for word in "$@"; do
   case "$before" in --session-id | --resume) session=$word ;; esac
@@ -33,13 +34,14 @@ fail() {
 question=${prompt##*$'\n\n'}
 "#;
 
-/// A user whose `gemini` is a script: a plan, an answer for each sub-query, and a synthesis.
+/// A home directory with a repository, in which `gemini` is a script that prints a plan, an answer for each
+/// sub-query, and a synthesis.
 pub(crate) struct Researcher {
     pub(crate) user: UserShell,
 }
 
 impl Researcher {
-    /// The three scripts are bodies of `case` arms that end with `say` or `fail`.
+    /// Installs the scripted agent. The three scripts are bodies of `case` arms that end with `say` or `fail`.
     pub(crate) fn new(name: &str, plan: &str, sub_query: &str, synthesis: &str) -> Self {
         let user = UserShell::new(name);
         let script = format!(
@@ -51,17 +53,17 @@ impl Researcher {
         Self { user }
     }
 
-    /// The text before a command line: the scripted agent is on PATH.
+    /// Returns shell lines that put the scripted agent on PATH and set an API key.
     pub(crate) fn preamble() -> &'static str {
         "export PATH=~/bin:$PATH GEMINI_API_KEY=key\n"
     }
 
-    /// What the commands print, and the exit code of the last.
+    /// Runs commands with the scripted agent. Returns their output, and the exit code of the last one.
     pub(crate) fn ends(&self, script: &str) -> (String, i32) {
         self.user.ends(&format!("{}{script}", Self::preamble()))
     }
 
-    /// The ids of the research runs.
+    /// Returns the ids of the stored research runs.
     pub(crate) fn ids(&self) -> Vec<String> {
         let folder = self.user.home().join(".local/state/guard/research");
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -69,11 +71,11 @@ impl Researcher {
     }
 }
 
-/// The plan of a question about quantum computing, in five parts.
+/// A script line that prints a plan with five sub-queries about quantum computing.
 pub(crate) const PLAN: &str =
     r#"say '"Here it is:\n[\"hardware\", \"correction\", \"algorithms\", \"vendors\", \"markets\"]"'"#;
 
-/// Insists that every line is an event as its published schema has it.
+/// Parses lines of events. Fails unless each line matches its published schema.
 pub(crate) fn events(lines: &str) -> Vec<Value> {
     static SCHEMAS: LazyLock<Vec<(String, jsonschema::Validator)>> = LazyLock::new(|| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas/events");
@@ -99,7 +101,7 @@ pub(crate) fn events(lines: &str) -> Vec<Value> {
     lines.lines().filter(|line| line.starts_with('{')).map(parse).collect()
 }
 
-/// The event types of a list of events.
+/// Returns the types of these events.
 pub(crate) fn types(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["event_type"].as_str().unwrap()).collect()
 }

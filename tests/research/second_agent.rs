@@ -1,4 +1,4 @@
-//! The example in `examples/`: another agent on the public traits, without a change of guard's types.
+//! Runs the agent of `examples/reflect_and_revise.rs`, which uses the public traits with event types of its own.
 
 #[path = "../../examples/reflect_and_revise.rs"]
 mod reflect_and_revise;
@@ -14,7 +14,7 @@ fn an_agent_of_somebody_else_brings_its_own_events() {
     let result = updates.last().unwrap().as_final_result().unwrap();
     assert_eq!(result.answer, "Water boils at 100 °C at sea level.");
     assert_eq!(result.metadata.total_tokens, 40);
-    // A reader that knows only deep research ignores what it does not know.
+    // A reader that knows only the events of deep research must ignore the others.
     let mut registry = EventRegistry::of_research(ValidationMode::Strict, UnknownEvents::Drop).unwrap();
     let validity: Vec<Validity> = updates.iter().map(|update| registry.validate(update).unwrap()).collect();
     assert_eq!(validity, [Validity::Unknown, Validity::Unknown, Validity::Unknown, Validity::Valid]);

@@ -1,4 +1,5 @@
-//! How fast sub-queries run at the same time, how soon the first event comes, and what events and sub-queries cost.
+//! Measures how fast sub-queries run at the same time, how soon the first event arrives, and what events and
+//! sub-queries cost.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -8,7 +9,8 @@ use guard::research::{AgentUpdate, next_update, update_stream};
 
 use super::{Researcher, events};
 
-/// Sixteen sub-queries of six seconds each, and what they cost outside the agent.
+/// Runs sixteen sub-queries of six seconds each at once. Together they must take little longer than one, and guard
+/// may use little time and memory for each.
 #[test]
 fn sixteen_sub_queries_take_as_long_as_the_slowest() {
     let names: Vec<String> = (0..16).map(|number| format!("\\\"topic{number}\\\"")).collect();
@@ -70,7 +72,7 @@ fn sixteen_sub_queries_take_as_long_as_the_slowest() {
     assert!(memory / 16 <= 8 << 10, "{} KiB", memory / 16);
 }
 
-/// The private memory of a guard and of all guards below it, in KiB.
+/// Returns the private memory of a guard process and of all guard processes below it, in KiB.
 fn private_memory(pid: u32) -> u64 {
     let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let of = |name: &str| -> u64 {
@@ -93,7 +95,8 @@ fn private_memory(pid: u32) -> u64 {
     all
 }
 
-/// The cost of an event from the agent to its reader, in the best of ten rounds: other tests run at the same time.
+/// Measures what an event costs on its way from the agent to its reader. Takes the best of ten rounds, because other
+/// tests run at the same time.
 #[test]
 fn an_event_costs_little() {
     const COUNT: u32 = 2000;
@@ -111,7 +114,7 @@ fn an_event_costs_little() {
             let began = Instant::now();
             let mut read = 0;
             while let Some(update) = next_update(&mut stream).await {
-                // What a reader of JSON lines gets.
+                // Serializes the update, as guard does for a reader of JSON lines.
                 read += serde_json::to_vec(&update.unwrap()).unwrap().len();
             }
             assert!(read > 0);

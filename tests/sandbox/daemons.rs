@@ -48,7 +48,8 @@ fn nothing_outlives_a_run() {
         let marker = format!("guard-marker-{}-bare-{how}", std::process::id());
         run(&fixture, fixture.command("/usr/bin/env"), &marker);
         let outlives = holds_within(Duration::from_secs(2), || !marked(&marker).is_empty());
-        // The restless ones are between two processes at times: until none was seen for a while.
+        // A daemon that keeps forking can be missed between two processes. So the test kills until it has seen none
+        // for a while.
         let ended = holds_within(Duration::from_secs(30), || {
             for pid in marked(&marker) {
                 let _ = nix::sys::signal::kill(

@@ -1,4 +1,4 @@
-//! Earlier ways out of the sandbox, and earlier ways to stop guard. Each must stay closed.
+//! Attacks that once got out of the sandbox or stopped guard. Each must fail now.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -81,7 +81,8 @@ fn is_not_granted(
     words: &[&str],
 ) {
     let run = |options: &[&str]| {
-        // A planted repository alone would be a reason to refuse the run.
+        // guard would refuse a run with a planted repository for that reason alone, so this option switches that
+        // check off.
         let options = [options, &["--allow-unprotected-repositories"]].concat();
         let mut guard = fixture.guard(configuration, &options);
         guard.args(words).env("PATH", path);
@@ -101,7 +102,8 @@ fn is_not_granted(
 
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// A socket in the machine's `/tmp`, which is not the run's `/tmp`. Dropping the value removes it.
+/// A Unix socket server in the machine's `/tmp`. A run has its own `/tmp`, so it must not reach this one. Dropping
+/// the value removes the socket.
 struct Door {
     folder: PathBuf,
     server: UnixListener,
@@ -134,7 +136,7 @@ fn no_way_through_proc_leads_to_the_machines_tmp() {
         Boundary::new(PROBE, &["bind", way, "{door}/planted"])
             .check_with(Door::new, |_, door, _| door.folder.join("planted").exists());
     }
-    // A directory that can be read is no place for sockets, either.
+    // A run must not bind a socket in a directory that it may only read, either.
     Boundary::new(PROBE, &["bind", "fd", "{outside}/planted"])
         .check(|_| (), |fixture, (), _| fixture.outside.join("planted").exists());
 }
@@ -152,7 +154,7 @@ fn guards_own_descriptors_are_not_changed() {
             std::fs::metadata(format!("/proc/self/fd/{fd}")).unwrap().mode()
         };
         let before = mode(&ours);
-        // All three are pipes: the mode of `/dev/null` is the machine's.
+        // All three streams are pipes, because a change of the mode of `/dev/null` would affect the whole machine.
         command.arg(probe_directory().join(PROBE)).arg("chmod-descriptors");
         command.stdin(Stdio::piped()).stderr(theirs.try_clone().unwrap()).stdout(theirs);
         let ended = command.status().unwrap();
@@ -178,7 +180,7 @@ fn guards_own_descriptors_are_not_changed() {
 fn a_planted_git_file_gives_nothing() {
     let plants = [
         "mkdir fake; echo x >fake/HEAD; echo COMMON >fake/commondir; echo 'gitdir: fake' >.git",
-        // As `git worktree add` would make it, but for the place.
+        // The directory looks as `git worktree add` would make it, but is in another place.
         "mkdir -p fake/worktrees/x fake/objects fake/refs; cd fake/worktrees/x; echo x | tee HEAD >../../HEAD; \
          echo COMMON >commondir; echo $OLDPWD/.git >gitdir; cd $OLDPWD; echo 'gitdir: fake/worktrees/x' >.git",
         "ln -s COMMON fake; echo 'gitdir: fake' >.git",
@@ -190,7 +192,7 @@ fn a_planted_git_file_gives_nothing() {
                 let fixture = SandboxFixture::new(configuration.user);
                 let secret = fixture.file(&fixture.home.join("secret"), SECRET);
                 let common = if whole { "/" } else { fixture.home.to_str().unwrap() };
-                // From a file: words on the command line are judged, and this would be refused at once.
+                // The script is in a file. As an argument guard would judge it and refuse it at once.
                 fixture.file(&fixture.work.join("plant"), &plant.replace("COMMON", common));
                 let planted =
                     fixture.guard(configuration, &[]).args(["/bin/sh", "-e", "plant"]).output().unwrap();
@@ -235,7 +237,8 @@ fn a_linked_worktree_reads_its_repository() {
     });
 }
 
-/// A `.git` above the working directory makes that directory readable, but only if it belongs to the user.
+/// guard makes a directory above the working directory readable if it contains a `.git`, but only if that `.git`
+/// belongs to the user.
 #[test]
 fn a_git_folder_of_somebody_else_gives_nothing() {
     if own_id() != 0 {
@@ -358,7 +361,7 @@ fn standard_input_that_is_a_file_arrives() {
             whole.status.success() && whole.stdout == text.as_bytes(),
             "{configuration:?}: not every byte came"
         );
-        // Nobody reads it, or only a part: guard ends all the same.
+        // guard must also end if the command reads none or only a part of its input.
         assert!(feed(&file, "true").status.success(), "{configuration:?}");
         assert_eq!(feed(&file, "head -n 1").stdout, b"0\n", "{configuration:?}");
         let folder = feed(&fixture.home, "cat; ls /proc/self/fd/0/; cat /proc/self/fd/0/input");
@@ -406,8 +409,8 @@ fn standard_input_that_is_a_pipe_or_a_device_stays() {
     }
 }
 
-/// An earlier run may have written a program in the working directory. The interpreter or link that it names must not
-/// become readable.
+/// An earlier run may have written the program in the working directory that guard starts. The file that the program's
+/// `#!` line or symbolic link names must not become readable.
 #[test]
 fn a_program_in_the_working_folder_grants_nothing() {
     named_by_an_agent(&[
@@ -488,8 +491,8 @@ fn a_port_of_ones_own_does_not_open_that_of_somebody_else() {
     });
 }
 
-/// A server outside shares its port with all processes of the user (`SO_REUSEPORT`). The run must not be able to join
-/// it.
+/// A server outside shares its port with all processes of the user (`SO_REUSEPORT`). The run must not be able to
+/// listen on that port too.
 #[test]
 fn a_shared_port_does_not_lead_outside() {
     let Some(python) = system_python() else { return };
@@ -512,7 +515,7 @@ fn a_shared_port_does_not_lead_outside() {
         let mut end = String::new();
         said.read_line(&mut end).unwrap();
         outside.wait().unwrap();
-        // It has tried, and was refused the sharing itself.
+        // The probe must have tried, and the sandbox must have refused to let it share the port.
         assert_eq!(report.errno(), Some(libc::EPERM.into()), "{configuration:?}: {report:?}");
         assert!(end.contains("\"value\": 0"), "{configuration:?}: {end} {report:?}");
     });
@@ -587,7 +590,8 @@ fn flood(rounds: &str, words: &str, length: &str) {
     if system_python().is_none() {
         return;
     }
-    // One will do: the socket is answered by the same code whatever the run sees, and what is sent is much already.
+    // One configuration is enough: guard answers the socket with the same code in all of them, and the test sends
+    // much data.
     for configuration in sandbox_configurations().into_iter().rev().take(1) {
         let fixture = SandboxFixture::new(configuration.user);
         let mut command = probe(&fixture, configuration, &[], &["control-flood", rounds, words, length]);

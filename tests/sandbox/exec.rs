@@ -11,7 +11,7 @@ use crate::support::{
     skip, system_python,
 };
 
-/// Writes a policy that extends `strict` and also refuses the programs of these tests.
+/// Writes a policy that extends `strict` and also refuses the programs `marker` and `touch`.
 pub(super) fn marker_policy(fixture: &SandboxFixture) -> PathBuf {
     let path = fixture.outside.join("marked.toml");
     let text = "version = 1\nname = \"marked\"\nextends = \"strict\"\n\
@@ -21,14 +21,16 @@ pub(super) fn marker_policy(fixture: &SandboxFixture) -> PathBuf {
     path
 }
 
-/// Makes a program that creates a file, under a name that the policy refuses.
+/// Copies `touch` to a file named `marker`, which [`marker_policy`] refuses. If a run can start it despite the
+/// policy, the file that it creates proves that.
 pub(super) fn marker(fixture: &SandboxFixture) -> PathBuf {
     let path = fixture.outside.join("marker");
     copy_program(Path::new("/usr/bin/touch"), &path);
     path
 }
 
-/// Disguises of a program that guard recognizes even as a copy.
+/// The disguises under which the tests start a refused program. guard recognizes the program under each of them, even
+/// as a copy.
 const ALL: &[&str] = &[
     "absolute",
     "dotted",
@@ -74,7 +76,8 @@ const ALL: &[&str] = &[
     "background",
 ];
 
-/// Returns false, and reports a skip, if the program that a disguise needs is not installed.
+/// Returns false, and reports a skip, if a program that is needed to start another program under this disguise is not
+/// installed.
 fn is_possible(way: &str) -> bool {
     let needed = match way {
         "perl" => "/usr/bin/perl",
@@ -139,7 +142,7 @@ fn git_checkout_stays_refused_in_every_disguise() {
             if won {
                 failures.push(format!("{configuration:?} {way} does not hold: {report:?}"));
             }
-            // With mounts of its own, what leads through a link into /proc/self is not even found.
+            // In a mount namespace, a link into /proc/self does not lead to the program, so there may be no denial.
             let unfound = way == "through-linked-cwd" && configuration.namespaces;
             if report.errno().is_none() || denials(&fixture).is_empty() && !unfound {
                 failures.push(format!("{configuration:?} {way}: {:?} {report:?}", denials(&fixture)));
@@ -149,8 +152,8 @@ fn git_checkout_stays_refused_in_every_disguise() {
     });
 }
 
-/// A user's policy refuses a program by name. guard does not recognize copies of such a program, so the test uses only
-/// disguises that keep the file.
+/// A user's policy refuses a program by its name. guard does not recognize copies of such a program, so the test
+/// leaves out the disguises that copy, rename or move the file.
 #[test]
 fn a_program_of_a_policys_own_stays_refused() {
     let Some(python) = system_python() else { return };
@@ -213,7 +216,8 @@ fn no_arguments_and_very_many_are_judged() {
         let fixture = SandboxFixture::new(configuration.user);
         let (policy, marker) = (marker_policy(&fixture), marker(&fixture));
         let won = fixture.work.join("won");
-        // Refused by name, whatever its words are; the last of very many is the one that would leave something.
+        // guard refuses this program by its name, whatever its arguments are. If it ran, its last argument would
+        // create a file.
         let code = format!(
             "import ctypes, os\nlibc = ctypes.CDLL(None)\np = {marker:?}.encode()\n\
              if os.fork() == 0:\n    libc.execve(p, None, None)\n    os._exit(1)\nos.wait()\n\
@@ -232,7 +236,8 @@ fn no_arguments_and_very_many_are_judged() {
     }
 }
 
-/// Runs Python code under `strict` in every configuration. The code must report success. Then runs the check.
+/// Runs Python code under `strict` in every configuration, and fails unless the code prints a report with errno 0. Then
+/// calls `look`, which checks what the code left.
 fn python_succeeds(code: &str, look: impl Fn(SandboxConfiguration, &SandboxFixture)) {
     let Some(python) = system_python() else { return };
     for configuration in sandbox_configurations() {
@@ -244,8 +249,8 @@ fn python_succeeds(code: &str, look: impl Fn(SandboxConfiguration, &SandboxFixtu
     }
 }
 
-/// The supervisor must serve a run until its last thread has ended: a process with its own seccomp filter, a thread
-/// whose process has ended, and a process that all others have left.
+/// The supervisor must still judge program starts of a process with its own seccomp filter, of a thread whose main
+/// thread has ended, and of the last process that is left.
 #[test]
 fn the_supervisor_serves_the_last_thread() {
     let code = r##"
@@ -296,8 +301,8 @@ print('{"errno": 0}')
     });
 }
 
-/// When a program has started, guard compares it with the program it allowed. However the program is called, guard must
-/// not mistake an allowed one for another.
+/// When a program has started, guard compares it with the program that it allowed. For unusual arguments,
+/// environments and scripts, guard must recognize the allowed program, and must not report a changed one.
 #[test]
 fn a_program_is_known_again_when_it_has_started() {
     let code = r##"
@@ -400,7 +405,7 @@ print('{"errno": 0}')
             assert_eq!(failed["data"]["errno"], errno, "{configuration:?}: {failed:#}");
             assert!(failed["message"].as_str().unwrap().starts_with("did not start"), "{failed:#}");
         }
-        // This one fails for nobody: it is a question, not a start.
+        // This call only tests whether the program could start, so it must not be recorded as failed.
         assert_eq!(of("exec.failed", "never-check"), 0, "{configuration:?}");
         let started = events.iter().filter(|event| event["event_type"] == "exec").count();
         let last = events.iter().find(|event| event["event_type"] == "run.finished").unwrap();
@@ -408,8 +413,8 @@ print('{"errno": 0}')
     });
 }
 
-/// guard records and judges arguments that follow thousands of others, and finds a git subcommand between thousands of
-/// options.
+/// guard must record and judge arguments that follow thousands of others, and must find a git subcommand between
+/// thousands of options.
 #[test]
 fn long_arguments_hide_nothing_behind_them() {
     if git().is_none() {

@@ -103,8 +103,8 @@ fn detours_lead_to_the_same_refusal() {
         .check_victim(|fixture, _, _| fixture.outside.join("new").exists());
 }
 
-/// A run has its own `/tmp`. The supervisor, which binds sockets on behalf of the run, must use that one and never the
-/// machine's.
+/// A run has its own `/tmp`. The supervisor, which binds sockets on behalf of the run, must bind them in the run's
+/// `/tmp` and never in the machine's.
 #[test]
 fn a_socket_is_not_bound_in_the_machines_tmp_through_a_link() {
     for folder in ["/tmp", "/var/tmp"] {
@@ -116,7 +116,7 @@ fn a_socket_is_not_bound_in_the_machines_tmp_through_a_link() {
             let path = named(fixture);
             std::fs::create_dir(&path).unwrap();
             std::os::unix::fs::chown(&path, Some(fixture.id), Some(fixture.id)).unwrap();
-            // The same name inside, where /tmp is the run's own, is what the link means there.
+            // Inside the run, the link leads to the same name in the run's own /tmp.
             std::os::unix::fs::symlink(&path, fixture.work.join("link")).unwrap();
             path
         };

@@ -33,14 +33,15 @@ fn interpret(program: &[libc::sock_filter], architecture: u32, number: u32, argu
     }
 }
 
-/// Returns the kernel's answer for both filters: the one with the strictest action.
+/// Returns the kernel's answer if both filters are installed: the answer of the filter with the stricter action.
 fn answer(filters: &Filters, architecture: u32, number: u32, arguments: [u64; 6]) -> u32 {
     let of = |program: &[libc::sock_filter]| interpret(program, architecture, number, arguments);
     let action = |answer: &u32| (answer & libc::SECCOMP_RET_ACTION_FULL).cast_signed();
     [of(&filters.deny), of(&filters.notify)].into_iter().min_by_key(action).unwrap()
 }
 
-/// The expected answer for some system calls.
+/// The answer that the list of system calls (`policies/syscalls.toml`) demands for some calls, if their arguments
+/// meet the conditions.
 struct Said {
     numbers: Vec<u32>,
     conditions: Vec<Condition>,
@@ -61,7 +62,8 @@ impl Said {
     }
 }
 
-/// Returns all expectations in order. The first one that matches a call decides, and refusals come first.
+/// Returns the expected answers in order, refusals first: the first entry that matches a call decides. `shared` is
+/// true if the run shares its namespaces with the host.
 fn said(list: &sandbox::List, shared: bool) -> Vec<Said> {
     let mut all = Vec::new();
     let entries =
@@ -91,7 +93,7 @@ fn expected(said: &[Said], number: u32, arguments: [u64; 6]) -> u32 {
     first.map_or(ALLOW, |one| one.answer)
 }
 
-/// Generates arguments that match the conditions of the list, and others.
+/// Generates arguments of system calls: some meet conditions of the list, others do not.
 fn argument() -> impl Strategy<Value = u64> {
     prop_oneof![
         0..20_u64,
@@ -110,13 +112,13 @@ fn the_filters_do_what_the_list_says() {
     for shared in [false, true] {
         let said = said(&list, shared);
         let filters = sandbox::filters(shared, false).unwrap();
-        // Every call there is, plain.
+        // Every system call, with arguments that are all 0.
         for number in 0..1024 {
             let got = answer(&filters, THIS_MACHINE, number, [0; 6]);
             assert_eq!(got, expected(&said, number, [0; 6]), "call {number}");
             refused += u32::from(got != ALLOW);
         }
-        // Each filter by itself.
+        // Each filter alone must kill a process that makes calls of another architecture.
         for filter in [&filters.deny, &filters.notify] {
             assert_eq!(interpret(filter, 0x4000_0003, 1, [0; 6]), KILL, "i386");
             assert_eq!(interpret(filter, THIS_MACHINE, 0x4000_0001, [0; 6]), KILL, "x32");

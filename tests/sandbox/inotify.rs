@@ -28,8 +28,8 @@ fn is_told(mut command: Command, directory: &Path, way: &str) -> (bool, String) 
     (said.contains(NAME), said)
 }
 
-/// Makes directories of the user that the run may not list: one beside the run's own, and one that the mount namespace
-/// does not hide.
+/// Creates directories of the user that the run may not list: one beside the run's own directories, and one that the
+/// mount namespace does not hide.
 fn unlisted(fixture: &SandboxFixture) -> Vec<PathBuf> {
     let beside = fixture.base.join("unlisted");
     make_directory(&beside, Some(fixture.id), 0o755);

@@ -10,7 +10,8 @@ fn given(_: &SandboxFixture, (): &mut (), report: &Report) -> bool {
     report.succeeded()
 }
 
-/// Fails unless the sandbox refuses the call, and the kernel grants it to this user without guard.
+/// Checks that the sandbox refuses the call that `kernel.py` makes with these arguments. Without guard the call must
+/// succeed (as the user `bare`, if given), unless this kernel grants it to nobody.
 fn holds(arguments: &[&str], bare: Option<SandboxUser>) {
     let boundary = Boundary::new("kernel.py", arguments).refused_with(REFUSED);
     let boundary = match bare {
@@ -31,7 +32,7 @@ fn no_namespaces_are_made_or_joined() {
         ["0x10000000", "0x20000", "0x2000000", "0x4000000", "0x8000000", "0x20000000", "0x40000000", "0x80"];
     for flag in flags {
         holds(&["unshare", flag], Some(SandboxUser::Root));
-        // NEWTIME is a signal's number to clone.
+        // For `clone`, the value of NEWTIME is part of the signal number.
         if flag != "0x80" {
             holds(&["clone", flag], Some(SandboxUser::Root));
             holds(&["clone3", flag], Some(SandboxUser::Root));
@@ -47,7 +48,7 @@ fn no_file_systems_are_mounted() {
     for arguments in [&["open-tree"][..], &["open-tree-attributes"], &["fsopen"], &["chroot"]] {
         holds(arguments, Some(SandboxUser::Root));
     }
-    // Without guard these would change the machine the tests run on: only that they are refused is seen.
+    // Without guard these calls would change this machine, so the test only checks that the sandbox refuses them.
     for attack in ["mount", "bind-mount", "umount", "mount-attributes", "pivot-root"] {
         Boundary::new("kernel.py", &[attack])
             .no_bare("it would change this machine")
@@ -70,7 +71,7 @@ fn keyrings_are_closed() {
     for attack in ["join-session", "describe-keys", "add-key"] {
         holds(&[attack], None);
     }
-    // Nobody has the key: without guard the kernel looks for it and says so.
+    // No such key exists. Without guard the kernel searches for it and returns ENOKEY.
     Boundary::new("kernel.py", &["request-key"])
         .refused_with(REFUSED)
         .check(|_| (), |_, (), report| report.errno() == Some(i64::from(libc::ENOKEY)));
@@ -95,7 +96,7 @@ fn files_are_not_opened_by_number() {
 
 #[test]
 fn other_personalities_are_refused() {
-    // READ_IMPLIES_EXEC, ADDR_COMPAT_LAYOUT, PER_LINUX32 with MMAP_PAGE_ZERO
+    // READ_IMPLIES_EXEC, ADDR_COMPAT_LAYOUT, and PER_LINUX32 with MMAP_PAGE_ZERO
     for value in ["0x400000", "0x200000", "0x100008"] {
         holds(&["personality", value], None);
     }
@@ -107,7 +108,7 @@ fn calls_of_other_architectures_end_the_process() {
     let has_i386 = Boundary::is_known_as("kernel.py", &["i386"], Some(SandboxUser::Ordinary));
     let i386 = Boundary::new("kernel.py", &["i386"]).may_be_killed();
     let i386 = if has_i386 { i386 } else { i386.no_bare("this kernel does not run i386 calls") };
-    // Broken means: the probe lived to say something.
+    // The boundary is broken if the probe survived or could report anything.
     i386.check(|_| (), |_, (), report| report.said.is_some() || !was_killed(report));
     Boundary::new("kernel.py", &["x32"])
         .may_be_killed()
@@ -121,7 +122,7 @@ fn nothing_is_typed_into_a_terminal() {
     let boundary = Boundary::new("kernel.py", &["type-in", "-"]);
     let boundary = if legacy.trim() == "1" { boundary } else { boundary.bare_only(SandboxUser::Root) };
     boundary.check(|_| (), given);
-    // TIOCLINUX, TIOCCONS, TIOCSETD: only refused by number, before the terminal looks at them.
+    // TIOCLINUX, TIOCCONS, TIOCSETD: the filter refuses them by their number, before the terminal driver sees them.
     for request in ["0x541c", "0x541d", "0x5423"] {
         Boundary::new("kernel.py", &["terminal", request])
             .no_bare("a pseudo terminal does not have it")

@@ -1,5 +1,5 @@
-//! The limits of a policy must be in force, also for root and without cgroups. The result must report a limit that is
-//! not.
+//! The limits of a policy must be in force, also for root and without cgroups. If a limit is not in force, the result
+//! must say so.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -15,8 +15,8 @@ use crate::support::{
 const LIMIT: usize = 64;
 const TRIED: usize = 1200;
 
-/// Returns a command that runs guard without cgroups, as in most containers. Only root can hide them; ordinary users
-/// usually cannot make any.
+/// Returns a command that runs guard without cgroups, as in most containers. Only root can hide the cgroups; for
+/// ordinary users nothing is hidden, because they usually cannot create cgroups anyway.
 fn without_cgroups(guard: &Command) -> Command {
     let hide = "mount -t tmpfs tmpfs /sys/fs/cgroup && exec \"$@\"";
     let mut command = Command::new("unshare");
@@ -79,7 +79,7 @@ fn the_process_limit_is_in_force_without_a_cgroup() {
         let alive = processes_called(&name);
         drop(child.stdin.take());
         child.wait().unwrap();
-        // Without namespaces an ordinary user's limit counts what else there is on the machine.
+        // Without namespaces, the limit of an ordinary user also counts the user's other processes on the machine.
         let most = if configuration.user == SandboxUser::Ordinary && !configuration.namespaces {
             TRIED
         } else {
@@ -120,7 +120,7 @@ fn what_is_not_in_force_is_reported() {
         let enforcement = enforcement(&fixture);
         let told = enforcement["not_in_force"].as_array().cloned().unwrap_or_default();
         let limits: Vec<&Value> = told.iter().map(|one| &one["limit"]).collect();
-        // The tests' ordinary user can make a cgroup on few machines only.
+        // On most machines, the ordinary user of the tests cannot make a cgroup.
         if enforcement["memory_bound"] == true && configuration.user == SandboxUser::Ordinary {
             assert!(limits.is_empty(), "{configuration:?}: {told:?}");
             continue;

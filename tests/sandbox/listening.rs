@@ -88,7 +88,7 @@ fn visit(host: &str, port: u16) -> bool {
     let Ok(mut stream) = TcpStream::connect((host, port)) else { return false };
     std::io::Write::write_all(&mut stream, b"x").unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    // The end of the run at the latest.
+    // Waits for an answer, or for the end of the run, which closes the connection.
     let _ = stream.read(&mut [0]);
     true
 }
@@ -102,7 +102,7 @@ fn a_port_that_is_named_is_listened_on_and_on_loopback_only() {
         let places = [allowed.as_str(), &refused, &any, &elsewhere];
         let mut reached = (false, false);
         let (told, problem) = serve(environment, &["--listen", &port.to_string()], &places, || {
-            // A server for every address would be reached at this one.
+            // A server that listens on all addresses would be reachable at this one.
             reached.1 = TcpStream::connect(("127.0.0.2", port)).is_ok();
             reached.0 = visit("127.0.0.1", port);
         });

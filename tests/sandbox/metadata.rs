@@ -25,13 +25,13 @@ fn state(path: &Path) -> State {
     )
 }
 
-/// Makes a file with an extended attribute. Returns its path and state.
+/// Creates a file with an extended attribute. Returns the file's path and its state (mode, owner, group and times).
 fn file(fixture: &SandboxFixture, path: &Path) -> (PathBuf, State) {
     let path = fixture.file(path, "original");
     let set = "import os,sys;os.setxattr(sys.argv[1],'user.note',b'original')";
     let made = Command::new(system_python().unwrap()).args(["-c", set]).arg(&path).status().unwrap();
     assert!(made.success(), "no extended attributes in {}", path.display());
-    // The time of a change has steps: one that came in the same step would not show.
+    // Change times have a coarse resolution. A change within the same step would not be visible, so the test waits.
     std::thread::sleep(std::time::Duration::from_millis(12));
     let state = state(&path);
     (path, state)
@@ -148,7 +148,7 @@ fn modes_in_places_that_are_not_granted_stay() {
 #[test]
 fn the_file_behind_standard_input_stays() {
     let Some(python) = system_python() else { return };
-    // The probe's interpreter wants no directory there: it gets it as another descriptor.
+    // Python fails if its standard input is a directory, so the probe gets it as descriptor 5.
     let moved =
         "probe=$1; call=$2; way=$3; path=$4; exec PYTHON \"$probe\" $call $way \"$path\" 5<&0 </dev/null";
     let moved = moved.replace("PYTHON", python);
@@ -190,7 +190,8 @@ fn the_file_behind_standard_input_stays() {
     }
 }
 
-/// A run must be able to change metadata in its own directories. This proves that the calls of the other tests work.
+/// A run must be able to change metadata in its own directories. Otherwise the other tests would pass because their
+/// calls fail everywhere.
 #[test]
 fn metadata_inside_can_be_changed() {
     let Some(python) = system_python() else { return };

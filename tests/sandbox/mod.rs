@@ -37,7 +37,7 @@ use crate::support::{
     skip_unsupported, system_python,
 };
 
-/// The output of a probe, and its exit status.
+/// The output of a probe (a script that tries one forbidden call), and its exit status.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) said: Option<Value>,
@@ -57,7 +57,7 @@ impl Report {
         self.said.as_ref().and_then(|said| said.get("value")).unwrap_or(&NONE)
     }
 
-    /// Returns true if the probe's call succeeded.
+    /// Returns true if the call that the probe tried has succeeded.
     pub(crate) fn succeeded(&self) -> bool {
         self.errno() == Some(0)
     }
@@ -74,7 +74,8 @@ impl Report {
     }
 }
 
-/// A process outside, of the same user. It holds a secret, listens on sockets, and reports what happened to it.
+/// A process of the same user outside the sandbox, which the attacks target. It holds a secret, listens on sockets,
+/// and reports signals and other effects of an attack.
 pub(crate) struct Victim {
     child: Child,
     input: Option<ChildStdin>,
@@ -113,12 +114,12 @@ impl Victim {
         !matches!(state, None | Some('Z' | 'X' | 'T' | 't'))
     }
 
-    /// Returns what has happened to the process; `None` if it no longer answers.
+    /// Asks the process what has happened to it, and returns its report; `None` if the process no longer answers.
     pub(crate) fn tell(&mut self) -> Option<Value> {
         self.ask("tell")
     }
 
-    /// Makes the process create a message queue with one message. Returns its report.
+    /// Makes the process create a System V message queue with one message. Returns the process's report.
     pub(crate) fn make_queue(&mut self) -> Option<Value> {
         self.ask("queue")
     }
@@ -139,7 +140,8 @@ impl Victim {
 impl Drop for Victim {
     fn drop(&mut self) {
         drop(self.input.take());
-        // It tidies up when nobody listens any more; one that was stopped cannot.
+        // The victim removes its message queue when its input ends. A stopped process cannot do that, so the test
+        // kills it after a moment.
         let child = &mut self.child;
         holds_within(Duration::from_millis(500), || child.try_wait().is_ok_and(|ended| ended.is_some()));
         let _ = self.child.kill();
@@ -147,7 +149,7 @@ impl Drop for Victim {
     }
 }
 
-/// An attack on one boundary of the sandbox.
+/// An attack on one boundary of the sandbox: a probe, its arguments, and what must happen.
 pub(crate) struct Boundary {
     name: String,
     probe: &'static str,
@@ -214,13 +216,14 @@ impl Boundary {
         Self::new(probe, arguments).run(fixture.command(python), &fixture, &BTreeMap::new()).succeeded()
     }
 
-    /// Only this user can make the call without guard.
+    /// Declares that without guard only this user can make the call.
     pub(crate) fn bare_only(mut self, user: SandboxUser) -> Self {
         self.bare_users = vec![user];
         self
     }
 
-    /// The call has no effect here without guard, for this reason, so only the sandbox is tested.
+    /// Declares that without guard the call has no effect on this machine, for the reason `why`. The probe then runs
+    /// only in the sandbox.
     pub(crate) fn no_bare(mut self, why: &str) -> Self {
         skip_unsupported(&format!("{} without guard", self.name), why);
         self.bare_users = Vec::new();
@@ -241,20 +244,20 @@ impl Boundary {
         self
     }
 
-    /// The sandbox must refuse the call with one of these errnos.
+    /// Declares with which errnos the sandbox may refuse the call.
     pub(crate) fn refused_with(mut self, errnos: &[i32]) -> Self {
         self.errnos = errnos.to_vec();
         self
     }
 
-    /// The sandbox may end the probe before it can report.
+    /// Declares that the sandbox may kill the probe before it can report.
     pub(crate) fn may_be_killed(mut self) -> Self {
         self.must_report = false;
         self
     }
 
-    /// Runs the attack in every configuration. `setup` makes what the attack targets outside; `broken` checks from
-    /// outside whether the attack succeeded.
+    /// Runs the attack in every configuration. `setup` creates the target of the attack outside the sandbox; `broken`
+    /// checks from outside whether the attack succeeded.
     pub(crate) fn check<S>(
         &self,
         setup: impl Fn(&SandboxFixture) -> S + Sync,
@@ -263,12 +266,14 @@ impl Boundary {
         self.check_with(|fixture| (setup(fixture), BTreeMap::new()), broken);
     }
 
-    /// Attacks a process outside the sandbox.
+    /// Runs the attack on a [`Victim`], a process outside the sandbox. Fails if `broken` finds that the attack
+    /// changed the process.
     pub(crate) fn check_victim(&self, broken: impl Fn(&SandboxFixture, &mut Victim, &Report) -> bool + Sync) {
         self.check_with(Self::victim, broken);
     }
 
-    /// Like `check_victim`, but the victim process also has a message queue.
+    /// Runs the attack against a process outside the sandbox that has a System V message queue, and fails if `broken` finds
+    /// that the attack changed the process or its queue.
     pub(crate) fn check_queue(&self, broken: impl Fn(&SandboxFixture, &mut Victim, &Report) -> bool + Sync) {
         let setup = |fixture: &SandboxFixture| {
             let (mut victim, facts) = Self::victim(fixture);

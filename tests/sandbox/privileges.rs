@@ -22,7 +22,8 @@ fn no_capability_is_left() {
         for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
             assert_eq!(status[set], none, "{configuration:?}: {report:?}");
         }
-        // An ordinary user without a namespace cannot change the bounding set, and with no_new_privs has no use for it.
+        // An ordinary user without a user namespace cannot change the bounding set. With no_new_privs the
+        // bounding set gives no privileges.
         if configuration.user == SandboxUser::Root || configuration.namespaces {
             assert_eq!(status["CapBnd"], none, "{configuration:?}: {report:?}");
         }
@@ -50,7 +51,7 @@ fn a_set_user_id_program_gives_nothing() {
     if system_python().is_none() {
         return;
     }
-    // (real, effective, saved): the last two change without guard.
+    // The program prints its real, effective and saved ids. Without guard the last two change.
     Boundary::new("kernel.py", &["become-root", "{outside}/program"]).only(SandboxUser::Ordinary).check(
         setup,
         |_, (), report| {
@@ -61,10 +62,10 @@ fn a_set_user_id_program_gives_nothing() {
     );
 }
 
-/// System calls that set a mode.
+/// System calls with which the probe tries to set the set-user-ID or set-group-ID bit.
 const WAYS: [&str; 9] =
     ["chmod", "fchmod", "fchmodat", "fchmodat2", "open", "creat", "mknod", "tmpfile", "openat2"];
-/// Indirect ways to the same calls.
+/// Indirect ways in which the probe tries to set the set-group-ID bit.
 const DETOURS: [&str; 6] =
     ["chmod-high", "fchmodat2-empty", "through-proc", "open-in-shared-folder", "mknodat", "tmpfile-changed"];
 

@@ -86,7 +86,7 @@ fn limits_and_priorities_outside_stay() {
     let everything: [(&[&str], &str); 3] = [
         (&["priority-user", "0"], "nice"),
         (&["priority-user", "{uid}"], "nice"),
-        // The kernel takes 0 for root here, not for the caller.
+        // Here the kernel takes the user id 0 for root, and not for the caller, so the attack names the id.
         (&["io-priority-user", "{uid}"], "ioprio"),
     ];
     for (attack, fact) in everything {
@@ -95,7 +95,7 @@ fn limits_and_priorities_outside_stay() {
 }
 
 fn check_fact(boundary: &Boundary, fact: &str) {
-    // What a fresh one says is what an untouched one says.
+    // A new victim shows the value that an untouched process has.
     let fixture = SandboxFixture::new(SandboxUser::Ordinary);
     let usual = Victim::new(&fixture).tell().unwrap()[fact].clone();
     boundary.check_victim(|_, victim, _| victim.tell().is_none_or(|told| told[fact] != usual));
@@ -191,8 +191,8 @@ fn init_cannot_be_touched() {
             let mut command = fixture.guard(configuration, &[]);
             command.args([python, "-B"]).arg(probe_directory().join("processes.py")).args(attack);
             let report = Report::of(&command.output().unwrap());
-            // Signals to process 1 of a namespace vanish without an error, and a limit that ends it ends the whole run with
-            // it: that the run came to its end is what counts.
+            // The kernel drops signals to process 1 of a namespace without an error, and a limit that kills it ends
+            // the whole run. The test only checks that the run ended.
             let vanishes = configuration.namespaces;
             let ended_all = vanishes && attack[0] == "limit-above" && report.status.code() == Some(125);
             assert!(report.status.success() || ended_all, "{configuration:?} {attack:?}: {report:?}");

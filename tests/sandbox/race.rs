@@ -7,7 +7,8 @@ use crate::support::{
     sandbox_configurations, skip_unsupported, system_python,
 };
 
-/// Runs the race with a safe path and a refused path. Returns how often the refused program ran.
+/// Runs a probe that races against guard: the probe lets guard judge an allowed program, and tries to start a refused
+/// program instead. `paths` returns the paths of both. Returns how often the refused program ran, and guard's stderr.
 fn wins(
     configuration: SandboxConfiguration,
     options: &[&str],
@@ -33,19 +34,20 @@ fn wins(
     (std::fs::read_dir(&out).unwrap().count(), words)
 }
 
-/// Returns a safe path, and the path of a program that is refused by its name.
+/// Returns the path of an allowed program, and that of a program that guard refuses by its name.
 fn named(fixture: &SandboxFixture) -> (String, String) {
     ("/usr/bin/true".to_string(), marker(fixture).display().to_string())
 }
 
-/// Returns a safe path, and the path of a copy of a refused program in the working directory.
+/// Returns the path of an allowed program, and that of a copy of a refused program in the working directory.
 fn copied(fixture: &SandboxFixture) -> (String, String) {
     let path = fixture.work.join("innocent");
     copy_program("/usr/bin/touch".as_ref(), &path);
     ("/usr/bin/true".to_string(), path.display().to_string())
 }
 
-/// Returns the path of the shim, which guard allows because it asks guard itself, and the path of a refused program.
+/// Returns the path of the shim, which guard allows because the shim itself asks guard, and the path of a refused
+/// program.
 fn shim(fixture: &SandboxFixture) -> (String, String) {
     (fixture.shim().display().to_string(), marker(fixture).display().to_string())
 }
@@ -96,7 +98,8 @@ fn a_file_that_changes_does_not_win() {
     lost("content", "60", copied);
 }
 
-/// With `--no-verify` the attacker must win the race. This proves that the other tests test something.
+/// With `--no-verify` the attacker must win the race. Otherwise the other tests would pass even if the verification
+/// did nothing.
 #[test]
 fn without_verification_the_race_is_real() {
     if system_python().is_none() {

@@ -66,7 +66,7 @@ fn the_transcript_is_neither_read_nor_written() {
     for configuration in sandbox_configurations() {
         for attack in ["read", "append", "unlink", "truncate"] {
             let fixture = SandboxFixture::new(configuration.user);
-            // The private home lies beside the transcript: that is how the run knows where it is.
+            // The private home is beside the transcript, so the run can guess the transcript's path.
             let code = format!(
                 "import os,sys;sys.path.insert(0,{tools:?});\
                  path=os.path.join(os.path.dirname(os.environ['HOME']),'transcript.jsonl');\
@@ -106,7 +106,7 @@ fn what_a_run_opens_stays_its_own() {
         let fixture = SandboxFixture::new(configuration.user);
         let scratch = fixture.base.join("scratch");
         make_directory(&scratch, Some(fixture.id), 0o777);
-        // Those who come from outside can get as far as where the runs are kept.
+        // Other users can reach the directory that contains the runs.
         let own = format!(
             "for f in $TMPDIR /tmp /var/tmp $HOME .; do echo '{SECRET}' > $f/leak; chmod 777 $f $f/leak; done 2>/dev/null; \
              echo ready; while [ ! -e done ]; do sleep 0.02; done"
@@ -140,7 +140,8 @@ fn what_a_run_opens_stays_its_own() {
             if configuration.namespaces { 2 } else { 1 },
             "{configuration:?}: {everything:?}"
         );
-        // The working directory is the user's, who has opened what is above.
+        // Only the file in the working directory may be visible: the user owns that directory and has opened the ones
+        // above it.
         assert_eq!(seen, [fixture.work.join("leak")], "{configuration:?}");
     }
 }
@@ -156,7 +157,7 @@ fn files_that_only_root_may_read_are_not_read_by_root() {
     if !std::path::Path::new(places[1]).is_dir() {
         return skip("root's files below /usr/local", "there is no /usr/local/share");
     }
-    // In mounts of the test's own: the machine's directories stay as they are.
+    // The test mounts its own file systems there, so that the machine's directories stay unchanged.
     let prepare = format!(
         "set -e; umask 022; for d in {}; do mount -t tmpfs -o mode=755 tmpfs $d; mkdir -p $d/open $d/closed $d/1/2/3/4/5/6/7; \
          for f in secret closed/secret 1/2/3/4/5/6/7/secret; do echo '{SECRET}' > $d/$f; chmod 600 $d/$f; done; chmod 700 $d/closed; \

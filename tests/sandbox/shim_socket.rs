@@ -20,7 +20,7 @@ pub(super) fn git() -> Option<&'static str> {
     found
 }
 
-/// Makes a repository with one commit in the working directory.
+/// Creates a repository with one commit in the working directory of the fixture.
 pub(super) fn repository(fixture: &SandboxFixture) -> std::path::PathBuf {
     let folder = fixture.work.join("repository");
     let run = |words: &[&str]| {
@@ -33,8 +33,8 @@ pub(super) fn repository(fixture: &SandboxFixture) -> std::path::PathBuf {
     folder
 }
 
-/// Writes a policy that extends `strict`, and under which every repository in the working directory has the rules of
-/// the task's repository.
+/// Writes a policy that extends `strict`, and under which the rules for the repository that the run works on apply to
+/// every other repository in the working directory too.
 pub(super) fn policy(fixture: &SandboxFixture) -> String {
     let path = fixture.outside.join("tasks-only.toml");
     let text = "version = 1\nname = \"tasks-only\"\ndescription = \"No other repositories.\"\nextends = \"strict\"\n\n[git]\nother_action = \"deny\"\n";
@@ -42,7 +42,7 @@ pub(super) fn policy(fixture: &SandboxFixture) -> String {
     path.to_str().unwrap().to_string()
 }
 
-/// Returns true if the refused `git checkout -b won` succeeded.
+/// Returns true if `git checkout -b won`, which the policy forbids, has created the branch `won`.
 pub(super) fn was_won(repository: &Path) -> bool {
     repository.join(".git/refs/heads/won").exists()
 }

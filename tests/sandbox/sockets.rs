@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 fn was_contacted(victim: &mut Victim, report: &Report) -> bool {
-    // What was sent is on its way for a moment, longer where the call succeeded.
+    // Data may arrive a moment after the probe sent it, so the test waits, and longer if the call succeeded.
     let patience = if report.succeeded() { 2000 } else { 20 };
     let mut told = || victim.tell().is_none_or(|told| !told["contacts"].as_array().unwrap().is_empty());
     holds_within(Duration::from_millis(patience), &mut told)
@@ -146,7 +146,7 @@ fn sockets_of_other_kinds_cannot_be_made() {
             Some(user) => boundary.bare_only(user),
             None => boundary,
         };
-        // What the kernel does not have needs no refusal, and proves none.
+        // A socket type that this kernel lacks cannot be tested without guard.
         let boundary = if super::can_be_made(&arguments) {
             boundary
         } else {
@@ -156,7 +156,7 @@ fn sockets_of_other_kinds_cannot_be_made() {
     }
 }
 
-/// A process outside tries to connect to every socket on which the run listens. It must not succeed.
+/// A process outside the run tries to connect to every socket on which the run listens. No connection may succeed.
 #[test]
 fn nothing_inside_can_be_reached_from_outside() {
     let Some(python) = system_python() else { return };

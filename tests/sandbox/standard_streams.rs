@@ -18,7 +18,7 @@ fn shell_line(command: &Command) -> String {
     shell_words::join(words.map(|word| word.to_str().unwrap()))
 }
 
-/// Returns a command line that starts the probe, in the sandbox or without one.
+/// Returns a command line that starts the probe in the sandbox or without a sandbox.
 fn probe(
     fixture: &SandboxFixture,
     configuration: Option<SandboxConfiguration>,
@@ -98,7 +98,8 @@ fn an_agent_cannot_read_away_the_script_that_started_it() {
         let after = fixture.outside.join("after");
         for (kind, shell) in [("pipe", ["bash", "-s"]), ("file", ["bash", "-s"]), ("pipe", ["sh", "-x"])] {
             let _ = std::fs::remove_file(&after);
-            // Six bytes further on the next line is another command.
+            // If the agent could read six bytes of the script, the shell would continue in the middle of the next
+            // line, at ` ; echo`.
             let probe = probe(fixture, Some(configuration), &["read", "6"]);
             let script = format!("{probe}\n: '23' ; echo after >> {}\n", after.display());
             let said = if kind == "pipe" {
@@ -131,7 +132,7 @@ fn an_agent_cannot_answer_on_its_standard_input() {
         drop(command);
         assert!(output.status.success(), "{output:?}");
         let mut received = Vec::new();
-        // What the other side did not read makes its end a reset.
+        // If the other side did not read all data, the connection ends with a reset.
         let _ = ours.read_to_end(&mut received);
         String::from_utf8(received).unwrap()
     };
@@ -143,7 +144,7 @@ fn an_agent_cannot_answer_on_its_standard_input() {
         let mut guard = fixture.guard(configuration, &[]);
         guard.arg(system_python().unwrap());
         assert_eq!(received(guard), "", "{configuration:?}");
-        // What was sent arrives all the same.
+        // Data that the caller sends must still arrive.
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(b"question").unwrap();
         ours.shutdown(Shutdown::Write).unwrap();
@@ -193,8 +194,8 @@ fn a_large_standard_input_arrives() {
     });
 }
 
-/// An agent sends its output descriptors through sockets of guard, whose queues keep them open after the agent's end.
-/// guard must end all the same.
+/// An agent sends its output descriptors through sockets of guard, whose queues keep the descriptors open after the
+/// agent's end. guard must end nevertheless.
 #[test]
 fn output_that_is_held_open_does_not_keep_guard() {
     let Some(python) = system_python() else { return };

@@ -33,12 +33,12 @@ fn clients_need_the_token() {
     }
     expect_error(&stranger.get(&format!("/v1/batches?token={token}")), 401, "unauthorized");
     expect_error(&stranger.post("/v1/batches", &json!([echo("a")])), 401, "unauthorized");
-    // Two headers are none.
+    // The server must refuse a request with two tokens.
     let mut two = server.client.clone();
     two.headers.push(two.headers.last().unwrap().clone());
     expect_error(&two.get("/v1/batches"), 401, "unauthorized");
     assert_eq!(server.with("Authorization", &format!("bearer {token}")).get("/v1/batches").status, 200);
-    // The next server has the same token.
+    // The next server process must have the same token.
     let token = token.to_string();
     drop(server);
     let server = Served::start(&environment, &["--no-worker"]);
@@ -82,7 +82,8 @@ fn web_pages_and_other_names_are_refused() {
 fn tasks_work_below_the_roots_only() {
     let environment = one_environment();
     let root = environment.directory.display().to_string();
-    // Repositories of their own: a command that may write works on a branch of the repository around its directory.
+    // Each directory is a repository of its own, because a command that may write works on a branch of the repository
+    // that contains its directory.
     environment.run_outside(&format!(
         "mkdir -p {root}/inner && touch {root}/inner/here && ln -s /etc {root}/out && git init -q -b main other \
          && mkdir other/place && touch other/place/there && for at in {root} other; do git -C $at add . \
@@ -134,7 +135,7 @@ fn a_unix_socket_needs_no_token_and_serves_its_user_only() {
     assert_eq!(server.with("Host", "anything").get("/v1/batches").status, 200);
     expect_error(&server.with("Origin", "http://localhost").get("/v1/batches"), 403, "forbidden");
     if is_root() {
-        // Another user, who may even write to the file.
+        // The mode of the socket file lets another user connect. The server must refuse that user.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
         let mut curl = std::process::Command::new("setpriv");
         curl.args([

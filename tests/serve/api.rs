@@ -98,7 +98,7 @@ fn a_long_poll_ends_with_the_batch_or_its_time() {
     work(&environment);
     let (response, answered) = waiting.join().unwrap();
     assert_eq!(response["counts"]["completed"], 5, "{response:#}");
-    // The worker ends two seconds after the last task.
+    // The worker ends two seconds after the last task, so an answer before that came from the end of the batch.
     assert!(answered < Instant::now(), "the poll ended before the worker");
 }
 
@@ -134,7 +134,7 @@ fn a_running_command_ends_when_its_batch_is_cancelled() {
         server.get(&format!("/v1/batches/{id}?summary=true")).json()["counts"]["running"] == 1
     });
     server.request("DELETE", &format!("/v1/batches/{id}"), b"");
-    // The only worker is free again.
+    // The cancelled task must have freed the only worker.
     let next = server.submit(&json!([echo("next")]));
     assert_eq!(server.ended(&next)["status"], "completed");
 }
@@ -261,7 +261,7 @@ fn the_server_describes_itself() {
     let refused = server.post("/v1/batches", &json!([echo("a"), shell("b", "ls")]));
     expect_error(&refused, 422, "invalid_submission");
     assert!(refused.json()["problems"][0].as_str().is_some_and(|text| text.contains("task 2")));
-    // Neither needs the token.
+    // The health check and the OpenAPI document must work without a token.
     let stranger = server.without("Authorization");
     assert_eq!(stranger.get("/healthz").json(), json!({ "status": "ok" }));
     let document = stranger.get("/v1/openapi.json").json();
@@ -275,7 +275,7 @@ fn a_queue_that_cannot_be_used_is_unavailable() {
     let server = Served::start(&environment, &["--no-worker"]);
     let directory = environment.runs_directory().with_file_name("batch");
     let directory = directory.display();
-    // The server opens the queue at the first request.
+    // The server opens the queue only at the first request, so the test can still replace its file by a directory.
     environment.run_outside(&format!("rm -f {directory}/queue.sqlite* && mkdir {directory}/queue.sqlite"));
     for target in ["/healthz", "/v1/batches", "/v1/batches/x?wait=60", "/v1/batches/x/events"] {
         expect_error(&server.get(target), 503, "unavailable");

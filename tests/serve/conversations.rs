@@ -1,4 +1,4 @@
-//! Conversations over HTTP, with a scripted agent in the place of the Gemini CLI.
+//! Clients have conversations over HTTP. A scripted agent takes the place of the Gemini CLI.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{Served, expect_error};
 use crate::agent_exec::scripted;
 use crate::support::{TestEnvironment, guard_program, one_environment};
 
-/// Speaks like the Gemini CLI, and answers with its prompt.
+/// A script that prints what the Gemini CLI would print, and answers with its prompt.
 const SCRIPT: &str = r#"#!/bin/bash
 for word in "$@"; do
   case "$before" in --session-id | --resume) session=$word ;; esac
@@ -19,7 +19,7 @@ printf '{"type":"message","role":"assistant","content":"you said %s"}\n' "$promp
 printf '{"type":"result","status":"success","stats":{}}\n'
 "#;
 
-/// A server whose PATH has the scripted agent as `gemini`.
+/// Starts a server whose PATH contains the scripted agent as `gemini`.
 fn start(environment: &TestEnvironment) -> Served {
     let program = scripted::agent(environment, "scripted", SCRIPT);
     let mut command = environment.guard_ignoring_signals("");
@@ -38,7 +38,7 @@ fn begin(server: &Served, asked: &Value) -> String {
     answer.json()["SESSION_ID"].as_str().unwrap().to_string()
 }
 
-/// A client starts a conversation, sends two messages, and reads the turns back; the command line sees the same.
+/// A client starts a conversation, sends two messages, and reads the turns back. `guard history` must show the same.
 #[test]
 fn a_client_talks_in_turns() {
     let environment = one_environment();
@@ -66,7 +66,7 @@ fn a_client_talks_in_turns() {
     assert_eq!(printed["turns"].as_array().map(Vec::len), Some(2), "{printed:#}");
 }
 
-/// A client that accepts events gets them as they come, and the result as the last one.
+/// A client that accepts server-sent events must get each event at once, and the result as the last one.
 #[test]
 fn a_turn_is_a_stream_of_events() {
     let environment = one_environment();
@@ -89,7 +89,7 @@ fn a_turn_is_a_stream_of_events() {
     );
 }
 
-/// What a client may not do, or does wrongly, is an error in JSON and changes nothing.
+/// A client sends requests that are forbidden or wrong. The server must answer with a JSON error and change nothing.
 #[test]
 fn mistakes_are_refused() {
     let environment = one_environment();
@@ -121,7 +121,8 @@ fn mistakes_are_refused() {
     assert_eq!(shown["turns"], json!([]));
 }
 
-/// While one client is in a turn, another is told so. When the first one goes away, its turn is cancelled.
+/// While one client is in a turn, the server must refuse the message of another client and say why. When the first
+/// client disconnects, the server must cancel its turn.
 #[test]
 fn a_turn_belongs_to_its_client() {
     let environment = one_environment();

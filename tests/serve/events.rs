@@ -38,7 +38,7 @@ fn every_task_that_ends_is_an_event_and_then_the_batch() {
         (&json!("b"), &json!("unknown_type"))
     );
     assert_eq!(seen[3].2["data"]["counts"]["failed"], 1);
-    // All of it again, and the same.
+    // A second reader must get all events again, and the same ones.
     let again: Vec<_> = {
         let mut reader = server.events(&format!("/v1/batches/{id}/events"));
         std::iter::from_fn(|| reader.message()).collect()

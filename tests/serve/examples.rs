@@ -28,7 +28,8 @@ fn url(server: &Served) -> String {
     }
 }
 
-/// Returns true if the programs that the examples use are installed; otherwise skips the test.
+/// Returns true if the programs that the examples use are installed. Otherwise reports that the test is skipped (in CI:
+/// fails it), and returns false.
 fn has_programs() -> bool {
     let missing: Vec<&str> = ["curl", "jq", "python3"]
         .into_iter()
@@ -40,7 +41,8 @@ fn has_programs() -> bool {
     missing.is_empty()
 }
 
-/// Runs a program in a directory with `docs/`. Its variables name the server and the token file.
+/// Runs an example program in a directory that contains `docs/`. Environment variables name the server and the token
+/// file.
 fn run(environment: &TestEnvironment, server: &Served, program: &str, arguments: &[&str]) -> RunOutcome {
     let directory = environment.temporary_directory();
     let _ = std::os::unix::fs::symlink(root().join("docs"), directory.join("docs"));
@@ -111,7 +113,7 @@ fn the_client_in_python_submits_polls_and_prints() {
     client(&tasks).expect_code(1);
 }
 
-/// Makes a repository with a script that has one line without test coverage.
+/// Creates a repository with a script of which the tests do not cover one line.
 fn make_project(environment: &TestEnvironment) -> String {
     environment.run_outside(
         r#"git init -q -b main app && cd app && mkdir src && cat > src/add.sh <<'END'
@@ -161,7 +163,7 @@ fn the_loops_observe_propose_decide_and_act() {
             "{printed}"
         );
         assert!(printed.contains("proposed: adds in tests/add_test.sh"), "{printed}");
-        // The rule refuses what lies elsewhere, and nothing runs.
+        // The rule of the example refuses a test outside its directory, and no command may run.
         environment.run_outside(&format!("cd {project} && ./run-tests > lcov.info"));
         let outcome = run(&environment, &server, program, &[&path, &project, "./run-tests --lcov"]);
         outcome.expect_code(1);

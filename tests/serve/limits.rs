@@ -19,7 +19,7 @@ fn address(server: &Served) -> &str {
 fn large_bodies_are_refused_before_they_are_read() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
-    // The length alone is enough.
+    // The announced length alone must be enough to refuse the request.
     let mut stream = server.connect();
     let mut head =
         "POST /v1/batches HTTP/1.1\r\nContent-Length: 67108865\r\nContent-Type: application/json\r\n"
@@ -29,7 +29,7 @@ fn large_bodies_are_refused_before_they_are_read() {
     }
     stream.write_all(format!("{head}\r\n").as_bytes()).unwrap();
     expect_error(&HttpAnswer::read(stream), 413, "too_large");
-    // A body in chunks says nothing about its length.
+    // A chunked body does not announce its length, so the server must stop reading at the limit.
     let mut stream = server.connect();
     let head = head.replace("Content-Length: 67108865", "Transfer-Encoding: chunked");
     stream.write_all(format!("{head}\r\n").as_bytes()).unwrap();
@@ -90,7 +90,8 @@ fn connections_and_waiting_requests_are_bounded() {
     let mut waiting: Vec<_> =
         (0..64).map(|_| server.send("GET", &format!("/v1/batches/{id}?wait=60"), b"")).collect();
     wait_until("all wait", || {
-        // The request below may have taken the place of one of those above.
+        // The request with `wait=1` in the previous iteration may have taken the place of one of the waiting requests,
+        // which the server then refused. So send one more waiting request.
         waiting.push(server.send("GET", &format!("/v1/batches/{id}?wait=60"), b""));
         server.get(&format!("/v1/batches/{id}?wait=1")).status == 503
     });
@@ -100,7 +101,7 @@ fn connections_and_waiting_requests_are_bounded() {
         assert_eq!(answer.header("retry-after").as_deref(), Some("1"));
     }
     assert_eq!(server.get(&format!("/v1/batches/{id}")).status, 200, "a poll that does not wait is answered");
-    // Whoever leaves makes room.
+    // When clients disconnect, the server must accept others.
     waiting.truncate(10);
     wait_until("there is room", || server.get(&format!("/v1/batches/{id}?wait=1")).status == 200);
     let idle: Vec<TcpStream> = (0..256).map(|_| TcpStream::connect(address(&server)).unwrap()).collect();

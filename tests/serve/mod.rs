@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::support::http_client::{HttpAddress, HttpAnswer, HttpClient};
 use crate::support::{TestEnvironment, guard_program, holds_within};
 
-/// A running server.
+/// A running `guard serve` process, with a client for it.
 struct Served {
     child: Child,
     /// A client that sends the server's token.
@@ -65,7 +65,7 @@ impl Served {
         let mut errors = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         errors.read_line(&mut line).unwrap();
-        // The server must not wait for a reader of what it says later.
+        // A thread reads the server's later messages, so that a full pipe does not block the server.
         std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::stderr()));
         let place = line.strip_prefix("guard: listening on ").unwrap_or_else(|| panic!("{line}"));
         let mut words = place.split("; ");

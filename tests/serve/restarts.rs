@@ -25,7 +25,7 @@ fn a_killed_server_loses_nothing() {
     server.signal(Signal::SIGKILL);
     let _ = server.child.wait();
     let server = Served::start(&environment, &["--concurrency", "2"]);
-    // A client that does not know whether its submission arrived sends it again.
+    // The client does not know whether its submission arrived, and sends it again. It must get the same batch.
     let again = server.with("Idempotency-Key", "once").post("/v1/batches", &json!(tasks));
     assert_eq!(again.json()["response_id"], id.as_str());
     let response = server.ended(&id);
@@ -86,7 +86,7 @@ fn a_second_signal_ends_the_server_at_once() {
     let started = Instant::now();
     server.signal(Signal::SIGTERM);
     let code = server.exit_code(Duration::from_secs(20));
-    // It may have ended by itself before the second signal.
+    // The server may have ended by itself before the second signal.
     assert!(code == Some(130) || code == Some(0), "{code:?}");
     assert!(code == Some(0) || started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
 }

@@ -1,5 +1,5 @@
-//! Tests the real shim under the names of real programs, over a real socket. The tests of the supervisor check that a
-//! refused program does not run.
+//! Tests the real shim under the names of real programs, over a real socket; a thread of the test answers in place of
+//! the supervisor. `tests/sandbox/exec.rs` checks that a refused program does not run.
 
 use std::os::unix::net::UnixListener;
 use std::process::Output;
@@ -11,7 +11,7 @@ use guard::supervisor::shim::protocol::{Answer, Question, SOCKET_VARIABLE};
 
 use crate::support::{Scratch, isolated_command, make_program, policy};
 
-/// Makes a directory with shims under these names. Returns a PATH that begins with it.
+/// Creates a directory that contains the shim under these names. Returns a PATH that begins with this directory.
 fn shims(scratch: &Scratch, names: &[&str]) -> String {
     let folder = scratch.0.join("shims");
     std::fs::create_dir_all(&folder).unwrap();
@@ -22,8 +22,8 @@ fn shims(scratch: &Scratch, names: &[&str]) -> String {
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
 }
 
-/// Makes programs with these names that the kernel refuses to start. Returns a PATH with the shims and then these
-/// programs.
+/// Creates programs with these names that the kernel refuses to start, as if the supervisor had denied them. Returns
+/// a PATH with the shims and then these programs.
 fn refused(scratch: &Scratch, names: &[&str]) -> String {
     let folder = scratch.0.join("refused");
     std::fs::create_dir_all(&folder).unwrap();
@@ -101,7 +101,8 @@ fn what_is_refused_is_explained() {
 /// If the supervisor gives no explanation, the shim must still fail with code 126.
 #[test]
 fn what_is_not_explained_is_refused_all_the_same() {
-    // The answer is no answer, is empty, is that of a supervisor who has refused for another reason.
+    // The supervisor closes the connection, denies without a reason, or allows the command although the kernel
+    // refused it.
     for reply in [None, Some(Answer::Deny(String::new())), Some(Answer::Allow)] {
         let scratch = Scratch::new("shim-closed");
         shims(&scratch, &["git"]);
@@ -109,7 +110,7 @@ fn what_is_not_explained_is_refused_all_the_same() {
         let output = run(&scratch, &path, &["git", "init", "made"], move |_| reply.clone());
         assert_eq!(output.status.code(), Some(126));
     }
-    // Nobody listens, nobody is named.
+    // The shim has no socket, or one that does not exist.
     let scratch = Scratch::new("shim-alone");
     shims(&scratch, &["git"]);
     let path = refused(&scratch, &["git"]);

@@ -16,7 +16,7 @@ proptest! {
         let mut bytes = Vec::new();
         question.write(&mut bytes).unwrap();
         prop_assert_eq!(Question::read(&mut bytes.as_slice()).unwrap(), question);
-        // Cut anywhere, it is an error and not another question.
+        // A frame that is cut off anywhere must be an error, and never another question.
         for end in 0..bytes.len() {
             prop_assert!(Question::read(&mut &bytes[..end]).is_err());
         }

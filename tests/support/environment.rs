@@ -13,7 +13,8 @@ use serde_json::Value;
 use super::user::{kit_directory, test_users};
 use super::{RunOutcome, TestUser, collect_outcome, guard_program, isolated_command, run_tool};
 
-/// One user, with or without namespaces, in a linked worktree of a repository.
+/// The user, the repository and the sandbox settings of a test: guard runs as this user, with or without namespaces,
+/// in a linked worktree of the repository.
 #[derive(Debug)]
 pub(crate) struct TestEnvironment {
     pub(crate) user: TestUser,
@@ -102,7 +103,7 @@ impl TestEnvironment {
             .env("PATH", &self.user.path)
             .env("XDG_STATE_HOME", self.root.join("state"))
             .env("TMPDIR", self.temporary_directory())
-            // Every user of an agent has one. Tests without one remove it.
+            // Every user of an agent has an API key. Tests without one remove this variable.
             .env("GEMINI_API_KEY", "the-key-of-the-tests")
             .stdin(Stdio::null())
             .current_dir(if self.directory.exists() { &self.directory } else { &self.root });
@@ -134,7 +135,8 @@ impl TestEnvironment {
     pub(crate) fn guard_run_arguments(&self, options: &[&str], command: &[&str]) -> Vec<String> {
         let namespaces = if self.namespaces { "require" } else { "off" };
         let mut arguments = vec!["run", "--namespaces", namespaces];
-        // The working directory is below guard's own repository, which no test may use.
+        // The working directory is inside guard's own checkout. Without an option about repositories, the run works
+        // in place.
         let in_repository = ["--name", "--base", "--here", "--auto", "--keep", "--discard"];
         if !options.iter().any(|option| in_repository.contains(option)) {
             arguments.push("--in-place");
@@ -148,19 +150,19 @@ impl TestEnvironment {
             .collect()
     }
 
-    /// Runs a command in the sandbox.
+    /// Runs a command with `guard run` and these options, until it ends. Returns its outcome.
     pub(crate) fn run(&self, options: &[&str], command: &[&str]) -> RunOutcome {
         let mut all = vec!["--json"];
         all.extend(options);
         self.run_to_end(self.guard_run(&all, command), b"")
     }
 
-    /// Runs a script in the sandbox.
+    /// Runs a bash script with `guard run`, until it ends. Returns its outcome.
     pub(crate) fn run_bash(&self, script: &str) -> RunOutcome {
         self.run(&[], &["bash", "-c", script])
     }
 
-    /// Runs a script in the sandbox. It must succeed without a refusal. Returns its output.
+    /// Runs a script in the sandbox. The script must succeed without a refusal. Returns its output.
     pub(crate) fn expect_success(&self, script: &str) -> String {
         let outcome = self.run_bash(script);
         let result = &outcome.result;
@@ -171,7 +173,7 @@ impl TestEnvironment {
         outcome.printed()
     }
 
-    /// Runs a command to its end, with this input.
+    /// Runs a command until it ends, with this standard input. Returns its outcome.
     pub(crate) fn run_to_end(&self, mut command: Command, input: &[u8]) -> RunOutcome {
         let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };
         let started = Instant::now();
@@ -179,13 +181,14 @@ impl TestEnvironment {
         RunOutcome { environment: self.name(), ..collect_outcome(child, input, started) }
     }
 
-    /// Waits for a command of this environment that is already running.
+    /// Waits for a command of this environment that is already running. Returns its outcome.
     pub(crate) fn collect_outcome(&self, child: Child, started: Instant) -> RunOutcome {
         RunOutcome { environment: self.name(), ..collect_outcome(child, b"", started) }
     }
 }
 
-/// Runs a test as every user, with and without namespaces, one after the other.
+/// Runs a test as every available user, with and without namespaces, one after the other. Each call gets a new
+/// environment.
 pub(crate) fn in_every_environment(test: impl Fn(&TestEnvironment)) {
     for user in test_users() {
         for namespaces in [true, false] {
@@ -194,7 +197,8 @@ pub(crate) fn in_every_environment(test: impl Fn(&TestEnvironment)) {
     }
 }
 
-/// Like [`in_every_environment`], for tests that keep the environment in a fixture.
+/// Runs a test as every available user, with and without namespaces, and gives it the environment as a value, so that
+/// the test can store it in a fixture. Otherwise equal to [`in_every_environment`].
 pub(crate) fn in_every_owned_environment(test: impl Fn(TestEnvironment)) {
     for user in test_users() {
         for namespaces in [true, false] {
@@ -203,7 +207,8 @@ pub(crate) fn in_every_owned_environment(test: impl Fn(TestEnvironment)) {
     }
 }
 
-/// Like [`in_every_environment`], but all at the same time. For tests that mostly wait.
+/// Runs a test as every available user, with and without namespaces, at the same time in one thread each. For tests
+/// that mostly wait.
 pub(crate) fn in_every_environment_at_once(test: impl Fn(&TestEnvironment) + Sync) {
     std::thread::scope(|scope| {
         for user in test_users() {
@@ -215,14 +220,16 @@ pub(crate) fn in_every_environment_at_once(test: impl Fn(&TestEnvironment) + Syn
     });
 }
 
-/// Runs a test once without and once with namespaces, as different users if there are two.
+/// Runs a test without namespaces as the first available user, and with namespaces as the last one (the same user if
+/// there is only one).
 pub(crate) fn in_two_environments(test: impl Fn(&TestEnvironment)) {
     let users = test_users();
     test(&TestEnvironment::new(&users[0], false));
     test(&TestEnvironment::new(&users[users.len() - 1], true));
 }
 
-/// Returns the environment of the first user with namespaces, for tests that do not depend on either.
+/// Returns an environment of the first user, with namespaces. For tests that depend neither on the user nor on
+/// namespaces.
 pub(crate) fn one_environment() -> TestEnvironment {
     TestEnvironment::new(&test_users()[0], true)
 }

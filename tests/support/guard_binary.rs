@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use super::isolated_command;
 use super::user::kit_directory;
 
-/// Returns a command that starts the built `guard` without a home.
+/// Returns a command that starts the built `guard` with a home directory that does not exist.
 pub(crate) fn guard() -> Command {
     let mut command = isolated_command(env!("CARGO_BIN_EXE_guard"), Path::new("/nonexistent"));
     command.env("NO_COLOR", "1").current_dir(env!("CARGO_MANIFEST_DIR"));
@@ -27,7 +27,7 @@ pub(crate) fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Copies a program to a place where it can be started at once, and makes the directories above it.
+/// Copies a program so that it can be started at once, and makes the directories above it.
 ///
 /// Another process writes the file: if the tests wrote it, a process that another test forks at the same moment would
 /// inherit the open file, and a program that is open for writing cannot be started (`ETXTBSY`).
@@ -35,7 +35,8 @@ pub(crate) fn copy_program(from: &Path, to: &Path) {
     install(from, to, b"");
 }
 
-/// Makes a program with this text. Another process writes it, as for [`copy_program`].
+/// Creates an executable file with this text, which can be started at once: another process writes the file, so that no
+/// process forked by the tests inherits it open for writing (`ETXTBSY`).
 pub(crate) fn make_program(to: &Path, text: impl AsRef<[u8]>) {
     install(Path::new("/dev/stdin"), to, text.as_ref());
 }
@@ -53,7 +54,7 @@ pub(crate) fn guard_program() -> &'static Path {
     static COPY: LazyLock<PathBuf> = LazyLock::new(|| {
         let directory = kit_directory().join("bin");
         std::fs::create_dir_all(&directory).unwrap();
-        // Renamed into place: an older one may be running.
+        // The copy is renamed into place, because an older one may be running and cannot be overwritten.
         let copy = directory.join(format!("guard-{}", std::process::id()));
         copy_program(Path::new(env!("CARGO_BIN_EXE_guard")), &copy);
         std::fs::rename(&copy, directory.join("guard")).unwrap();

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// The address of a server.
 #[derive(Debug, Clone)]
 pub(crate) enum HttpAddress {
-    /// `127.0.0.1:PORT`
+    /// A loopback address, as `127.0.0.1:PORT`.
     Loopback(String),
     Socket(PathBuf),
 }
@@ -90,7 +90,7 @@ impl HttpClient {
             text.push_str(&format!("{name}: {value}\r\n"));
         }
         text.push_str("\r\n");
-        // Whoever is refused may be so before the body is sent.
+        // The server may refuse the request and close the connection before the client has sent the body.
         let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.write_all(body));
         stream
     }

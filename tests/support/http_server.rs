@@ -56,7 +56,7 @@ impl Authority {
         let names: Vec<String> = names.iter().map(|name| (*name).to_string()).collect();
         let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name.push(DnType::CommonName, "guard's test server");
-        // Some clients insist on all three.
+        // Some TLS clients require these three settings.
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
@@ -167,7 +167,8 @@ impl Response {
 
 type Routes = dyn Fn(&Request) -> Response + Send + Sync;
 
-/// A running server. Dropping the value stops it.
+/// A running HTTP server that answers with a function of the test, and stores the requests. Dropping the value stops
+/// the server.
 pub(crate) struct Server {
     address: SocketAddr,
     scheme: &'static str,
@@ -364,7 +365,7 @@ impl Shared {
         while !self.is_over.load(Ordering::SeqCst) && started.elapsed() < IDLE {
             match socket.peek(&mut [0]) {
                 Ok(0) => return,
-                // There is something unread, a TLS alert perhaps: the kernel would not wait.
+                // Unread data is available, perhaps a TLS alert, so `peek` would return at once.
                 Ok(_) => std::thread::sleep(Duration::from_millis(20)),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(_) => return,
@@ -373,7 +374,7 @@ impl Shared {
     }
 }
 
-/// A plain socket without TLS.
+/// A connection without TLS.
 struct Plain<'a>(&'a TcpStream);
 
 impl Read for Plain<'_> {

@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The directories of the machine's programs. It has no directory of the user, because an agent that is installed there
-/// must not change what a test sees.
+/// The PATH of isolated commands: only directories of the machine's programs. A directory of the user could contain
+/// an agent, which would change what a test sees.
 pub(crate) const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Returns a command with a fixed PATH and locale and this home. It has no `GIT_*`, `XDG_*` or `LC_*` variable, no
@@ -21,7 +21,7 @@ pub(crate) fn isolated_command(program: impl AsRef<OsStr>, home: &Path) -> Comma
     command
 }
 
-/// Runs a program that only prepares a test. It must succeed.
+/// Runs a program that prepares a test. Fails the test if the program fails.
 pub(crate) fn run_tool(program: &str, arguments: &[&OsStr]) {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 /// The time limit for a run.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The outcome of a program, which is guard unless a test says otherwise. Its `Display` is for assertion messages.
+/// The output and exit code of a program, which is guard unless a test says otherwise. `Display` formats them for
+/// assertion messages.
 #[derive(Debug)]
 pub(crate) struct RunOutcome {
     /// The name of the [`TestEnvironment`](super::TestEnvironment) in which the program ran, for messages.

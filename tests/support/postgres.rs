@@ -1,6 +1,6 @@
 //! A PostgreSQL server for tests: private, on a Unix socket, in a temporary directory.
 //!
-//! A watcher process stops the server and deletes its files when the test process ends, however it ends.
+//! A watcher process stops the server and deletes its files when the test process ends, even if it is killed.
 
 use std::io::Read;
 use std::os::unix::fs::chown;
@@ -63,7 +63,7 @@ impl PostgresServer {
             let user = user.expect("a user that is not root");
             (user.uid.as_raw(), user.gid.as_raw())
         });
-        // The path of a Unix socket is short, so the directory is not below `target`.
+        // The path of a Unix socket must be short, so the directory is not below `target`.
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let directory = PathBuf::from(format!("/tmp/guard-pg-{}-{count}", uuid::Uuid::new_v4().simple()));
         std::fs::create_dir(&directory).unwrap();
@@ -73,7 +73,7 @@ impl PostgresServer {
         let mut server = Self { programs, directory, ids, watcher: None };
         let mut watcher = server.command(Path::new("/bin/sh"));
         watcher.arg("-c").arg(WATCHER).arg(server.programs.join("pg_ctl")).arg(&server.directory);
-        // Its own group: whoever interrupts the tests does not interrupt the cleaning up.
+        // The watcher is in its own process group, so that Ctrl-C during the tests does not interrupt the cleanup.
         server.watcher = Some(watcher.stdin(Stdio::piped()).process_group(0).spawn().unwrap());
         let data = server.data();
         server
@@ -111,7 +111,7 @@ impl PostgresServer {
     }
 
     fn run(&self, program: &str, arguments: &[&str]) {
-        // Not to a pipe: the server would keep it open.
+        // The output goes to a file, because the server would inherit a pipe and keep it open.
         let log = self.directory.join("log");
         let open = || std::fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let status = self

@@ -1,4 +1,4 @@
-//! Finds the processes of a run by a mark in their arguments or variables.
+//! Finds the processes of a run: by their parent, or by a mark in their arguments or environment variables.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub(crate) fn agent_process(of_guard: i32, started: Instant) -> i32 {
     loop {
         for init in children(of_guard).iter().filter(|child| is_guard(child)) {
-            // A git that has just been forked still has guard's arguments, but no child.
+            // A git that guard has just forked still has guard's arguments, but has no child.
             if let Some(agent) = children(init).first() {
                 return agent.parse().unwrap();
             }
@@ -20,7 +20,7 @@ pub(crate) fn agent_process(of_guard: i32, started: Instant) -> i32 {
 /// Returns the init process of a guard. Before init, guard briefly starts git as another child.
 pub(crate) fn init_process(of_guard: i32, started: Instant) -> i32 {
     loop {
-        // A git that has just been forked still has guard's arguments.
+        // A git that guard has just forked still has guard's arguments for a moment, so this checks twice.
         let is_init = |child: &&String| {
             is_guard(child) && {
                 std::thread::sleep(Duration::from_millis(10));
@@ -35,7 +35,7 @@ pub(crate) fn init_process(of_guard: i32, started: Instant) -> i32 {
     }
 }
 
-/// True if the process runs guard, or was forked by guard and has not executed a program yet.
+/// Returns true if the process runs guard, or was forked by guard and has not executed a program yet.
 fn is_guard(process: &str) -> bool {
     let argv = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
     argv.split(|byte| *byte == 0).next().is_some_and(|program| program.ends_with(b"guard"))
@@ -46,13 +46,14 @@ fn children(of: impl std::fmt::Display) -> Vec<String> {
     text.split_whitespace().map(str::to_string).collect()
 }
 
-/// Returns a word that no other process has in its arguments.
+/// Returns a unique word (a mark), which tests put into the arguments of a process to find the process and its
+/// descendants.
 pub(crate) fn unique_mark() -> String {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     format!("GUARD_TEST_MARK=m{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Returns the processes with this mark in their arguments or variables, each with a description.
+/// Returns the processes whose arguments or environment contain the word `mark`, each with a description.
 pub(crate) fn marked_processes(mark: &str) -> Vec<(i32, String)> {
     let needle = [mark.as_bytes(), b"\0"].concat();
     let mut found = Vec::new();
@@ -70,7 +71,7 @@ pub(crate) fn marked_processes(mark: &str) -> Vec<(i32, String)> {
     found
 }
 
-/// Fails if a process with this mark is left after this time.
+/// Fails if a process whose arguments or environment contain the word `mark` is still alive after this time.
 pub(crate) fn expect_no_process_left(mark: &str, within: Duration) {
     let deadline = Instant::now() + within;
     loop {

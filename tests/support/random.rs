@@ -1,4 +1,4 @@
-//! A generator for numbers that are the same in every run of the tests.
+//! A random number generator that gives the same numbers in every run of the tests.
 
 /// A xorshift generator; the seed must not be 0.
 pub(crate) struct Random(pub(crate) u64);

@@ -41,7 +41,7 @@ impl TestRepository {
         Self::with(&[])
     }
 
-    /// Makes a repository with these options of `git init`.
+    /// Creates a repository with these options of `git init`, and with one commit of three files.
     pub(crate) fn with(options: &[&str]) -> Self {
         let scratch = Scratch::new("workspace");
         let repository = scratch.0.join("project");
@@ -82,7 +82,8 @@ impl TestRepository {
         Repository { trusted: true, ..self.find() }
     }
 
-    /// Opens a workspace whose `.git` leads to the quarantine repository, as the agent sees it.
+    /// Opens a workspace whose `.git` leads to the quarantine repository (the run's private git directory), as the
+    /// agent sees it.
     pub(crate) fn open(&self, name: &str) -> Workspace {
         self.open_with(&self.request(name))
     }
@@ -126,8 +127,8 @@ pub(crate) fn agent_commit(workspace: &Workspace, file: &str, text: &str, messag
     agent_git(workspace, &["rev-parse", "HEAD"])
 }
 
-/// Runs git as the agent, with only the configuration of the quarantine repository. It must succeed. Returns its
-/// output.
+/// Runs git as the agent, with only the configuration of the quarantine repository (the run's private git directory).
+/// git must succeed. Returns its output.
 pub(crate) fn agent_git<A: AsRef<OsStr>>(workspace: &Workspace, args: &[A]) -> String {
     let output = isolated_command("git", Path::new("/nonexistent"))
         .current_dir(workspace.worktree())

@@ -1,5 +1,5 @@
-//! Runs the sandbox in all its configurations: as root and as an ordinary user, with and without namespaces, with
-//! directories inside and outside.
+//! Runs guard in every configuration of the sandbox: as root and as an ordinary user, with and without namespaces. Each
+//! run gets a working directory, and directories outside of it that it must not change.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -42,7 +42,7 @@ impl SandboxUser {
     }
 }
 
-/// A way to run the sandbox.
+/// The user that starts a run, and whether the run has namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SandboxConfiguration {
     pub(crate) user: SandboxUser,
@@ -83,8 +83,8 @@ pub(crate) fn sandbox_configurations() -> Vec<SandboxConfiguration> {
     FOUND.clone()
 }
 
-/// Runs a check in every configuration, each with a new fixture. All are checked even if one fails, so that the message names
-/// every configuration in which an attack works.
+/// Runs a check in every configuration, each with a new fixture. If the check fails in one, it still runs in the
+/// others, so that the message names every configuration in which an attack works.
 pub(crate) fn in_every_configuration(check: impl Fn(SandboxConfiguration, &SandboxFixture)) {
     let fails = |configuration: &SandboxConfiguration| {
         let fixture = SandboxFixture::new(configuration.user);
@@ -145,12 +145,14 @@ pub(crate) fn system_python() -> Option<&'static str> {
     found
 }
 
-/// The directories of one run, inside and outside of its sandbox.
+/// The directories of one run: its working directory, and directories outside the sandbox that the run may or may not
+/// read.
 pub(crate) struct SandboxFixture {
     pub(crate) id: u32,
     pub(crate) base: PathBuf,
     pub(crate) work: PathBuf,
-    /// A directory outside the working directory. The run may read it (`--read`), so that it can open its files.
+    /// A directory outside the working directory. The run may read it (`--read`), so that probes can open files in it
+    /// and try to change them.
     pub(crate) outside: PathBuf,
     /// The user's home, which the run may not read.
     pub(crate) home: PathBuf,
@@ -162,7 +164,8 @@ impl SandboxFixture {
         Self::of(user.id())
     }
 
-    /// Returns a fixture for a user that no other test uses.
+    /// Creates the directories for a user as whom no other test runs anything, so that a test may affect all
+    /// processes of that user.
     pub(crate) fn of_unused_user() -> Self {
         Self::of(ORDINARY + 1)
     }
@@ -181,7 +184,7 @@ impl SandboxFixture {
         Self { id, work, outside, home, state, base }
     }
 
-    /// Makes a file that belongs to the user.
+    /// Creates a file that belongs to the user of this fixture. Returns its path.
     pub(crate) fn file(&self, path: &Path, text: &str) -> PathBuf {
         std::fs::write(path, text).unwrap();
         set_mode(path, 0o644);

@@ -18,7 +18,7 @@ pub(crate) fn skip_unsupported(what: &str, why: &str) {
     let line = format!("SKIP: {what}: {why}");
     let mut printed = PRINTED.lock().unwrap();
     if !printed.contains(&line) {
-        // Not with eprintln!: the test runner would hide it.
+        // `eprintln!` would not do, because the test runner captures its output.
         let _ = writeln!(std::io::stderr(), "{line}");
         printed.push(line);
     }

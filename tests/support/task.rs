@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{RunOutcome, TestEnvironment, guard_program, make_program, one_environment};
 
-/// An environment with a new repository and the scripted agent.
+/// A test environment with a new repository and the scripted agent, which prints what the Gemini CLI would print.
 pub(crate) struct TaskFixture {
     pub(crate) environment: TestEnvironment,
     pub(crate) repository: PathBuf,
@@ -44,7 +44,7 @@ impl TaskFixture {
         self.environment.run_to_end(command, b"")
     }
 
-    /// Runs another `guard task` command.
+    /// Runs a `guard task` command other than the start of a task, such as `list` or `resume`, until it ends.
     pub(crate) fn about(&self, arguments: &[&str]) -> RunOutcome {
         self.environment.run_to_end(self.command(arguments), b"")
     }

@@ -1,4 +1,4 @@
-//! A real terminal: a shell in tmux, lines typed, and what is on the screen.
+//! A real terminal for tests: types lines into a shell in tmux, and reads the screen.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 
 use super::{TestEnvironment, guard_program, skip};
 
-/// Longer than anything takes on a busy machine.
+/// The time limit for the screen to show something, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A shell in a terminal of its own; both end with it.
+/// A shell in a tmux terminal. Dropping the value ends both.
 pub(crate) struct Terminal<'w> {
     environment: &'w TestEnvironment,
     server: String,
 }
 
 impl<'w> Terminal<'w> {
-    /// Without tmux the test fails in CI, and is skipped elsewhere, with a line that says so.
+    /// Opens a terminal. Without tmux the test fails in CI, and is skipped elsewhere with a message.
     pub(crate) fn open(environment: &'w TestEnvironment) -> Option<Self> {
         if Command::new("tmux").arg("-V").output().is_err() {
             skip("guard at a terminal", "tmux is not installed; scripts/test installs it");
             return None;
         }
-        // One that ends may still have its socket when the next one begins.
+        // Each terminal has its own socket, because the socket of an earlier one may still exist for a moment.
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("tmux-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let server = environment.directory.with_file_name(name).to_string_lossy().into_owned();
@@ -46,12 +46,12 @@ impl<'w> Terminal<'w> {
         String::from_utf8_lossy(&self.environment.run_to_end(command, b"").output).into_owned()
     }
 
-    /// Presses keys, by tmux's names for them.
+    /// Presses keys, which have tmux's names.
     pub(crate) fn press(&self, keys: &str) {
         self.tmux(&["send-keys", keys]);
     }
 
-    /// Types a line and Enter.
+    /// Types a line and presses Enter.
     pub(crate) fn types(&self, line: &str) {
         self.tmux(&["send-keys", "-l", line]);
         self.press("Enter");
@@ -61,12 +61,13 @@ impl<'w> Terminal<'w> {
         self.tmux(&["capture-pane", "-p", "-J", "-S", "-200"])
     }
 
-    /// Waits until this is on the screen.
+    /// Waits until the screen shows this text. Returns the screen.
     pub(crate) fn shows(&self, text: &str) -> String {
         self.waits_for(text, |screen| screen.contains(text))
     }
 
-    /// Waits until the screen is as it should be. `what` says how.
+    /// Waits until the condition holds for the screen. `what` describes the condition for the error message. Returns
+    /// the screen.
     pub(crate) fn waits_for(&self, what: &str, is_there: impl Fn(&str) -> bool) -> String {
         let began = Instant::now();
         loop {

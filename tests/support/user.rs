@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use super::{SYSTEM_PATH, copy_program, skip};
 
-/// A user that runs guard.
+/// A user as whom the tests run guard: root, an ordinary user, or the user who started the tests.
 #[derive(Debug, Clone)]
 pub(crate) struct TestUser {
     pub(crate) name: &'static str,
@@ -26,8 +26,8 @@ pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Returns the directory for the files of the kit: below `target/`, if every user can go there and the mount namespace
-/// of a run does not hide it.
+/// Returns the directory for the files of the test kit: below `target/`, if every user can go there and the mount
+/// namespace of a run does not hide it, and otherwise a cache directory.
 pub(super) fn kit_directory() -> PathBuf {
     let below_target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let open = |path: &Path| {
@@ -56,7 +56,8 @@ pub(super) fn test_users() -> &'static [TestUser] {
     &USERS
 }
 
-/// Returns the IDs of a user in `/etc/passwd`, because some programs expect an entry; 1000 if there is none.
+/// Returns the user and group IDs of an ordinary user that `/etc/passwd` lists, because some programs need such an
+/// entry; 1000 for both if there is no ordinary user.
 fn ordinary_ids() -> (u32, u32) {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok());
@@ -72,12 +73,13 @@ fn test_user(name: &'static str, ids: Option<(u32, u32)>) -> TestUser {
     let home = kit_directory().join(format!("home-of-{name}"));
     if !home.exists() {
         let unfinished = kit_directory().join(format!("home-of-{name}-{}", std::process::id()));
-        // Root uses the machine's interpreters where there are some, the ordinary user always those in the home.
+        // The ordinary user always has copies of the interpreters in the home. Root uses the machine's interpreters
+        // if there are any.
         fill_home(&unfinished, ids.is_some());
         if let Some((user, group)) = ids {
             chown(&unfinished, Some(user), Some(group)).unwrap();
         }
-        // Another process of the tests may have been faster.
+        // Another test process may have made the home first.
         if std::fs::rename(&unfinished, &home).is_err() {
             std::fs::remove_dir_all(&unfinished).unwrap();
         }
@@ -106,7 +108,7 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// Makes a home with the compilers and interpreters of this machine.
+/// Fills a home directory with the compilers and interpreters of this machine, so that runs can use them.
 fn fill_home(home: &Path, copy_interpreters: bool) {
     let own_home = std::env::home_dir().unwrap_or_default();
     std::fs::create_dir_all(home).unwrap();
@@ -118,7 +120,7 @@ fn fill_home(home: &Path, copy_interpreters: bool) {
             "version = \"12\"\ndefault_toolchain = \"{name}\"\nprofile = \"minimal\"\n\n[overrides]\n"
         );
         std::fs::write(home.join(".rustup/settings.toml"), settings).unwrap();
-        // rustup makes these when it is installed.
+        // rustup creates these directories when it is installed.
         for name in ["downloads", "tmp", "update-hashes"] {
             std::fs::create_dir(home.join(".rustup").join(name)).unwrap();
         }

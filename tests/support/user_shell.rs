@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::Scratch;
 
-/// A user's home, the user's repository, and a shell in it.
+/// A home directory with the repository `project`, and methods that run shell commands in that repository.
 pub(crate) struct UserShell {
     scratch: Scratch,
     pub(crate) project: PathBuf,
@@ -16,7 +16,7 @@ impl UserShell {
         Self::with_readme(name, "hello\n")
     }
 
-    /// Makes a user whose repository has this README.md.
+    /// Creates a home directory and a repository whose only commit contains this README.md.
     pub(crate) fn with_readme(name: &str, readme: &str) -> Self {
         let scratch = Scratch::new(name);
         let project = scratch.0.join("home/project");

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A limit that nothing exceeds, even on a busy machine.
+/// The time limit for a condition, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until the condition holds. Fails the test if it does not within a minute.

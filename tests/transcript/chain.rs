@@ -80,7 +80,8 @@ fn a_flipped_byte_is_found_wherever_it_is() {
         if at < last_line {
             assert!(matches!(found.outcome, Outcome::Broken { .. }), "byte {at}: {:?}", found.outcome);
         } else {
-            // Nothing follows the last line: what its own content does not show, the head does.
+            // No later line contains the hash of the last line. A change of the last line must make it invalid, or
+            // must change the head that the verification returns.
             assert!(found.outcome != Outcome::Complete || found.head != head, "byte {at} of the last line");
         }
     }

@@ -110,7 +110,7 @@ fn the_beginning_and_the_end_are_made_durable() {
     let times = kept.lock().unwrap().clone();
     let [first, last] = times[..] else { panic!("{times:?}") };
     assert!((first as u64) < head.bytes && last as u64 == head.bytes, "{times:?} {head:?}");
-    // What was lost at the beginning is lost, whatever the end says.
+    // If the first sync fails, guard must report the failure, even if the last sync succeeds.
     let (recorder, writer) = transcript::start_on(disk(true), &settings(&scratch), None).unwrap();
     recorder.record(EventType::RunStarted, "", &json!({}));
     wait_until("the failure is reported", || recorder.failure().is_some());
@@ -137,7 +137,7 @@ fn catching_up_waits_until_the_observer_has_seen_everything() {
         writer.catch_up();
         assert_eq!(*seen.lock().unwrap(), 7 * round);
     }
-    // Also when it sleeps.
+    // The same must hold when the writer thread sleeps.
     std::thread::sleep(Duration::from_millis(1500));
     writer.catch_up();
     recorder.record(EventType::Exec, "last", &json!({}));

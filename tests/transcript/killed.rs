@@ -11,7 +11,7 @@ use crate::support::Scratch;
 
 const FOLDER: &str = "GUARD_TEST_TRANSCRIPT_FOLDER";
 
-/// Not a test: this is the process that the test kills.
+/// The main function of a process that writes a transcript. The test below starts the process and kills it.
 #[test]
 #[ignore = "started by the test beside it"]
 fn writes_until_killed() {

@@ -1,4 +1,4 @@
-//! No secret may reach the disk, and guard must change nothing else.
+//! guard must redact every secret before it writes to disk, and must change nothing else.
 
 use guard::transcript::{self, EventType, MARK, Redactor, Settings, Stream, StreamRedactor};
 use proptest::prelude::*;
@@ -168,7 +168,8 @@ fn a_secret_in_two_chunks_is_hidden_even_when_the_second_is_late() {
         recorder.output(Stream::Stdout, &[&secret[split..], b" <"].concat());
         writer.finish().unwrap();
         let shown: Vec<u8> = events(&scratch).iter().flat_map(|event| event.output().unwrap().1).collect();
-        // Less than four bytes are shown to who follows; a longer beginning waits for its end.
+        // A reader of the growing file may see a beginning of less than four bytes. guard must hold back a longer one
+        // until its end arrives.
         let early = if split < 4 { &secret[..split] } else { b"" };
         assert_eq!(shown, [b"> ", early, MARK.as_bytes(), b" <"].concat(), "split at {split}");
     }
@@ -186,7 +187,8 @@ fn the_beginning_of_a_secret_is_not_shown_while_its_end_may_be_on_the_way() {
         drop(writer);
         events(&scratch).iter().flat_map(|event| event.output().unwrap().1).collect()
     };
-    // A busy machine can make fifteen milliseconds fifty; not every time.
+    // On a busy machine the pause of fifteen milliseconds can take fifty, so the test accepts one success in twenty
+    // attempts.
     assert!((0..20).any(|_| shown() == b"> [redacted] <"));
 }
 
@@ -202,7 +204,7 @@ fn a_line_that_only_begins_like_a_credential_is_shown_to_who_follows() {
         assert!(out.len() < held.len(), "{held:?} could be the beginning of a secret");
         stream.show(&mut out);
         assert_eq!(out == held.as_bytes(), shown, "{held:?}");
-        // It is shown once, and what follows is still understood.
+        // The held text must be written only once, and the text after it must follow.
         stream.push(&redactor, b" and on", true, &mut out);
         assert_eq!(String::from_utf8(out).unwrap(), format!("{held} and on"));
     }
@@ -288,7 +290,7 @@ proptest! {
     #[test]
     fn no_bytes_panic_and_none_are_lost_without_secrets(bytes in proptest::collection::vec(any::<u8>(), 0..600), size in 1usize..50) {
         let redactor = Redactor::new(&[]);
-        // Nothing here is long enough to be a credential: a blank every eight bytes.
+        // A space after every eight bytes keeps the text from containing anything as long as a credential.
         let text: Vec<u8> = bytes.chunks(8).flat_map(|part| [part, b" "].concat()).collect();
         prop_assert_eq!(in_pieces(&redactor, &text, &[size]), text);
         in_pieces(&redactor, &bytes, &[size]);

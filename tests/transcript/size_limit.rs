@@ -40,8 +40,8 @@ fn output_goes_first_then_events_and_the_end_is_always_there() {
     assert_eq!(check(&path(&scratch)).unwrap().outcome, Outcome::Complete);
 }
 
-/// The transcript is full at twice its limit. It must still record the pending events, and after that refusals and
-/// findings.
+/// A transcript is full at twice its limit. guard must then record an event that says so, and still record refusals and
+/// findings after it.
 #[test]
 fn a_full_transcript_says_so_and_has_room_for_refusals() {
     const LIMIT: u64 = 20_000;
@@ -50,7 +50,7 @@ fn a_full_transcript_says_so_and_has_room_for_refusals() {
     let (recorder, writer) = transcript::start(&settings, None).unwrap();
     recorder.record(EventType::RunStarted, "", &json!({}));
     assert_eq!(recorder.full_at(), None);
-    // Each control character is six bytes of a line.
+    // Each control character takes six bytes in a line of the transcript.
     for _ in 0..100 {
         recorder.record(EventType::Exec, &"\u{1}".repeat(100), &json!({}));
     }
@@ -116,7 +116,8 @@ fn output_far_beyond_the_bound_takes_neither_memory_nor_disk() {
     let kept: u64 =
         events.iter().filter_map(|event| event.output()).map(|(_, bytes)| bytes.len() as u64).sum();
     let dropped = events.last().unwrap().data["output_bytes"].as_u64().unwrap();
-    // Bytes of the event whose turn it was are counted as JSON, with a few more for its keys.
+    // guard counts the event that exceeded the limit by its JSON text, which is a few bytes longer than the output in
+    // it.
     assert!((kept + dropped).abs_diff(256 << 20) < 100, "{kept} + {dropped}");
 }
 

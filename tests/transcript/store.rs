@@ -8,7 +8,7 @@ use super::{settings, short_run, start};
 use crate::support::Scratch;
 
 fn made(scratch: &Scratch, name: &str) -> Scratch {
-    // A directory inside, deleted with the outer one.
+    // Makes a directory inside `scratch`. Dropping either `scratch` or the returned value removes the directory.
     let folder = scratch.0.join(name);
     std::fs::create_dir_all(&folder).unwrap();
     Scratch(folder)

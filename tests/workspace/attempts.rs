@@ -1,8 +1,9 @@
 //! An agent makes three commits on its branch and tries to change everything else. Nothing else may change.
 //!
-//! The agent tries `fixtures/attempts/while_running.sh` while it runs; after every attempt the test compares the user's
-//! files, byte for byte, from outside. Each attempt of `left_behind.sh` is left behind in a run of its own, for guard
-//! to receive and for the user's git to find. Every attempt is also made without guard, where it must change something.
+//! While the agent runs, it makes the attempts in `fixtures/attempts/while_running.sh`; after every attempt the test
+//! compares the user's files, byte for byte, from outside. For each attempt in `left_behind.sh`, a separate run leaves
+//! files behind, which guard then receives and the user's git reads. The tests also make every attempt without guard,
+//! where it must change something unless a note in its script says otherwise.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -19,15 +20,15 @@ use crate::support::{RunOutcome, TestEnvironment, guard_program, in_every_enviro
 const PATIENCE: Duration = Duration::from_secs(110);
 /// The number of failures after which the test stops.
 const MOST_FAILURES: usize = 20;
-/// The directory in the worktree through which the agent and the test take turns.
+/// The directory in the worktree in which the agent and the test create files to signal that it is the other's turn.
 const TURNS: &str = ".turns";
 
-/// One attempt of the agent.
+/// One attempt of the agent to change something that does not belong to its branch.
 #[derive(Debug, Clone)]
 struct Attempt {
     name: String,
     script: String,
-    /// The lines `#! KEY: VALUE` of the attempt.
+    /// The lines `#! KEY: VALUE` of the attempt's script, which tell the test what to expect.
     notes: BTreeMap<String, String>,
 }
 
@@ -56,7 +57,7 @@ impl List {
                 list.prelude += &format!("{line}\n");
             }
         }
-        // For whoever looks into one: GUARD_ATTEMPTS=WORDS.
+        // To run only some attempts, a developer sets GUARD_ATTEMPTS to a part of their names.
         if let Some(words) = std::env::var("GUARD_ATTEMPTS").ok().filter(|words| !words.is_empty()) {
             list.attempts.retain(|attempt| attempt.name.contains(&words));
         }
@@ -106,7 +107,8 @@ fn differences(before: &Snapshot, after: &Snapshot) -> Vec<(PathBuf, &'static st
     found
 }
 
-/// A user's repository with content in every place, and beside it another worktree, a remote and a home.
+/// The files that the agent must not change: a user's repository with content of many kinds, and beside it another
+/// worktree, a remote and a home directory.
 struct AttemptFixture<'a> {
     environment: &'a TestEnvironment,
     root: PathBuf,
@@ -190,7 +192,7 @@ impl<'a> AttemptFixture<'a> {
         command
     }
 
-    /// Writes the file that tells the agent what to do.
+    /// Writes the file that tells the agent which attempts to make. Returns its path.
     fn plan(&self, name: &str, list: &List, attempts: &[Attempt], turns: bool, bare: bool) -> PathBuf {
         let path = |name: &str| self.root.join(name).to_str().unwrap().to_string();
         let attempts: Vec<Value> = attempts
@@ -219,7 +221,7 @@ impl<'a> AttemptFixture<'a> {
         file
     }
 
-    /// Starts the agent in the sandbox.
+    /// Starts the agent in the sandbox of a new run. `plan` is the file that lists its attempts.
     fn guarded(&self, name: &str, plan: &Path) -> Child {
         let namespaces = if self.environment.namespaces { "require" } else { "off" };
         let mut command = self.command(guard_program());
@@ -239,7 +241,8 @@ impl<'a> AttemptFixture<'a> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Lets the agent work. After every attempt it compares the user's files with those before the first attempt.
+    /// Waits while the agent makes its attempts. After every attempt, passes two snapshots of the user's files to
+    /// `judge`: one from before the first attempt, and one from now. Returns the outcome and the failures.
     fn watch(
         &self,
         name: &str,
@@ -293,7 +296,8 @@ fn came_to_its_end(report: &Value) -> bool {
     report["said"].as_str().is_some_and(|said| said.trim_end().ends_with("(came to its end)"))
 }
 
-/// Returns true if a run may change this path in the repository: its branch, and its own directory.
+/// Returns true if a run may change this path in the user's repository: the path belongs to the run's branch, or to
+/// the git directory of the run's worktree.
 fn is_own(path: &Path, git: &Path, name: &str) -> bool {
     let Ok(inside) = path.strip_prefix(git) else { return false };
     let branch = ["refs/heads/task/", "logs/refs/heads/task/"].map(|folder| Path::new(folder).join(name));
@@ -312,7 +316,8 @@ fn nothing_of_the_users_changes_while_an_agent_tries() {
         let mut last: Option<Snapshot> = None;
         let agent = fixture.guarded("live", &plan);
         let (outcome, failures) = fixture.watch("live", agent, list.attempts.len(), |_, first, now| {
-            // Also the run's own branch and directory: the agent has only its quarantine.
+            // Not even the run's branch and the git directory of its worktree may change, because guard receives
+            // nothing before the agent ends.
             let found = differences(last.as_ref().unwrap_or(first), now);
             if found.is_empty() {
                 return Ok(());
@@ -336,8 +341,8 @@ fn nothing_of_the_users_changes_while_an_agent_tries() {
     });
 }
 
-/// Returns the changes that the run must not have made: those outside its branch, its own directory and, if they were
-/// received, the objects of its commits.
+/// Returns the changes that the run must not have made: those outside its branch, the git directory of its worktree
+/// and, if `received` is true, the objects of its commits.
 fn foreign(
     fixture: &AttemptFixture<'_>,
     name: &str,
@@ -365,7 +370,7 @@ fn foreign(
 fn without_guard_every_attempt_changes_something() {
     let list = List::read("while_running.sh");
     in_every_environment_at_once(|environment| {
-        // Namespaces are guard's.
+        // Without guard there are no namespaces, so the environments without namespaces are enough.
         if environment.namespaces {
             return;
         }
@@ -377,7 +382,7 @@ fn without_guard_every_attempt_changes_something() {
         let agent = fixture.bare("live", &plan);
         let (_, failures) = fixture.watch("live", agent, list.attempts.len(), |report, first, now| {
             let found = differences(first, now);
-            // Objects that nothing leads to, or only the own branch, change nothing.
+            // A new object does not count as a change if no ref leads to it, or only the run's own branch.
             let is_object = |path: &Path| {
                 let inside = path.strip_prefix(git.join("objects")).ok();
                 inside
@@ -395,8 +400,8 @@ fn without_guard_every_attempt_changes_something() {
     });
 }
 
-/// Runs the git commands that a user runs after a run, in the worktree and with the branch. Returns the exit code of
-/// `git status`.
+/// Does what a user typically does when a run has ended: calls git in the run's worktree and compares the run's branch.
+/// Returns the exit code of `git status`.
 fn look_around(fixture: &AttemptFixture<'_>, name: &str) -> i32 {
     let script = r#"
         cd "$1" && timeout 10 git status > /dev/null; status=$?
@@ -413,7 +418,8 @@ fn look_around(fixture: &AttemptFixture<'_>, name: &str) -> i32 {
     output.status.code().unwrap_or(-1)
 }
 
-/// Returns true if a planted program has run outside. Removes the trace of it.
+/// Returns true if a program that the agent planted has run outside the sandbox: it would have created a marker file.
+/// Removes the file.
 fn canary(fixture: &AttemptFixture<'_>) -> bool {
     std::fs::remove_file(fixture.root.join("canary/ran")).is_ok()
 }
@@ -425,7 +431,8 @@ fn what_is_left_behind_changes_nothing() {
         let fixture = AttemptFixture::new(environment);
         let mut failures = Vec::new();
         for (number, attempt) in list.attempts.iter().enumerate() {
-            // Receiving is outside the sandbox: both users, with and without namespaces, in turn.
+            // guard receives outside the sandbox, so one environment is enough for most attempts. The four
+            // environments take turns.
             let turn = usize::from(environment.namespaces) + 2 * usize::from(environment.user.name == "root");
             if number % 4 != turn && !attempt.notes.contains_key("environments") {
                 continue;
@@ -438,7 +445,8 @@ fn what_is_left_behind_changes_nothing() {
     });
 }
 
-/// Makes one run that leaves something behind. Returns what is wrong afterwards.
+/// Starts a run whose agent leaves this attempt's files in its worktree. When guard has ended, calls the user's git
+/// there. Returns what went wrong.
 fn leave(fixture: &AttemptFixture<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<String> {
     let before = fixture.user();
     let plan = fixture.plan(name, list, std::slice::from_ref(attempt), false, false);

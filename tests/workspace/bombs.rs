@@ -28,7 +28,8 @@ def bomb(objects, parent):
 /// The time limit for every operation here. An unprotected reader would take minutes.
 pub(super) const SOON: Duration = Duration::from_secs(40);
 
-/// Runs guard in the repository. `start` is a program that starts guard, if there is one.
+/// Runs guard in the repository. `start` is a command that executes guard, such as `prlimit` with its options; it may
+/// be empty.
 pub(super) fn guard(environment: &TestEnvironment, start: &[&str], words: &[&str]) -> RunOutcome {
     let mut command = match start {
         [] => environment.command(guard_program()),
@@ -81,7 +82,7 @@ open(git + '/refs/heads/task/bomb', 'w').write(new + '\\n')"
         let findings = outcome.result["findings"].to_string();
         assert!(findings.contains("danger.tree"), "{}", problem());
         assert!(began.elapsed() < SOON, "{:?}: {}", began.elapsed(), problem());
-        // Nothing of it is in the repository.
+        // The commit must not have reached the user's repository.
         let tips = environment.run_outside("cd repository && git rev-parse main task/bomb");
         let mut tips = tips.lines();
         assert_eq!(tips.next(), tips.next(), "{}", problem());
@@ -94,8 +95,8 @@ open(git + '/refs/heads/task/bomb', 'w').write(new + '\\n')"
     });
 }
 
-/// guard must be able to clean up a repository that already contains such a commit, because an earlier version received
-/// it or the user fetched it.
+/// guard must be able to clean up a repository that already contains a git bomb (a commit that is small on disk and
+/// huge when it is read), because an earlier version received it or the user fetched it.
 #[test]
 fn a_git_bomb_in_the_repository_can_be_cleaned_up() {
     in_every_environment(|environment| {
@@ -121,7 +122,7 @@ json.dump(record, open(path, 'w'))"
         assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
         let worktree = environment.run_outside("git -C repository worktree list --porcelain");
         assert!(!worktree.contains("task/bomb"), "{worktree}");
-        // What was not committed is still somewhere.
+        // guard must have kept the uncommitted file.
         let kept = environment.run_outside("grep -rl uncommitted state/guard/runs/*/foreign");
         assert!(kept.lines().any(|path| Path::new(path).ends_with("file")), "{kept}");
     });

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::{TestRepository, agent_commit, agent_git, guard, text};
 
 fn worktree(fixture: &TestRepository, args: &[&str]) -> Output {
-    // The runs of these tests lie where the state directory would have them.
+    // The link makes guard find the runs of the fixture in its state directory.
     let state = fixture.scratch.0.join("xdg");
     if !state.exists() {
         std::fs::create_dir_all(&state).unwrap();

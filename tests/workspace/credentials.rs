@@ -1,4 +1,4 @@
-//! Users keep tokens in git's settings. No token may reach the run or its records.
+//! Users keep tokens in git's settings. No token may reach the run or its transcript.
 
 use std::path::Path;
 
@@ -12,7 +12,8 @@ fn holding(directory: &Path, text: &str) -> String {
 
 #[test]
 fn no_token_of_a_setting_reaches_the_run() {
-    // In a key, in a scp-like address, in a second address of one value, in a parameter, in a header.
+    // The tokens are in a key, in an scp-like address, in a second address of one value, in a parameter, and in a
+    // header.
     let settings = "
 git config 'lfs.https://me:Secret-a1@host.example/x.git/info/lfs.access' basic
 git config 'lfs.customtransfer.x.args' '--token Secret-b2'
@@ -28,7 +29,7 @@ git config 'http.https://host.example/.extraHeader' 'Authorization: basic Secret
         let root = environment.directory.parent().unwrap();
         let kept = environment.run_outside("cat repository/.git/config");
         assert_eq!(kept.matches("Secret-").count(), 12, "{kept}");
-        // What the run can see, and what it says that it was told by others.
+        // The run prints everything that it can see, and two tokens that its script contains.
         let script = "env; git config --list --show-origin; cat \"$(git rev-parse --git-dir)/config\"; \
                       printf 'https://me:%s@host.example/x %s\\n' Secret-d4 Secret-j0";
         let namespaces = if environment.namespaces { "require" } else { "off" };

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{TestEnvironment, in_two_environments};
 
-/// A name and a shell script. Later cases find what earlier ones left.
+/// A name and a shell script. A case can use the files that earlier cases left.
 type Case = (&'static str, &'static str);
 
 /// A script that makes a repository with many kinds of content.
@@ -64,7 +64,7 @@ done
 rm -rf "$into"
 "#;
 
-/// The result of one case on one side.
+/// The output and the exit code of one case, with or without guard.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     code: String,
@@ -118,7 +118,7 @@ fn first_difference(what: &str, bare: &[u8], guarded: &[u8]) -> String {
     format!("    {what}, line {}, of git:\n{}    and of guard:\n{}", at + 1, from(&bare), from(&guarded))
 }
 
-/// The last case of both sides.
+/// The last case, which prints the final state.
 const LAST: Case =
     ("state at the end", "git ls-files -s; git status --porcelain=v2 -b; git diff; git diff --cached");
 
@@ -127,7 +127,7 @@ fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
-/// Runs the cases on both sides. Fails if anything differs.
+/// Runs the cases with plain git and under guard. Fails if anything differs.
 fn compare(environment: &TestEnvironment, cases: &[Case]) {
     let root = root(environment);
     environment.run_outside(&format!("rm -rf library sample plain cases .worktrees; ({SAMPLE})"));
@@ -180,7 +180,7 @@ fn compare(environment: &TestEnvironment, cases: &[Case]) {
     }
     assert!(differences.is_empty(), "{}:\n{differences}", environment.name());
 
-    // What is there afterwards, seen from outside.
+    // Compares the commits and files from outside the sandbox.
     let state = "git log --format='%H %P %an %ae %ad %cn' && find . -path ./.git -prune -o -printf '%P %y %m %l\\n' | sort \
                  && find . -path ./.git -prune -o -type f -print0 | sort -z | xargs -0 sha256sum";
     let seen = |folder: &str| environment.run_outside(&format!("cd {folder} && {state}"));

@@ -1,4 +1,4 @@
-//! Tests runs after an earlier run has planted something, or while it still works.
+//! An earlier run has planted files for a later run, or is still running. The later run must not be affected by it.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -37,17 +37,19 @@ rm -r .git/hooks .git/logs && mv .git template && cd ..
 git init -q -b main p && cd p && git config user.name U && git config user.email u@e && cp -r ../t sub && git add . && git commit -qm first
 cd .. && cp -r t plain && mv plain/template/HEAD plain/template/head";
 
-/// One run plants a repository, and the next run starts in it. The next run must not execute what was planted.
+/// One run plants a repository whose configuration names programs. The next run starts in that directory and must not
+/// execute them.
 #[test]
 fn a_run_does_not_fall_for_what_an_earlier_one_planted() {
     in_every_environment(|environment| {
         let (name, canary) = (environment.name(), root(environment).join("CANARY"));
         environment.run_outside(&format!("CANARY='{}'\n{TEMPLATE}", canary.display()));
-        // No git is needed for it.
+        // The run plants the repository by a rename, without git.
         let plant = "python3 -c 'import os; os.rename(\"template\", \".git\")'; ls -d .git";
         let (code, said) = guard_in(environment, "p/sub", &["--name", "one", "--keep"], plant);
         assert!(code == 0 && said.ends_with(".git\n"), "{name}: {said}");
-        // A directory that is a repository before the run would be protected.
+        // guard would protect a repository that exists before the run. `plain/template` becomes one only when the run
+        // renames its file `head` to `HEAD`.
         let plant = "python3 -c 'import os; os.rename(\"template\", \".git\"); os.rename(\".git/head\", \".git/HEAD\")'; ls -d .git";
         let (code, said) = guard_in(environment, "plain", &["--in-place"], plant);
         assert!(code == 0 && said.ends_with(".git\n"), "{name}: {said}");
@@ -74,8 +76,8 @@ fn a_run_does_not_fall_for_what_an_earlier_one_planted() {
     });
 }
 
-/// guard must run a filter from the user's global configuration without trust. It must refuse a repository that changes
-/// what this filter runs.
+/// guard must run a filter from the user's global configuration even if the user does not trust the repository. guard
+/// must refuse a repository that changes what this filter runs.
 #[test]
 fn the_users_own_filter_and_what_it_is_told() {
     in_two_environments(|environment| {
@@ -104,13 +106,13 @@ fn the_users_own_filter_and_what_it_is_told() {
             assert!(code == 125 && said.contains(&key.to_lowercase()), "{name}: {key}: {said}");
             environment.run_outside(&format!("git config -f p/.git/config --unset {key}"));
         }
-        // Without filters of the user's nobody asks for those.
+        // Without such filters in the user's configuration, guard must accept the repository.
         environment.run_outside(
             "rm gitconfig; git -C p config --unset filter.up.clean; git -C p config core.sshCommand x",
         );
         let (code, said) = guard_in(environment, "p", &["--name", "plain"], "true");
         assert_eq!((code, &*said), (0, ""), "{name}");
-        // A relative list is not looked for where guard happens to be started.
+        // guard must not resolve a relative path in the configuration from the directory in which it is started.
         environment.run_outside("echo SECRET > p/secret; git -C p config core.excludesFile ../../secret");
         let script = "cat $(git rev-parse --git-dir)/info/user-excludes";
         let (_, said) = guard_in(environment, "p/a/b", &["--name", "relative"], script);
@@ -134,7 +136,8 @@ fn a_second_run_in_a_worktree_is_refused() {
         }
         let (code, said) = guard_in(environment, "project", &["--here"], "echo second");
         assert_eq!(code, 125, "{name}: {said}");
-        // Without namespaces the worktree leads to the first one's private repository, which is doubt enough.
+        // Without namespaces, `.git` of the worktree leads to the private repository of the first run, and guard
+        // refuses it for that reason.
         let wanted =
             if environment.namespaces { "in use by another guard" } else { "do not point to each other" };
         assert!(said.contains(wanted) && !said.contains("second"), "{name}: {said}");

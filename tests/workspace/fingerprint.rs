@@ -94,8 +94,8 @@ fn ours(repository: &Repository) -> ExpectedChanges {
     }
 }
 
-/// Returns the changes since `before`. Fails unless a repeated, a new and a stored fingerprint all give the same
-/// changes.
+/// Returns the changes since `before`. Fails unless the changes are the same with `retake`, with `take`, and with a
+/// `before` that was written to JSON and read back.
 fn compare(repository: &Repository, before: &Fingerprint) -> Vec<Difference> {
     let ours = ours(repository);
     let found = before.compare(&before.retake().unwrap(), &ours);
@@ -131,7 +131,8 @@ fn all_refs_are_what_git_says() {
         for (id, branch) in [("other", "other"), ("task-x", "task/x")] {
             expected.insert(format!("worktrees/{id}/HEAD"), format!("ref: refs/heads/{branch}"));
         }
-        // Old versions of git are stopped by a file in this place.
+        // git's reftable format has a placeholder file at `refs/heads`, which stops old versions of git. It is not a
+        // ref.
         let found: BTreeMap<String, String> = taken
             .values()
             .filter(|(name, _)| {
@@ -164,7 +165,7 @@ fn nothing_changed_is_no_difference() {
             run(&repository.main(), words);
             assert_eq!(compare(&repository, &before), [], "{format:?} {words:?}");
         }
-        // Written again, the same.
+        // The same content is written again.
         let config = repository.common().join("config");
         std::fs::write(&config, std::fs::read(&config).unwrap()).unwrap();
         assert_eq!(compare(&repository, &before), []);
@@ -193,7 +194,7 @@ fn changes_of_others_are_not_attributed_to_the_run() {
             let before = repository.take();
             run(&repository.scratch.0.join(folder), words);
             let mut found = compare(&repository, &before);
-            // A HEAD that is pointed elsewhere writes a line in its log, which is said with it.
+            // git also adds a line to the reflog when HEAD moves. The test ignores that difference.
             found.retain(|difference| difference.kind != Kind::Reflog);
             let difference = one(&found);
             assert_eq!(
@@ -221,7 +222,7 @@ fn a_moved_ref_says_from_what_to_what() {
     }
 }
 
-/// guard must find a change of any file that controls git, even if it was written without git.
+/// guard must detect a change to any file that controls git, even if a program other than git wrote the file.
 #[test]
 fn every_file_git_obeys_is_watched() {
     let cases = [
@@ -257,7 +258,7 @@ fn every_file_git_obeys_is_watched() {
             (kind, path.as_bytes(), Actor::Others)
         );
     }
-    // A hook that is made executable; a directory of hooks that is another one.
+    // A hook becomes executable.
     let repository = Repository::new(&[]);
     let before = repository.take();
     let hook = repository.common().join("hooks/pre-commit.sample");
@@ -280,11 +281,12 @@ fn what_guard_does_for_the_run_is_guards() {
         run(&repository.main(), &["update-ref", "--create-reflog", "refs/guard/run1/tip", "main"]);
         run(&task, &["reset", "--quiet"]);
         let mut found = compare(&repository, &before);
-        // The branch moved under the worktree, so its HEAD is told in its log by git.
+        // The branch moved, so git also added a line to the HEAD log of the worktree. The test ignores that
+        // difference.
         found.retain(|one| !one.name.bytes().ends_with(b"logs/HEAD"));
         assert!(found.len() >= 2, "{found:#?}");
         assert!(found.iter().all(|one| one.by == Actor::Guard), "{found:#?}");
-        // If guard knows where it left the branch, a branch that is elsewhere was moved by others.
+        // If the branch is not where guard left it, guard must attribute the move to others.
         let elsewhere = ExpectedChanges { tip: Some("0".repeat(40)), ..ours(&repository) };
         let found = before.compare(&repository.take(), &elsewhere);
         let branch = found.iter().find(|one| one.name.bytes() == b"refs/heads/task/x").unwrap();
@@ -292,8 +294,8 @@ fn what_guard_does_for_the_run_is_guards() {
     }
 }
 
-/// guard attributes to the agent every change in the run's directory that guard did not make, and every change in a place
-/// that the agent can write.
+/// guard must attribute two kinds of changes to the agent: those in the git directory of the run's worktree that guard
+/// did not make, and those in a directory that the agent can write.
 #[test]
 fn what_would_have_needed_the_agent_is_the_agents() {
     let attacks: [(&str, &[u8]); 6] = [
@@ -313,7 +315,7 @@ fn what_would_have_needed_the_agent_is_the_agents() {
         let found = compare(&repository, &before);
         assert_eq!((one(&found).name.bytes(), found[0].by), (path.as_bytes(), Actor::Agent));
     }
-    // Hooks that are a link into the worktree of the agent.
+    // The hooks directory is a link into the agent's worktree.
     let repository = Repository::new(&[]);
     let hooks = repository.scratch.0.join("task-x/.hooks");
     std::fs::create_dir(&hooks).unwrap();
@@ -323,7 +325,7 @@ fn what_would_have_needed_the_agent_is_the_agents() {
     std::fs::write(hooks.join("pre-commit"), "#!/bin/sh\n").unwrap();
     let found = compare(&repository, &before);
     assert_eq!((one(&found).name.bytes(), found[0].by), (&b"hooks/pre-commit"[..], Actor::Agent));
-    // A policy that lets the agent write to the repository itself.
+    // The policy lets the agent write to the repository itself.
     let repository = Repository::new(&[]);
     let before = repository.take();
     run(&repository.main(), &["update-ref", "refs/heads/a", "main"]);
@@ -367,7 +369,7 @@ fn what_changed_right_before_the_look_is_read_again() {
         let found = stored.compare(&stored.retake().unwrap(), &ours(&repository));
         found.iter().map(|one| one.name.to_string()).collect()
     };
-    // As if the look had come at once, however long it took to come.
+    // Sets the time of the snapshot to the moment of the changes, however long the test took.
     let changed = ["refs/heads/late", "config", "logs/HEAD"].map(|name| {
         let data = repository.common().join(name).metadata().unwrap();
         data.ctime() * 1_000_000_000 + data.ctime_nsec()
@@ -375,7 +377,8 @@ fn what_changed_right_before_the_look_is_read_again() {
     let first = changed.into_iter().min().unwrap();
     stored["looked"] = first.into();
     assert_eq!(names(&stored), ["refs/heads/late", "config", "logs/HEAD"]);
-    // Long ago, the same identity is the same file, and it is not read again.
+    // If the snapshot is an hour newer than the files, guard must not read a file with the same inode, size and times
+    // again.
     stored["looked"] = (first + 3_600_000_000_000).into();
     assert_eq!(names(&stored), <[&str; 0]>::default());
 }
@@ -504,8 +507,8 @@ proptest! {
         }
     }
 
-    /// guard must handle any bytes in files for refs, without a panic or an error. The same bytes must give the same
-    /// refs.
+    /// guard must read files of refs that contain any bytes, without a panic or an error. The same bytes must give
+    /// the same refs.
     #[test]
     fn any_bytes_can_be_looked_at(bytes in prop::collection::vec(any::<u8>(), 0..200), flip in any::<prop::sample::Index>()) {
         let scratch = Scratch::new("bytes");

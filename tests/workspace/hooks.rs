@@ -35,7 +35,8 @@ fn hooks_of_the_repository_run_from_a_copy() {
 #[test]
 fn husky_style_hooks_run() {
     let fixture = TestRepository::new();
-    // As husky 9 sets it up: `_` is generated and ignored, the scripts beside it are committed.
+    // The files are as husky 9 makes them: git ignores the generated directory `_`, and the scripts beside it are
+    // committed.
     let husky = fixture.repository.join(".husky");
     script(
         &husky.join("_/h"),
@@ -51,7 +52,7 @@ fn husky_style_hooks_run() {
     assert!(!workspace.worktree().join(".husky/_").exists(), "what is ignored does not come along");
     agent_commit(&workspace, "c.txt", "c", "work");
     assert!(workspace.worktree().join("husky.log").exists());
-    // A changed script in the worktree changes nothing: the copy is what runs.
+    // The agent changes the script in the worktree. guard's copy of the hook must still run.
     std::fs::write(workspace.worktree().join(".husky/pre-commit"), "exit 0\n").unwrap();
     std::fs::write(workspace.worktree().join("forbidden"), "").unwrap();
     agent_git(&workspace, &["add", "-A"]);

@@ -8,7 +8,8 @@ use guard::workspace::{KeepPolicy, Limits, ReceiveError, RefError, Workspace};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, isolated_command, make_program};
 
-/// Makes a program that creates a marker file when it is executed. Returns the paths of both.
+/// Creates a program that writes a marker file when it is executed, which no test may cause. Returns the paths of the
+/// program and of the marker file.
 fn trap(fixture: &TestRepository) -> (PathBuf, PathBuf) {
     let (program, mark) = (fixture.scratch.0.join("trap.sh"), fixture.scratch.0.join("MARK"));
     make_program(&program, format!("#!/bin/sh\necho ran >> '{}'\nexit 1\n", mark.display()));
@@ -23,7 +24,7 @@ fn receive(workspace: &mut Workspace) -> Result<guard::workspace::Received, Rece
     workspace.receive(&Limits { time: Duration::from_secs(20), ..Limits::default() })
 }
 
-/// Fails if anything in the real git directory changed, except for new objects that no ref leads to.
+/// Fails if anything in the git directory of the user's repository changed, except for new objects.
 fn nothing_but_objects_changed(
     fixture: &TestRepository,
     before: &std::collections::BTreeMap<PathBuf, Vec<u8>>,
@@ -174,7 +175,7 @@ fn configuration_an_agent_wrote_runs_nothing() {
     std::fs::write(workspace.worktree().join(".gitattributes"), "* filter=evil diff=evil merge=evil\n")
         .unwrap();
     std::fs::write(workspace.worktree().join("a.txt"), "changed").unwrap();
-    // It is real: git in the agent's own repository does run it.
+    // git in the agent's own repository does run the program, which proves that the test detects it.
     let _ = isolated_command("git", Path::new("/nonexistent"))
         .args(["status"])
         .current_dir(workspace.worktree())
@@ -325,7 +326,7 @@ fn history_from_before_the_run_cannot_be_changed() {
         assert!(matches!(result, Err(ReceiveError::NotDescending { .. })), "{name}: {result:?}");
         nothing_but_objects_changed(&fixture, &before);
     }
-    // The same after a first step was received.
+    // The same must hold after guard has received a first commit.
     let mut workspace = fixture.open("later");
     agent_commit(&workspace, "c.txt", "c", "work");
     receive(&mut workspace).unwrap();

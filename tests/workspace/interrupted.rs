@@ -23,8 +23,8 @@ fn request(base: &Path, name: &str) -> Request {
     }
 }
 
-/// Not a test: this is the process that the test below kills. It opens, commits, receives and discards workspaces until
-/// it dies.
+/// The main function of a process that opens a workspace, commits in it, receives the commit, and discards or keeps
+/// the workspace, again and again, until the test below kills it. As an ordinary test it does nothing.
 #[test]
 fn the_one_that_is_killed() {
     let Some(base) = std::env::var_os(FOLDER).map(std::path::PathBuf::from) else { return };
@@ -43,7 +43,7 @@ fn the_one_that_is_killed() {
 #[test]
 fn whenever_it_is_killed_it_can_be_finished_or_undone() {
     let mut seen = std::collections::BTreeSet::new();
-    // Alone, and together with every git it has started.
+    // The test kills guard alone, or together with every git that guard has started.
     for (number, with_children) in [(0, false), (1, true), (2, true), (3, true), (4, false), (5, true)] {
         let fixture = TestRepository::new();
         let main = fixture.git(&["rev-parse", "main"]);
@@ -63,7 +63,7 @@ fn whenever_it_is_killed_it_can_be_finished_or_undone() {
             child.kill().unwrap();
         }
         child.wait().unwrap();
-        // A git that lives on ends by itself.
+        // A git process that survives ends by itself after a moment.
         std::thread::sleep(Duration::from_millis(300));
 
         let runs = fixture.scratch.0.join("state/runs");
@@ -119,7 +119,8 @@ fn a_receive_that_was_cut_after_its_last_step_is_one() {
     let before = std::fs::read(folder.join("workspace.json")).unwrap();
     workspace.receive(&Limits::default()).unwrap();
     drop(workspace);
-    // The record of a guard that died between the branch and the record.
+    // Restores the record that guard would have left if it had died after it moved the branch and before it updated
+    // the record.
     std::fs::write(folder.join("workspace.json"), before).unwrap();
     let mut again = Workspace::load(&folder).unwrap();
     assert_eq!(again.receive(&Limits::default()).unwrap().new, tip);
@@ -130,7 +131,7 @@ fn a_receive_that_was_cut_after_its_last_step_is_one() {
 #[test]
 fn a_failed_open_leaves_nothing() {
     let fixture = TestRepository::new();
-    // A filter that fails keeps git from writing the files.
+    // The filter fails, so git cannot check out the files.
     std::fs::write(fixture.repository.join(".gitattributes"), "*.txt filter=broken\n").unwrap();
     fixture.git(&["add", "-A"]);
     fixture.git(&["commit", "--quiet", "-m", "attributes"]);
@@ -160,8 +161,8 @@ fn a_locked_index_is_told_and_nothing_is_lost() {
     assert!(git_in(workspace.worktree(), &["status", "--porcelain"]).stdout.is_empty());
 }
 
-/// git was killed after it made the directories of the worktree and before it wrote where they are. guard must remove
-/// them.
+/// git was killed after it created a worktree's directory and git directory, and before it wrote the worktree's path
+/// into the git directory. guard must remove both directories.
 #[test]
 fn a_worktree_that_was_only_begun_goes_too() {
     let fixture = TestRepository::new();

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::bombs::{SOON, guard, run};
 use crate::support::in_every_environment;
 
-/// Returns a program that writes this many hundred thousand packed refs.
+/// Returns a Python program that appends `parts` times a hundred thousand refs to `packed-refs`.
 fn pack(parts: usize) -> String {
     format!(
         "
@@ -23,7 +23,7 @@ fn millions_of_refs_fill_neither_the_memory_nor_the_result() {
     in_every_environment(|environment| {
         for (name, parts) in [("many", 2), ("millions", 12)] {
             let began = Instant::now();
-            // Guard itself has so much memory for its data, and ends if it needs more.
+            // guard itself may use only this much memory for its data, and would die if it needed more.
             let outcome = run(environment, &["prlimit", "--data=300000000", "--"], name, &pack(parts));
             let took = began.elapsed();
             let start = outcome.result.to_string().get(..4000).unwrap_or_default().to_string();

@@ -26,8 +26,9 @@ use std::process::Command;
 
 use crate::support::{Scratch, copy_program};
 
-/// Test modules that are not repeated as an ordinary user. They start other built programs, which that user may not
-/// reach, or change the user themselves; or, like `review_findings`, they do not depend on the user.
+/// Parts of the names of tests and test modules that are not repeated as an ordinary user. These tests start other
+/// built programs, which that user may not reach, or switch to another user themselves; or, like `review_findings`,
+/// they do not depend on the user.
 const NOT_AGAIN: [&str; 14] = [
     "attempts",
     "bombs",
@@ -63,7 +64,7 @@ fn as_an_ordinary_user() {
         .arg("workspace::")
         .args(NOT_AGAIN.iter().flat_map(|name| ["--skip", name]))
         .env(AGAIN, "1")
-        // What only root can test was tested already.
+        // Without `CI`, tests that need root are skipped here. They have already run as root.
         .env_remove("CI")
         .env("HOME", "/nonexistent")
         .env("TMPDIR", &scratch.0)

@@ -1,8 +1,8 @@
 //! The task's rules do not apply to repositories that an agent makes, but must always apply to the task's own
 //! repository.
 //!
-//! Each attempt makes git find the task's repository from a directory that looks like another one. guard must record
-//! each attempt as a denial, must not create a branch, and must not receive a commit that skipped the hooks.
+//! Each attempt makes git find the task's repository from a directory that looks like another repository. guard must
+//! record each attempt as a denial, must not create a branch, and must not receive a commit that skipped the hooks.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
-/// Makes a repository `hooked` whose `pre-commit` hook refuses every commit.
+/// Creates the repository `hooked` in the environment, whose `pre-commit` hook refuses every commit.
 fn repository(environment: &TestEnvironment) {
     environment.run_outside(
         "rm -rf hooked .worktrees && git init -q -b main hooked && cd hooked && git config user.name U && git config user.email u@u \
@@ -61,7 +61,8 @@ def parts(path, names):
 HEAD = "ref: refs/heads/main\n"
 "#;
 
-/// Ways to lead git to the task's repository: a name, a script, and the directory in which git starts after it.
+/// Attempts to make git find the task's repository: a name, a script, and the directory in which git runs after the
+/// script.
 const ATTEMPTS: [(&str, &str, &str); 22] = [
     ("empty directory", "os.makedirs('e/.git')", "e"),
     ("no objects", "parts('o/.git', ['refs'])", "o"),
@@ -238,8 +239,8 @@ const SHELL: &str = r#"
     other() { $git init -q -b main "$1" && $git -C "$1" -c user.name=o -c user.email=o@o commit -q --allow-empty -m other; }
 "#;
 
-/// Test suites make their own repositories, with linked worktrees, separate git directories, and bare ones. guard must
-/// not apply the task's rules to them.
+/// A run creates its own repositories, as test suites do: with a linked worktree, bare, or inside its worktree. guard
+/// must not apply the rules for the task's repository to them.
 #[test]
 fn repositories_of_its_own_stay_free() {
     in_every_environment(|environment| {

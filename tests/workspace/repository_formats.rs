@@ -8,7 +8,8 @@ use guard::workspace::{KeepPolicy, Limits, Repository, Workspace, WorkspaceError
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, skip};
 
-/// Makes one commit in a workspace and receives it. Fails unless the user finds the worktree clean and on that commit.
+/// Makes one commit as the agent in a new workspace and receives it. Fails unless `git status` of the user then finds
+/// the worktree clean and on that commit.
 fn works(fixture: &TestRepository, name: &str) -> Workspace {
     let mut workspace = fixture.open(name);
     assert_eq!(agent_git(&workspace, &["status", "--porcelain"]), "", "the index is the worktree's");
@@ -279,7 +280,7 @@ fn names_that_are_taken_are_refused_and_nothing_is_touched() {
     refused(Workspace::open(&fixture.find(), &fixture.request("there")), "already exists");
     refused(Workspace::open(&fixture.find(), &fixture.request("///")), "no letters");
     assert_eq!(fixture.snapshot(), before);
-    // A branch that is in the way of the directory for ours.
+    // The branch `main` exists, so git cannot create a branch below `main/`.
     let in_the_way = guard::workspace::Request { prefix: "main/".into(), ..fixture.request("x") };
     let error = Workspace::open(&fixture.find(), &in_the_way).unwrap_err();
     assert!(error.to_string().contains("main"), "{error}");

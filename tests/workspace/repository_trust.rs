@@ -1,5 +1,6 @@
-//! An agent could have planted a repository. guard must refuse what it asks for before anything happens. The tests
-//! prove that every attempt works if the user trusts the repository.
+//! An agent may have planted the repository in which a user starts a run. If the repository's settings or files could
+//! run programs or reveal other files, guard must refuse the run before it changes anything. The tests prove that
+//! these attacks work if the user trusts the repository.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,7 +15,8 @@ use crate::support::{TestRepository, agent_commit, agent_git, git, git_in};
 
 const SECRET: &str = "the secret's content";
 
-/// Makes a repository with secrets beside it: a file, and another repository.
+/// Creates a repository, and beside it a file and another repository that contain a secret. No run may read the
+/// secret.
 fn fixture() -> TestRepository {
     let fixture = TestRepository::new();
     std::fs::write(fixture.scratch.0.join("secret.txt"), SECRET).unwrap();
@@ -139,7 +141,7 @@ fn programs_in_the_configuration() {
             "filter.evil.process",
         ),
         (
-            // A name that is no text is one for git.
+            // git accepts a filter name that is not UTF-8.
             "bytes",
             |fixture| {
                 attributes(fixture, b"*.txt filter=e\xff\n");
@@ -307,7 +309,7 @@ fn files_that_lie_elsewhere() {
         let fixture = fixture();
         plant(&fixture);
         refused(&fixture, &fixture.repository, &fixture.request(name), words);
-        // In some places git trips over it, but what was copied was copied.
+        // git itself may fail on some of these links, but guard has already copied the file.
         let workspace = trusted(&fixture.repository, &fixture.request(name)).unwrap();
         assert!(is_given_away(&workspace), "{name}: it is real");
     }
@@ -362,7 +364,7 @@ fn another_repository_in_the_place_of_this_one() {
             "it borrows objects from",
         ),
         (
-            // git takes a broken quote for a part of the name.
+            // git takes a broken quote for a part of the file name.
             "quoted",
             |fixture| {
                 link(fixture, &["refs"]);
@@ -381,7 +383,8 @@ fn another_repository_in_the_place_of_this_one() {
         refused(&fixture, &folder(&fixture), &fixture.request(name), words);
         match trusted(&folder(&fixture), &fixture.request(name)) {
             Ok(workspace) => assert!(is_given_away(&workspace), "{name}: it is real"),
-            // guard itself does not read this list as git does, so the private repository is no good.
+            // guard parses this list differently from git, so the private repository is unusable and opening it
+            // fails.
             Err(error) => assert_eq!(*name, "quoted", "{error}"),
         }
     }
@@ -404,7 +407,8 @@ fn the_working_tree_of_another_repository() {
     refused(&fixture, &planted, &request("main"), "do not point to each other");
     assert!(is_given_away(&trusted(&planted, &request("main")).unwrap()), "it is real");
 
-    // The same from a linked worktree of the planted one, which leads back to the user's.
+    // This time the attack uses a linked worktree of the planted repository: the configuration of that worktree names
+    // the user's worktree.
     git(&planted, &["config", "--unset", "core.worktree"]);
     git(&planted, &["config", "extensions.worktreeConfig", "true"]);
     let admin = planted.join(".git/worktrees/second");
@@ -425,7 +429,7 @@ fn nothing_is_written_through_links() {
     trusted(&fixture.repository, &fixture.request("log")).unwrap();
     assert!(canary(&fixture).exists(), "it is real");
 
-    // A commit with a link in the place of a directory that something untracked is brought into.
+    // The commit has a link in the place of a directory into which guard would copy an untracked file.
     let fixture = self::fixture();
     let (outside, request) = (fixture.scratch.0.join("secret"), fixture.request("through"));
     symlink(&outside, fixture.repository.join("conf")).unwrap();
@@ -460,7 +464,7 @@ fn what_is_brought_does_not_come_from_elsewhere() {
     assert!(is_given_away(&workspace) && workspace.record().brought.len() == 3, "it is real");
 }
 
-/// Named pipes block their readers. guard must not wait for a pipe, and git must be ended after a short time.
+/// Named pipes block their readers. guard must not wait for a pipe, and must soon end a git process that does.
 #[test]
 fn pipes_in_the_place_of_files() {
     fn pipe(path: &Path) {
@@ -474,20 +478,20 @@ fn pipes_in_the_place_of_files() {
         pipe(&path);
         refused(&fixture, &fixture.repository, &fixture.request("pipe"), "is not a regular file");
     }
-    // Through a link that stays inside.
+    // The pipe is behind a link that stays inside the repository.
     let linked = fixture();
     pipe(&linked.repository.join("pipe"));
     std::fs::remove_file(linked.repository.join(".git/info/exclude")).unwrap();
     symlink("../../pipe", linked.repository.join(".git/info/exclude")).unwrap();
     refused(&linked, &linked.repository, &linked.request("pipe"), "info/exclude is not a regular file");
-    // A list in the working tree; copied by guard itself.
+    // guard itself copies this list from the working tree.
     let listed = fixture();
     pipe(&listed.repository.join("list"));
     listed.git(&["config", "core.excludesFile", "list"]);
     let error = Workspace::open(&listed.find(), &listed.request("list")).unwrap_err();
     assert!(error.to_string().contains("list is not a regular file"), "{error}");
     assert!(!Record::exists(&listed.request("list").run_folder));
-    // What git reads before anything is known of the repository, and what it reads of the user's own files.
+    // git reads these files before guard knows the repository, or reads them as the user's own configuration.
     let started = Instant::now();
     std::thread::scope(|scope| {
         for file in [".git/HEAD", ".git/config", ".git/objects/info/alternates"] {
@@ -532,14 +536,15 @@ fn the_users_own_need_no_trust() {
     fixture.git(&["commit", "--quiet", "-m", "with a submodule"]);
     works(&fixture, &fixture.repository.join("lib"), "submodule");
     works(&fixture, &fixture.repository, "outer");
-    // Hooks that are links to the project's own scripts, also seen from a linked worktree, and one that leads nowhere.
+    // Hooks are links to the project's own scripts, also seen from a linked worktree, and one link leads nowhere.
     std::fs::write(fixture.repository.join("check"), "#!/bin/sh\n").unwrap();
     symlink("../../check", fixture.repository.join(".git/hooks/pre-commit")).unwrap();
     symlink("../../gone", fixture.repository.join(".git/hooks/post-commit")).unwrap();
     works(&fixture, &fixture.repository, "hooks");
     works(&fixture, &root.join("linked"), "hooks-linked");
 
-    // A git directory of its own elsewhere: nothing there says whose working tree it is, until one is named.
+    // A separate git directory does not name its working tree, so guard must refuse it. The setting `core.worktree`
+    // names the working tree, and guard must then accept the repository.
     git(root, &["init", "--quiet", "--separate-git-dir", "apart.git", "apart"]);
     let apart = root.join("apart");
     git(&apart, &["commit", "--quiet", "--allow-empty", "-m", "first"]);
@@ -548,7 +553,7 @@ fn the_users_own_need_no_trust() {
     works(&fixture, &apart, "apart");
 }
 
-/// guard must refuse a second run in a worktree, whether guard or the user made the worktree.
+/// guard must refuse a second run in a worktree while the first run uses it, whether guard or the user made the worktree.
 #[test]
 fn a_worktree_is_one_runs_at_a_time() {
     let mut fixture = fixture();
@@ -565,7 +570,8 @@ fn a_worktree_is_one_runs_at_a_time() {
     drop(first);
 
     let mut second = fixture.open_with(&here(&fixture, "second"));
-    // As guard finds it with namespaces; without them the worktree leads to the private repository.
+    // During a run with namespaces, the worktree's `.git` file points to the user's repository, as after this call.
+    // Without namespaces it would point to the run's private repository.
     second.point_at_repository().unwrap();
     busy(Workspace::open(&fixture.find(), &here(&fixture, "third")), "two at once");
     busy(Workspace::load(&kept), "cleaning up under somebody's feet");

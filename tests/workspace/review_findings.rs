@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::fingerprint::{git, run};
 use crate::support::{Scratch, isolated_command, make_program};
 
-/// A user's repository, and a linked worktree in which the agent has worked.
+/// A user's repository, and a linked worktree with the files that the agent has left.
 struct Left {
     scratch: Scratch,
     base: String,
@@ -23,7 +23,7 @@ impl Left {
         Self::with(&[])
     }
 
-    /// Makes the repository with these files in its first commit.
+    /// Creates a repository whose first commit contains these files, and the agent's worktree on the branch `task/x`.
     fn with(files: &[(&str, &str)]) -> Self {
         let scratch = Scratch::new("dangers");
         let main = scratch.0.join("main");
@@ -57,7 +57,7 @@ impl Left {
         path
     }
 
-    /// Returns a command that creates the proof file.
+    /// Returns a shell command that creates a file, which proves that planted code was executed.
     fn proof(&self) -> String {
         format!("touch {}", self.outcome().display())
     }
@@ -66,7 +66,7 @@ impl Left {
         self.scratch.0.join("ran")
     }
 
-    /// Returns true if the proof file exists, and removes it.
+    /// Returns true if planted code was executed, that is, if the file of [`Self::proof`] exists. Removes the file.
     fn has_run(&self) -> bool {
         std::fs::remove_file(self.outcome()).is_ok()
     }
@@ -102,7 +102,8 @@ fn expect(found: &[Danger], kind: DangerKind, path: &str, text: &str) {
     assert!(found.iter().any(|one| matches(&one)), "no {kind:?} at {path} with {text}: {found:#?}");
 }
 
-/// Makes a repository whose configuration executes the proof command, as an agent would plant it.
+/// Creates a repository whose configuration makes git execute the command of [`Left::proof`], as an agent would plant
+/// it.
 fn plant(left: &Left, folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
     run(folder, &["init", "--quiet"]);
@@ -122,7 +123,7 @@ fn a_nested_repository_that_is_committed_as_a_gitlink_runs_at_git_status() {
     let found = left.inspect();
     expect(&found, DangerKind::Gitlink, "vendor/lib", "new gitlink");
     expect(&found, DangerKind::Repository, "vendor/lib", "core.fsmonitor");
-    // No number of other files hides it.
+    // A limit on the number of inspected files must not hide the nested repository.
     let mut inspection = left.inspection();
     inspection.most_entries = 0;
     let found = inspect(&inspection).unwrap();
@@ -144,7 +145,7 @@ fn a_nested_repository_that_is_not_committed_runs_when_it_is_entered() {
         let found = left.inspect();
         expect(&found, DangerKind::Repository, fixture, "core.fsmonitor");
         expect(&found, DangerKind::Repository, fixture, "hook `post-checkout`");
-        // A hook that cannot be executed is none.
+        // A hook that is not executable must not be reported.
         std::fs::set_permissions(&hook, PermissionsExt::from_mode(0o644)).unwrap();
         assert!(!left.inspect().iter().any(|one| one.what.contains("post-checkout")));
     }
@@ -172,7 +173,7 @@ fn a_bare_repository_among_the_files_runs_when_it_is_entered() {
         expect(&found, DangerKind::Repository, "docs", "core.fsmonitor");
         expect(&found, DangerKind::Repository, "docs", "bare repository");
         if committed {
-            // The commit alone tells it too.
+            // guard must also find it in the commit alone, without the files.
             std::fs::remove_dir_all(left.tree().join("docs")).unwrap();
             expect(&left.inspect(), DangerKind::Repository, "docs", "core.fsmonitor");
         }
@@ -193,7 +194,7 @@ fn a_repository_with_its_settings_elsewhere_runs_when_it_is_entered() {
     let found = left.inspect();
     expect(&found, DangerKind::Repository, "docs", "../.cache/inner/.git");
     expect(&found, DangerKind::Repository, ".cache/inner", "core.fsmonitor");
-    // `.git` as a file, as a link.
+    // `.git` is a file, or a link.
     left.write("one/.git", "gitdir: ../.cache/inner/.git\n");
     std::fs::create_dir(left.tree().join("two")).unwrap();
     symlink("../.cache/inner/.git", left.tree().join("two/.git")).unwrap();
@@ -222,7 +223,7 @@ fn attributes_choose_the_users_filters_also_when_they_are_not_committed() {
         expect(&found, DangerKind::Attributes, "sub/.gitattributes", driver);
     }
     assert_eq!(found.len(), 3, "{found:#?}");
-    // Committed, and gone from the directory.
+    // The file is committed, and removed from the worktree.
     left.write(".gitattributes", "*.bin filter=old\n*.c filter=mine\n");
     left.commit();
     std::fs::remove_file(left.tree().join(".gitattributes")).unwrap();
@@ -241,7 +242,7 @@ fn hooks_that_the_user_takes_from_the_tree_are_the_agents() {
     let found = left.inspect();
     expect(&found, DangerKind::Automatic, ".config/hooks/pre-commit", "core.hooksPath");
     assert_eq!(found.len(), 1, "{found:#?}");
-    // Only made executable: it is a hook now.
+    // A file becomes executable, which makes it a hook.
     std::fs::set_permissions(left.tree().join(".config/hooks/pre-push"), PermissionsExt::from_mode(0o755))
         .unwrap();
     expect(&left.inspect(), DangerKind::Automatic, ".config/hooks/pre-push", "core.hooksPath");
@@ -309,7 +310,7 @@ fn links_that_leave_the_tree() {
             assert!(!found.iter().any(|one| one.path.to_string() == *name), "{name}: {found:#?}");
         }
     }
-    // The commit alone tells it too.
+    // guard must also find the links in the commit alone, without the files.
     for (name, ..) in links {
         std::fs::remove_file(left.tree().join(name)).unwrap();
     }
@@ -367,7 +368,7 @@ fn names_that_are_others_elsewhere() {
                 }
                 None => assert!(found.is_empty(), "{:?}: {found:#?}", path.escape_ascii()),
             }
-            // No text of the result can do to a terminal what the name would.
+            // No text of a finding may contain the control characters of the name.
             for danger in &found {
                 let text = format!("{}{}{}{}", danger.path, danger.what, danger.why, danger.instead);
                 assert!(!text.chars().any(char::is_control), "{danger:?}");
@@ -409,7 +410,7 @@ fn files_that_run_without_being_asked() {
     let harmless =
         ["Makefile", "src/main.rs", "scripts/test", "husky/pre-commit", "vscode/tasks.json", "build.sh"];
     for name in files {
-        // New, changed, committed or not.
+        // The file is new or changed, and committed or not.
         for (old, committed) in [(None, false), (None, true), (Some("old\n"), false), (Some("old\n"), true)] {
             let left = old.map_or_else(Left::new, |old| Left::with(&[(name, old)]));
             assert!(left.inspect().is_empty(), "what was there before is not the agent's");
@@ -445,11 +446,11 @@ fn scripts_of_packages_that_run_at_an_installation() {
     let found = left.inspect();
     expect(&found, DangerKind::Automatic, "package.json", "curl x | sh");
     assert_eq!(found.len(), 1, "{found:#?}");
-    // Installed packages are not the reviewer's to read.
+    // guard must not report scripts of installed packages.
     std::fs::remove_file(left.tree().join("package.json")).unwrap();
     left.write("node_modules/x/package.json", r#"{"scripts": {"postinstall": "x"}}"#);
     assert!(left.inspect().is_empty());
-    // Unless they are committed.
+    // Committed packages must be reported.
     left.commit();
     assert_eq!(left.inspect().len(), 1);
 }
@@ -471,8 +472,8 @@ fn ordinary_work_is_no_danger() {
     assert_eq!(left.inspect(), []);
 }
 
-/// A tree object that contains itself many times takes a few hundred bytes, and its listing never ends. The inspection
-/// must be bounded.
+/// Ten small tree objects, each of which contains the next one ten times, have ten thousand million paths. The
+/// inspection must not list all of them.
 #[test]
 fn a_tree_without_end_is_bounded() {
     let left = Left::new();
@@ -526,7 +527,7 @@ fn strange_files_hold_nothing_up() {
     std::fs::create_dir_all(left.tree().join("other/.git/hooks")).unwrap();
     nix::unistd::mkfifo(&left.tree().join("other/.git/config"), mode).unwrap();
     symlink(".", left.tree().join("round")).unwrap();
-    // Larger than anybody's, and almost nothing on disk.
+    // The file has a size of a tebibyte, and takes almost no space on disk.
     std::fs::File::create(left.tree().join(".gitmodules")).unwrap().set_len(1 << 40).unwrap();
     let mut deep = left.tree();
     for _ in 0..150 {
@@ -606,14 +607,14 @@ fn configuration_is_read_as_git_reads_it() {
             assert_eq!(read(text), expected, "{}", text.escape_ascii());
         }
     }
-    // Behind a mistake it goes on, where git stops.
+    // After a mistake in the file guard must read on, although git stops there.
     let text = b"[core\nbad\n[core]\n 1x = y\n = z\n\tfsmonitor = x\n[c \"d\n[e]\n\tpager = \"x\n[f]\n\teditor = \\q\n\tg = h\n";
     assert!(listed(&scratch.0, text).is_none());
     let keys: Vec<_> = settings(text).iter().map(|one| String::from_utf8(one.key()).unwrap()).collect();
     assert_eq!(keys, ["bad", "core.fsmonitor", "f.g"]);
 }
 
-/// guard must recognize every setting of the design that makes git execute something.
+/// guard must recognize every setting that makes git execute a program.
 #[test]
 fn settings_that_run_something_are_known() {
     let running = "[core]\nfsmonitor=x\nhooksPath=x\nsshCommand=x\npager=x\neditor=x\naskPass=x\ngitProxy=x\n\

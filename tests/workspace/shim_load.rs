@@ -38,9 +38,9 @@ fn fsck(environment: &TestEnvironment) {
     assert!(real.is_empty(), "{}: {said}", environment.name());
 }
 
-/// Returns the lock files and incomplete objects in the real repository.
+/// Returns the lock files and incomplete objects that git left in the user's repository.
 fn leftovers(environment: &TestEnvironment) -> String {
-    // What goes while it is looked for is not left over.
+    // `find` may report files that disappear while it runs. They are not left over, so its error is ignored.
     let find = "find repository/.git \\( -name '*.lock' -o -name 'tmp_*' -o -name 'incoming-*' \\) -print";
     environment.run_outside(&format!("{find} || [ -d repository/.git ]"))
 }
@@ -72,7 +72,7 @@ fn ten_thousand_calls_in_one_run() {
         &["--timeout", "600", "--max-duration", "1200"],
         "seq 10000 | xargs -P 4 -I{} git rev-parse HEAD | sort | uniq -c",
     );
-    // Longer than the patience of other tests: ten thousand programs twice.
+    // The test waits for guard without the usual time limit, because this many git calls through a shim take long.
     let output = command.stderr(Stdio::piped()).output().unwrap();
     let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     assert_eq!(
@@ -161,11 +161,11 @@ fn a_lock_that_a_killed_git_left_inside() {
     });
 }
 
-/// A killed git left lock files in the real repository. A lock of the user's index must not affect a run. A lock of the
-/// task's branch or index must stop guard at the end of the run, and the user must be able to repeat that end.
+/// A killed git left lock files in the real repository. A lock of the user's index must not affect a run. A lock of
+/// the task's branch or index must keep guard from receiving, and the user must be able to receive later.
 #[test]
 fn locks_that_a_killed_git_left_outside() {
-    // The end is repeated by this process: only for runs of its own user.
+    // The test process itself repeats the end of the run, so it only tests runs of its own user.
     let environment = one_environment();
     environment.run_outside(
         "touch repository/.git/index.lock repository/.git/config.lock repository/.git/HEAD.lock",
@@ -214,7 +214,7 @@ fn places_that_are_taken() {
         environment.run_outside(
             "cd repository && git branch task/branch && git worktree add -q -b task/elsewhere ../elsewhere",
         );
-        // Records of worktrees whose directories are gone: one plain, one that somebody has locked.
+        // git has records of two worktrees whose directories are gone. One of them is locked.
         environment.run_outside(
             "cd repository && for name in stale kept; do git worktree add -q --detach ../.worktrees/repository-$name; done
              echo c > ../.worktrees/repository-kept/c && cd ../.worktrees/repository-kept && git add c && git -c user.name=n -c user.email=e commit -qm kept
@@ -241,7 +241,8 @@ fn places_that_are_taken() {
             );
             assert_eq!(state(), before, "{}: {name}", environment.name());
         }
-        // A record that nobody has locked is in nobody's way, or is said to be; either way nothing of it is lost.
+        // If the record is not locked, the run may either use the name or be refused. Nothing may be lost in either
+        // case.
         let outcome = run(environment, "stale", &["--keep"], COMMIT);
         if outcome.code == 0 {
             assert_eq!(
@@ -294,7 +295,7 @@ fn many_runs_at_once_in_one_repository() {
             let broken = outcome.result["findings"].to_string().contains("repository.broken");
             assert!(!broken, "{}: {:#}", environment.name(), outcome.result["findings"]);
         }
-        // Of two that want the same name one gets it.
+        // Of two runs with the same name, exactly one must start.
         let mut codes = [outcome[3].code, outcome[4].code];
         codes.sort();
         assert_eq!(codes, [0, 125], "{}: {} {}", environment.name(), outcome[3].error, outcome[4].error);
@@ -381,7 +382,7 @@ fn a_full_disk_under_the_repository() {
         environment.run_outside("cd disk/repository && git for-each-ref && git worktree list --porcelain && find .git -name '*.lock'")
     };
     let before = state();
-    // Nothing can be made.
+    // With so little space, guard cannot make the worktree.
     disk.fill(100_000);
     let output = run("full", "true").output().unwrap();
     let told =
@@ -389,7 +390,8 @@ fn a_full_disk_under_the_repository() {
     assert!(output.status.code() == Some(125) && told.contains("unable to write file"), "{told}");
     disk.free();
     assert_eq!(state(), before, "what was made is undone");
-    // Nothing can be received: the commits stay in the run's directory, which is elsewhere.
+    // With so little space, guard cannot receive. The commits must stay in the run's directory, which is on another
+    // disk.
     let mut command = run(
         "late",
         "head -c 2000000 /dev/urandom > large && git add large && git commit -qm large && touch ready.log; until [ -e go.log ]; do sleep 0.01; done; rm *.log",
@@ -426,14 +428,15 @@ fn a_full_disk_under_the_repository() {
 fn a_full_disk_under_the_runs() {
     let environment = one_environment();
     let Some(disk) = Mounted::new(root(&environment).join("state"), "6m") else { return };
-    // git inside says so, and leaves half an object there: nothing can be written down, and so nothing is received.
+    // git in the run reports the full disk and leaves an incomplete object. guard cannot record the receive, so it
+    // must receive nothing.
     let script = format!(
         "{COMMIT}; head -c 20000000 /dev/urandom > large; git add large 2>&1; echo code $?; rm large"
     );
     let outcome = run(&environment, "small", &["--keep"], &script);
     assert!(outcome.printed().contains("No space left"), "{outcome}");
     outcome.expect_code(125);
-    // With room again it is.
+    // When there is space again, guard must receive the commit.
     let folder = environment.runs_directory().join(outcome.result["run_id"].as_str().unwrap());
     environment.run_outside(&format!("find {}/git -name 'tmp_obj_*' -delete", folder.display()));
     let mut workspace = Workspace::load(&folder).unwrap();
@@ -443,7 +446,7 @@ fn a_full_disk_under_the_runs() {
         environment.run_outside("cd .worktrees/repository-small && git status -s && git log -1 --format=%s"),
         "work\n"
     );
-    // No room for a run at all.
+    // There is no space for a run at all.
     disk.fill(0);
     let before = environment.run_outside("cd repository && git for-each-ref && git worktree list");
     let output = task(&environment, "none", &[], "true").output().unwrap();
@@ -460,7 +463,7 @@ fn a_full_disk_under_the_runs() {
 #[test]
 fn the_supervisor_is_killed_and_the_work_is_finished() {
     in_every_environment(|environment| {
-        // What was left is finished by this process: only for runs of its own user.
+        // The test process itself finishes the run, so it only tests runs of its own user.
         if is_root() && environment.user.name != "root" {
             return;
         }
@@ -476,29 +479,30 @@ fn the_supervisor_is_killed_and_the_work_is_finished() {
             let name = format!("k{turn}");
             let mut command = task(environment, &name, &["--keep"], &script);
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-            // Every other one in the last third, where the branch is received and the worktree given back.
+            // Every second kill falls into the last third of the run, in which guard receives the branch and hands
+            // the worktree back.
             let delay =
                 if turn % 2 == 0 { random.below(whole) } else { whole * 2 / 3 + random.below(whole / 2) };
             std::thread::sleep(Duration::from_micros(delay));
             if child.try_wait().unwrap().is_some() {
-                // The first one was slower, on a machine that was busier.
+                // The first, measured run was slower because the machine was busier, so the estimate is lowered.
                 whole = whole * 4 / 5;
             }
             let _ = child.kill();
             child.wait().unwrap();
-            // The kernel tells guard's git to end, too. On a busy machine that takes a moment.
+            // The kernel also ends the git processes of the killed guard, which takes a moment on a busy machine.
             wait_until("the git of the killed run ends", || !is_in_use(&format!("repository-{name}")));
             finish(environment, &name, base.trim(), &mut states);
         }
         eprintln!("{}: killed while {states:?}", environment.name());
         assert!(states.len() > 2, "{}: the moments hit nothing: {states:?}", environment.name());
-        // And the repository is as good as ever.
+        // The repository must still work for another run.
         let outcome = run(environment, "after", &[], COMMIT);
         assert_eq!(outcome.result["success"], true, "{outcome}");
     });
 }
 
-/// True if a process has this text in its arguments or variables.
+/// Returns true if a process has this text in its arguments or variables.
 fn is_in_use(text: &str) -> bool {
     let mentions = |process: &Path| {
         ["cmdline", "environ"].iter().any(|file| {
@@ -509,7 +513,7 @@ fn is_in_use(text: &str) -> bool {
     std::fs::read_dir("/proc").unwrap().flatten().any(|entry| mentions(&entry.path()))
 }
 
-/// Checks what a killed run left, finishes it, and checks again.
+/// Checks what a killed run left, finishes it as another guard process would, and checks the result.
 fn finish(
     environment: &TestEnvironment,
     name: &str,
@@ -538,7 +542,7 @@ fn finish(
     let state = workspace.record().state;
     *states.entry(state.name()).or_default() += 1;
     let told = format!("{}: {name}, killed while {}", environment.name(), state.name());
-    // What is kept has been received; of its quarantine half may be gone.
+    // A kept workspace has already been received, and a part of its quarantine may be gone.
     if matches!(state, State::Open | State::Receiving | State::Received) && workspace.quarantine().exists() {
         let received =
             workspace.receive(&Limits::default()).unwrap_or_else(|error| panic!("{told}: {error}"));

@@ -13,7 +13,7 @@ use crate::support::{TestRepository, agent_commit, agent_git, git, in_two_enviro
 /// The time limit: longer than any step takes on a busy machine, and shorter than a step that waits for something.
 const ENDS: Duration = Duration::from_secs(180);
 
-/// Makes a chain of directories that is too deep for any path, with a file at its end.
+/// Creates nested directories whose path is too long for any system call, with a file in the innermost one.
 fn deep(top: &Path) {
     let script = "import os, sys\nos.makedirs(sys.argv[1]); os.chdir(sys.argv[1])\n\
                   for _ in range(3000): os.mkdir('d'); os.chdir('d')\nopen('leaf', 'w').write('work')";
@@ -21,7 +21,7 @@ fn deep(top: &Path) {
     assert!(made.success());
 }
 
-/// Returns the content of the file at the end of the chain.
+/// Returns the content of the file in the innermost directory that [`deep`] created.
 fn leaf(top: &Path) -> String {
     let script = "import os, sys\nos.chdir(sys.argv[1])\nwhile os.path.isdir('d'): os.chdir('d')\nprint(open('leaf').read())";
     let output = std::process::Command::new("python3").args(["-c", script]).arg(top).output().unwrap();
@@ -65,7 +65,8 @@ fn a_closed_folder_is_not_an_empty_one() {
     assert_eq!(fixture.git(&["show", "refs/guard/run-closed/work:closed/work"]), "work");
 }
 
-/// guard must handle a sparse file of a terabyte, which takes no disk space and hours to read.
+/// The agent leaves a sparse file of a terabyte, which takes no disk space and hours to read. guard must not read it,
+/// and must move the worktree to the run's directory.
 #[test]
 fn a_file_as_large_as_a_disk_is_set_aside() {
     let fixture = TestRepository::new();
@@ -87,7 +88,8 @@ fn a_file_as_large_as_a_disk_is_set_aside() {
     assert!(started.elapsed() < ENDS, "{:?}", started.elapsed());
 }
 
-/// After a run guard must delete its quarantine, whatever it contains, or report what it cannot delete.
+/// After a run guard must delete the run's quarantine repository (its private git directory), whatever files it
+/// contains, or report that it keeps the repository.
 #[test]
 fn a_quarantine_of_any_shape() {
     let fixture = TestRepository::new();
@@ -99,7 +101,7 @@ fn a_quarantine_of_any_shape() {
         deep(&git.join(part));
         match receive(&mut workspace) {
             Ok(received) => assert_eq!(received.new, tip, "{part}"),
-            // Objects are looked through before a git may read them.
+            // guard inspects the objects before git may read them, and refuses a tree that is too deep.
             Err(error) => {
                 assert!(part == "objects/odd" && matches!(error, ReceiveError::Unreadable(_)), "{error}")
             }
@@ -127,8 +129,8 @@ fn a_quarantine_of_any_shape() {
     assert!(started.elapsed() < ENDS, "{:?}", started.elapsed());
 }
 
-/// The state directory is on another disk, so guard cannot move what it finds in the place of `.git`. It must set it
-/// aside on the same disk.
+/// The agent replaced `.git` by directories that are nested too deeply to be copied, and the run's directory is on
+/// another disk. guard must rename the replacement in the worktree instead of moving it to the run's directory.
 #[test]
 fn what_cannot_be_copied_to_another_disk_stays_on_its_own() {
     use std::os::unix::fs::MetadataExt;

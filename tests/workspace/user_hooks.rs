@@ -11,7 +11,7 @@ fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
-/// Makes a repository `hooked`, and runs this script in it.
+/// Creates the repository `hooked` in the environment, and runs this script in it.
 fn repository(environment: &TestEnvironment, script: &str) {
     environment.run_outside(&format!(
         "rm -rf hooked .worktrees && git init -q -b main hooked && cd hooked && git config user.name U && git config user.email u@u \
@@ -32,11 +32,12 @@ fn run(environment: &TestEnvironment, name: &str, options: &[&str], script: &str
     let tools = root(environment).join("tools");
     let path = environment.run_outside("printf %s \"$PATH\"");
     command.env("PATH", format!("{}:{path}", tools.display())).current_dir(root(environment).join("hooked"));
-    // These tests lie in guard's own working tree, and a tree that holds the home is none.
+    // The tools of these tests are inside guard's own checkout. guard runs programs of a checkout only if the
+    // checkout also contains the home directory, so the test sets HOME.
     if tools.exists() {
         command.env("HOME", root(environment));
     }
-    // The user's own configuration for every repository, where a test has one.
+    // If the test has written a global git configuration of the user, the run uses it.
     let users = root(environment).join("gitconfig");
     if users.exists() {
         command.env("GIT_CONFIG_GLOBAL", users);
@@ -198,7 +199,8 @@ fn nobody_inside_changes_or_skips_them() {
         );
         assert!(said.contains("pre-commit\n") && !said.contains("CHANGED"), "{}: {said}", environment.name());
         for (number, way) in ways.iter().enumerate() {
-            // Each in a shell of its own: the text of one is refused as a whole.
+            // Each attempt has a run of its own, because guard refuses the whole text of a shell if it refuses one
+            // command in it.
             let (outcome, said) =
                 run(environment, &format!("way{number}"), &[], &format!("echo b > b; git add b; {way}"));
             assert!(
@@ -245,8 +247,8 @@ fn a_hook_does_not_lead_out() {
     });
 }
 
-/// lint-staged stashes changes while it checks the staged files, which `strict` refuses. The agent must read the
-/// reason.
+/// Like lint-staged, a hook stashes changes while it checks the staged files, and the policy `strict` refuses that. The
+/// run's output must contain the reason.
 #[test]
 fn what_a_hook_may_not_do_is_explained() {
     in_two_environments(|environment| {
@@ -400,7 +402,7 @@ fn commits_are_signed_only_if_the_policy_says_so() {
             environment.run_outside(&format!("cd hooked && git cat-file -p {branch}")).contains("gpgsig")
         };
         assert_eq!((signed("task/unsigned"), signed("task/signed")), (false, true), "{}", environment.name());
-        // A program that cannot sign: the commit is refused, as it is outside.
+        // The signing program fails. The commit must be refused, as without guard.
         environment.run_outside("printf '#!/bin/sh\\nexit 1\\n' > tools/fake-gpg");
         let (_, said) = run(environment, "unable", &options, script);
         assert!(

@@ -1,4 +1,4 @@
-//! Collects lines and hit counts from the parsers, within limits.
+//! Collects the lines and hit counts that the parsers find, within limits.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -7,17 +7,17 @@ use std::path::Path;
 use super::Coverage;
 use super::source_path::SourceRoot;
 
-/// The longest path of a source file, in bytes.
+/// The maximum length of a source file's path, in bytes.
 pub(super) const MAX_PATH_BYTES: usize = 4096;
 
-/// How much the reports of one directory may contain, all together.
+/// The limits on what all reports of one directory may contain together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) files: usize,
-    /// The number of different lines of one source file.
+    /// The maximum number of different lines of one source file.
     pub(super) lines_per_file: usize,
-    /// The number of lines, each counted as often as the reports list it. This limits the time as well as the memory: a
-    /// few bytes of an llvm-cov export can stand for a million lines.
+    /// The maximum number of line records; a line counts as often as the reports list it. This limits time as well as
+    /// memory, because a few bytes of an llvm-cov export can stand for a million lines.
     pub(super) records: usize,
 }
 
@@ -25,7 +25,7 @@ impl Limits {
     pub(super) const STANDARD: Self = Self { files: 100_000, lines_per_file: 1_000_000, records: 10_000_000 };
 }
 
-/// What is wrong with a report, and where.
+/// What is wrong with a report, and in which line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Damage {
     /// The line of the report, counted from 1, if it is known.
@@ -38,13 +38,15 @@ impl Damage {
         Self { line: Some(line), problem }
     }
 
-    /// Damage at a byte offset of the report. Counts the lines before it, so it is for the end of the parsing only.
+    /// Returns the damage at a byte offset of the report. The function counts all lines before the offset, so parsers
+    /// should call it only once, when they stop.
     pub(super) fn at_offset(report: &[u8], offset: usize, problem: String) -> Self {
         let before = &report[..offset.min(report.len())];
         Self::at_line(1 + memchr::memchr_iter(b'\n', before).count(), problem)
     }
 
-    /// Damage that serde found in a JSON report. Its message ends with the position, which is in `line` here.
+    /// Returns the damage that serde found in a JSON report. serde's message ends with the position, which `line`
+    /// contains here instead.
     pub(super) fn in_json(error: &serde_json::Error) -> Self {
         let message = error.to_string();
         let problem = message.rfind(" at line ").map_or(message.as_str(), |end| &message[..end]).to_string();
@@ -96,7 +98,7 @@ pub(super) struct CoverageBuilder {
 }
 
 impl CoverageBuilder {
-    /// Returns a builder without lines. Paths of source files become relative to the directory.
+    /// Returns an empty builder. The paths of source files become relative to `directory`.
     pub(super) fn new(directory: &Path, limits: Limits) -> Self {
         Self { root: SourceRoot::new(directory), files: BTreeMap::new(), records: 0, limits }
     }
@@ -105,12 +107,12 @@ impl CoverageBuilder {
         Coverage { files: self.files }
     }
 
-    /// Returns true if a path of a report leads to an existing file below the directory.
+    /// Returns true if the path, as a report gives it, leads to an existing file below the directory.
     pub(super) fn has_source(&self, path: &str) -> bool {
         path.len() <= MAX_PATH_BYTES && self.root.has_file(path)
     }
 
-    /// Starts to record the lines of a source file, which an earlier report may have listed already.
+    /// Starts to record the lines of a source file. An earlier report may have listed the same file.
     pub(super) fn source_file(&mut self, path: &str) -> Result<SourceFile<'_>, String> {
         if path.is_empty() {
             return Err("the path of a source file is empty".to_string());
@@ -138,7 +140,7 @@ pub(super) struct SourceFile<'a> {
 }
 
 impl SourceFile<'_> {
-    /// Records how often a line was run. If the line is known already, the larger count stays.
+    /// Records how often a line was executed. If the line already has a count, the larger one applies.
     pub(super) fn record(&mut self, line: u32, hits: u64) -> Result<(), String> {
         if line == 0 {
             return Err("a line of a source file has the number 0".to_string());
@@ -156,18 +158,18 @@ impl SourceFile<'_> {
     }
 }
 
-/// Reads the number of a line.
+/// Parses a line number.
 pub(super) fn parse_line(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("`{text}` is not a line number"))
 }
 
-/// Reads a hit count. A count beyond 64 bits, which lcov writes as `1.8e+19`, becomes the largest number.
+/// Parses a hit count. A count beyond 64 bits, which lcov writes as `1.8e+19`, becomes the largest number.
 pub(super) fn parse_hits(text: &str) -> Result<u64, String> {
     if let Ok(hits) = text.parse() {
         return Ok(hits);
     }
     match text.parse::<f64>() {
-        // Rounded up, so that no count above zero becomes zero.
+        // Round up, so that no count above zero becomes zero.
         Ok(hits) if text.starts_with(|first: char| first.is_ascii_digit()) => Ok(hits.ceil() as u64),
         _ => Err(format!("`{text}` is not a hit count")),
     }

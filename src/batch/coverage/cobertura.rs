@@ -1,7 +1,8 @@
-//! Reads Cobertura XML, which gcovr, coverage.py, grcov, tarpaulin and many other tools write.
+//! Parses Cobertura XML, which gcovr, coverage.py, grcov, tarpaulin and many other tools write.
 //!
-//! `class` elements name a source file and contain `line` elements, also in their methods. A relative file name belongs
-//! to one of the `source` directories. Elements that say nothing about lines are ignored.
+//! `class` elements name a source file and contain `line` elements, also in their methods. A relative file name
+//! refers to a file below one of the `source` directories. This module ignores elements without information about
+//! lines.
 
 use std::borrow::Cow;
 
@@ -12,15 +13,15 @@ use quick_xml::{Reader, XmlVersion};
 
 use super::builder::{CoverageBuilder, Damage, MAX_PATH_BYTES, SourceFile, parse_hits, parse_line};
 
-/// The deepest nesting of elements. A report needs 9.
+/// The maximum nesting depth of elements. Real reports have a depth of 9.
 const MAX_DEPTH: usize = 64;
-/// The most `source` directories.
+/// The maximum number of `source` directories.
 const MAX_SOURCES: usize = 64;
-/// The maximum number of times that guard asks the file system where a source file is.
+/// The maximum number of times that guard checks whether a source file exists.
 const MAX_LOOKUPS: usize = 1_000_000;
 
-/// Returns true if the root element of a document is that of a Cobertura report. Clover also calls it `coverage`, but
-/// has no `line-rate`.
+/// Returns true if the document is a Cobertura report. Clover reports have the same root element, `coverage`, but
+/// without the attribute `line-rate`.
 pub(super) fn is_cobertura(text: &str) -> Result<bool, Damage> {
     let mut elements = Elements::new(text);
     loop {
@@ -35,7 +36,7 @@ pub(super) fn is_cobertura(text: &str) -> Result<bool, Damage> {
     }
 }
 
-/// Adds the lines of a report.
+/// Parses a report, and adds its lines to the builder.
 pub(super) fn read(text: &str, builder: &mut CoverageBuilder) -> Result<(), Damage> {
     let mut elements = Elements::new(text);
     let mut sources = Sources { directories: Vec::new(), lookups: 0 };
@@ -70,7 +71,7 @@ pub(super) fn read(text: &str, builder: &mut CoverageBuilder) -> Result<(), Dama
     }
 }
 
-/// Reads the lines up to the end of a `class` element.
+/// Parses the lines up to the end of a `class` element.
 fn read_class(elements: &mut Elements<'_>, mut file: SourceFile<'_>) -> Result<(), Damage> {
     let depth = elements.depth;
     while elements.depth >= depth {
@@ -89,7 +90,7 @@ fn read_class(elements: &mut Elements<'_>, mut file: SourceFile<'_>) -> Result<(
     Ok(())
 }
 
-/// Reads the text up to the end of a `source` element.
+/// Returns the text up to the end of a `source` element.
 fn read_text(elements: &mut Elements<'_>) -> Result<String, Damage> {
     let depth = elements.depth;
     let mut text = String::new();
@@ -107,15 +108,16 @@ fn read_text(elements: &mut Elements<'_>) -> Result<String, Damage> {
     Ok(text.trim().to_string())
 }
 
-/// The directories that relative file names belong to.
+/// The `source` directories of a report, below which relative file names are looked up.
 struct Sources {
     directories: Vec<String>,
     lookups: usize,
 }
 
 impl Sources {
-    /// Returns the path of a source file: below the first `source` directory that has it, or as it stands if the file
-    /// exists there, because reports made in a container name directories that do not exist here.
+    /// Returns the path of a source file: below the first `source` directory that contains it, or else `name` itself
+    /// if that file exists. The latter happens with reports from containers, whose `source` directories do not exist
+    /// here.
     fn resolve(&mut self, name: &str, builder: &CoverageBuilder) -> Result<String, String> {
         let Some(first) = self.directories.first().filter(|_| !name.starts_with('/')) else {
             return Ok(name.to_string());
@@ -134,11 +136,11 @@ impl Sources {
     }
 }
 
-/// Reads a document event by event, and tracks the position.
+/// Reads an XML document event by event, and tracks the nesting depth and the position.
 struct Elements<'a> {
     text: &'a str,
     reader: Reader<&'a [u8]>,
-    /// The number of elements that are open.
+    /// The number of elements that are currently open.
     depth: usize,
 }
 
@@ -165,7 +167,7 @@ impl<'a> Elements<'a> {
         Ok(event)
     }
 
-    /// Damage at the current position.
+    /// Returns an error at the current position of the document.
     fn damage(&self, problem: String) -> Damage {
         Damage::at_offset(self.text.as_bytes(), offset(self.reader.buffer_position()), problem)
     }
@@ -193,7 +195,8 @@ impl<'a> Elements<'a> {
         decoded.map_err(|error| self.damage(error.to_string()))
     }
 
-    /// Returns the text of `&amp;`, `&#38;` and the like. Entities that the document itself defines are not expanded.
+    /// Returns the character that an entity such as `&amp;` or `&#38;` stands for. Fails for entities that the
+    /// document itself defines.
     fn resolve(&self, reference: &BytesRef<'_>) -> Result<String, Damage> {
         let character = reference.resolve_char_ref().map_err(|error| self.damage(error.to_string()))?;
         if let Some(character) = character {

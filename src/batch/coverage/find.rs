@@ -1,7 +1,7 @@
-//! Finds and reads reports below a directory.
+//! Finds and reads coverage reports below a directory.
 //!
-//! An agent may write to the directory at the same time. Every directory on the way to a report is opened relative to
-//! its parent and without following a link, so that no rename or new link leads out.
+//! An agent may change the directory at the same time. This module opens every directory on the path to a report
+//! relative to its parent and follows no symbolic links, so that no renamed directory or new link leads outside.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -17,14 +17,14 @@ use nix::sys::stat::Mode;
 use super::CoverageError;
 use crate::sys::fs::{Links, OpenError, read_regular_file};
 
-/// The largest report, in bytes.
+/// The maximum size of a coverage report, in bytes.
 const MAX_REPORT_BYTES: u64 = 64 << 20;
 /// The maximum number of directory entries that a search inspects.
 const MAX_ENTRIES: usize = 100_000;
 /// The maximum number of reports that a search may find.
 const MAX_REPORTS: usize = 32;
 
-/// The usual names of reports. `*` stands for any beginning.
+/// The usual file names of coverage reports. `*` matches any prefix.
 pub(super) const NAMES: [&str; 8] = [
     "lcov.info",
     "coverage.info",
@@ -36,7 +36,7 @@ pub(super) const NAMES: [&str; 8] = [
     "tarpaulin-report.json",
 ];
 
-/// The directories to search, and how many levels of their subdirectories.
+/// The directories to search, and how many levels of subdirectories to search in each.
 const PLACES: [(&str, usize); 7] = [
     (".", 0),
     ("target", 0),
@@ -49,7 +49,7 @@ const PLACES: [(&str, usize); 7] = [
 
 const DIRECTORY_FLAGS: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
-/// Returns the directories that a search looks at, for error messages.
+/// Returns the names of the searched directories, for error messages.
 pub(super) fn places() -> String {
     PLACES.map(|(place, _)| place).join(", ")
 }
@@ -62,7 +62,7 @@ fn is_report_name(name: &OsStr) -> bool {
     })
 }
 
-/// The directory that reports must be in.
+/// The directory below which reports must be. It stays open, so that a rename cannot redirect later reads.
 pub(super) struct ReportDirectory {
     path: PathBuf,
     fd: OwnedFd,
@@ -77,7 +77,7 @@ impl ReportDirectory {
         Ok(Self { path: directory.to_path_buf(), fd })
     }
 
-    /// Returns the path of a named report relative to the directory, which it must be below.
+    /// Returns the path of a report relative to the directory. Fails if the report is not below the directory.
     pub(super) fn relative_path(&self, report: &Path) -> Result<PathBuf, CoverageError> {
         let bases = || std::path::absolute(&self.path).into_iter().chain(self.path.canonicalize());
         let below = match report.is_absolute() {
@@ -101,7 +101,7 @@ impl ReportDirectory {
         CoverageError::OutsideDirectory { report: report.to_path_buf(), directory: self.path.clone() }
     }
 
-    /// Reads a report. Its path is relative to the directory and has only normal components.
+    /// Reads a report. `report` is relative to the directory and contains no `..`.
     pub(super) fn read(&self, report: &Path) -> Result<Vec<u8>, CoverageError> {
         self.read_without_links(report).map_err(|source| match self.first_link(report) {
             Some(link) => CoverageError::SymbolicLink { report: report.to_path_buf(), link },
@@ -117,7 +117,7 @@ impl ReportDirectory {
         read_regular_file(&file, MAX_REPORT_BYTES, Links::Refuse)
     }
 
-    /// Returns the first symbolic link on the way to a report that could not be read.
+    /// Returns the first symbolic link in the path of a report that could not be read.
     fn first_link(&self, report: &Path) -> Option<PathBuf> {
         let mut prefixes: Vec<&Path> = report.ancestors().collect();
         prefixes.reverse();
@@ -133,7 +133,8 @@ impl ReportDirectory {
         Ok(fd)
     }
 
-    /// Returns the files with usual names in the usual places, relative to the directory, in a fixed order.
+    /// Returns the paths of files with usual names in the directories of `PLACES`, relative to the directory and in a
+    /// fixed order.
     pub(super) fn search(&self) -> Result<Vec<PathBuf>, CoverageError> {
         let mut search = Search { root: self, entries: 0, found: Vec::new() };
         for (place, depth) in PLACES {
@@ -146,7 +147,7 @@ impl ReportDirectory {
 
 struct Search<'a> {
     root: &'a ReportDirectory,
-    /// How many directory entries the search has seen.
+    /// The number of directory entries that the search has inspected.
     entries: usize,
     found: Vec<PathBuf>,
 }
@@ -161,7 +162,7 @@ impl Search<'_> {
     ) -> Result<(), CoverageError> {
         let fd = match opened {
             Ok(fd) => fd,
-            // There is no such directory, or it is a file or a symbolic link.
+            // The directory does not exist, or is a file or a symbolic link.
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(()),
             Err(errno) => return Err(self.failed(path, errno)),
         };
@@ -169,7 +170,7 @@ impl Search<'_> {
         entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         for (name, kind) in entries {
             let entry = path.join(&name);
-            // Some file systems do not tell what an entry is.
+            // Some file systems do not report the type of a directory entry.
             if matches!(kind, Some(Type::File) | None) && is_report_name(&name) {
                 if self.found.len() == MAX_REPORTS {
                     return Err(self.too_many("reports", MAX_REPORTS));

@@ -1,16 +1,18 @@
-//! Reads lcov tracefiles, the text format of `geninfo`, `lcov`, `grcov` and `cargo llvm-cov --lcov`.
+//! Parses lcov tracefiles, the text format of `geninfo`, `lcov`, `grcov` and `cargo llvm-cov --lcov`.
 //!
-//! One section per source file, from `SF:` to `end_of_record`. Of its records only `DA:LINE,HITS` matters here.
+//! A tracefile has one section per source file, from `SF:` to `end_of_record`. This module uses only the records
+//! `DA:LINE,HITS`.
 
 use super::builder::{CoverageBuilder, Damage, SourceFile, parse_hits, parse_line};
 
-/// Records about functions, branches, conditions, versions and sums, which say nothing about single lines.
+/// The names of records about functions, branches, conditions, versions and totals. They contain no hit counts of
+/// lines.
 const IGNORED: [&str; 17] = [
     "TN", "VER", "FN", "FNDA", "FNL", "FNA", "FNF", "FNH", "BA", "BRDA", "BRF", "BRH", "MCDC", "MCF", "MCH",
     "LF", "LH",
 ];
 
-/// Returns true if the first record of a text is one that a tracefile begins with.
+/// Returns true if the first record of a text is one with which tracefiles begin.
 pub(super) fn is_lcov(text: &str) -> bool {
     let first = text.lines().map(str::trim).find(|line| !is_blank(line));
     first.is_some_and(|line| line.starts_with("TN:") || line.starts_with("SF:"))
@@ -20,7 +22,7 @@ fn is_blank(line: &str) -> bool {
     line.is_empty() || line.starts_with('#')
 }
 
-/// Adds the lines of a tracefile.
+/// Parses a tracefile, and adds its lines to the builder.
 pub(super) fn read(text: &str, builder: &mut CoverageBuilder) -> Result<(), Damage> {
     let mut lines = (1..).zip(text.lines().map(str::trim)).filter(|(_, line)| !is_blank(line));
     while let Some((number, line)) = lines.next() {
@@ -36,7 +38,7 @@ pub(super) fn read(text: &str, builder: &mut CoverageBuilder) -> Result<(), Dama
     Ok(())
 }
 
-/// Reads the rest of the section that begins at line `start` of the report.
+/// Parses the rest of the section that begins at line `start` of the report.
 fn read_section<'a>(
     start: usize,
     lines: &mut impl Iterator<Item = (usize, &'a str)>,
@@ -56,7 +58,7 @@ fn read_section<'a>(
     Err(Damage::at_line(start, "the section that begins here has no `end_of_record`".to_string()))
 }
 
-/// Reads `LINE,HITS` or `LINE,HITS,CHECKSUM`.
+/// Parses `LINE,HITS` or `LINE,HITS,CHECKSUM`.
 fn read_line(record: &str, file: &mut SourceFile<'_>) -> Result<(), String> {
     let (line, rest) = record.split_once(',').ok_or_else(|| format!("`DA:{record}` has no hit count"))?;
     let hits = rest.split_once(',').map_or(rest, |(hits, _checksum)| hits);

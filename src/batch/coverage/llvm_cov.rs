@@ -1,8 +1,8 @@
-//! Reads the JSON export of llvm-cov, which `llvm-cov export` and `cargo llvm-cov --json` write.
+//! Parses the JSON export of llvm-cov, which `llvm-cov export` and `cargo llvm-cov --json` write.
 //!
-//! The export lists segments: positions in a file from which on another hit count applies. The count of a line follows
-//! from them by the rules of llvm-cov itself (`LineCoverageStats` in LLVM), so that the lines are those of its other
-//! outputs.
+//! The export lists segments: positions in a file at which a new hit count begins to apply. This module computes the
+//! count of a line from the segments by the same rules as llvm-cov (`LineCoverageStats` in LLVM), so that the results
+//! match llvm-cov's other outputs.
 
 use std::fmt;
 
@@ -35,15 +35,16 @@ struct ExportFile {
     segments: Option<Vec<Segment>>,
 }
 
-/// A position from which on a hit count applies, without the column.
+/// A position at which a new hit count begins to apply, without the column.
 #[derive(Debug, Clone, Copy)]
 struct Segment {
     count: u64,
     line: u32,
-    /// False if the code from here on has no count, such as a comment or code that the preprocessor removed.
+    /// False if no hit count applies from here on, for example in a comment or in code that the preprocessor removed.
     has_count: bool,
     is_region_entry: bool,
-    /// True for the space between two statements. It counts only for lines without other code.
+    /// True if the segment is the space between two statements. Its hit count applies only to lines without other
+    /// code.
     is_gap: bool,
 }
 
@@ -69,7 +70,7 @@ impl<'de> Visitor<'de> for SegmentVisitor {
         let count = values.next_element()?.ok_or_else(|| too_short(2))?;
         let has_count = values.next_element()?.ok_or_else(|| too_short(3))?;
         let is_region_entry = values.next_element()?.ok_or_else(|| too_short(4))?;
-        // Absent in exports of LLVM 10 and older.
+        // Exports of LLVM 10 and older do not have this field.
         let is_gap = values.next_element()?.unwrap_or(false);
         Ok(Segment { count, line, has_count, is_region_entry, is_gap })
     }
@@ -81,7 +82,8 @@ impl Segment {
     }
 }
 
-/// Returns true if a JSON object names the type of llvm-cov's export. An error if the text is not JSON at all.
+/// Returns true if the text is a JSON object with the type of llvm-cov's export. Fails if the text is not JSON at
+/// all.
 pub(super) fn is_llvm_cov(text: &str) -> Result<bool, Damage> {
     match serde_json::from_str::<ExportType>(text) {
         Ok(found) => Ok(found.name.as_deref() == Some(EXPORT_TYPE)),
@@ -90,7 +92,7 @@ pub(super) fn is_llvm_cov(text: &str) -> Result<bool, Damage> {
     }
 }
 
-/// Adds the lines of an export.
+/// Parses an export, and adds its lines to the builder.
 pub(super) fn read(text: &str, builder: &mut CoverageBuilder) -> Result<(), Damage> {
     let export: Export = serde_json::from_str(text).map_err(|error| Damage::in_json(&error))?;
     for file in export.data.into_iter().flat_map(|data| data.files) {
@@ -128,7 +130,8 @@ fn record_lines(segments: &[Segment], mut file: SourceFile<'_>) -> Result<(), St
     Ok(())
 }
 
-/// Returns the hit count of a line from its segments and the last segment before it; `None` if the line has no code.
+/// Returns the hit count of a line, given its segments and the last segment before it; `None` if the line has no
+/// code.
 fn line_hits(on_line: &[Segment], before: Option<Segment>) -> Option<u64> {
     let starts_skipped = on_line.first().is_some_and(|first| !first.has_count && first.is_region_entry);
     let continues = !starts_skipped && before.is_some_and(|before| before.has_count);

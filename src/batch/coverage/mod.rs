@@ -1,13 +1,13 @@
-//! Reads coverage reports and says which lines of which files the tests run.
+//! Reads coverage reports, and determines which lines of which source files the tests execute.
 //!
 //! ```text
 //!   find ── reports below a directory ──► lcov, cobertura, llvm_cov, tarpaulin ──► builder ──► Coverage ──► render
 //! ```
 //!
-//! The content decides which format a report has, not its name. Several reports become one: for each line, the largest
-//! of its hit counts. An agent may have written the reports, so guard reads only regular files below the directory,
-//! follows no symbolic link, and limits the size of everything. A part of a report that guard does not understand is an
-//! error, never a covered line.
+//! guard detects the format of a report by its content, not by its name. It merges several reports: a line gets the
+//! largest of its hit counts. An agent may have written the reports, so guard reads only regular files below the
+//! directory, follows no symbolic links, and limits the size of everything. If guard does not understand a part of a
+//! report, it fails rather than count a line as covered.
 #![forbid(unsafe_code)]
 
 mod builder;
@@ -31,23 +31,23 @@ use crate::string_enum::string_enum;
 use crate::sys::fs::OpenError;
 use crate::terminal_text;
 
-/// The longest description of a damaged part that an error shows, in bytes. It may quote the report.
+/// The maximum length of a parser's message that an error shows, in bytes. The message may quote the report.
 const LONGEST_PROBLEM: usize = 300;
 
 string_enum! {
-    /// Which source files an output lists, by file name extension.
+    /// Which source files an output lists, selected by file name extension.
     pub enum Scope {
-        /// Every file of the reports.
+        /// Every source file in the reports.
         All = "all",
-        /// C and C++: `c`, `cc`, `cpp`, `cxx`, `h`, `hh`, `hpp`, `hxx`, `ipp`.
+        /// C and C++ files, with the extensions `c`, `cc`, `cpp`, `cxx`, `h`, `hh`, `hpp`, `hxx`, `ipp`.
         Cpp = "cpp",
-        /// Rust: `rs`.
+        /// Rust files, with the extension `rs`.
         Rust = "rust",
     }
 }
 
 string_enum! {
-    /// The format of an output.
+    /// The format in which coverage is written.
     pub enum Format {
         /// A MiniZinc data file (`.dzn`) with parallel arrays: entry *i* of each array describes file *i*.
         MinizincDzn = "minizinc_dzn",
@@ -73,12 +73,12 @@ impl Scope {
 /// The hit counts of the lines of each source file, from one report or several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Coverage {
-    /// Source file → its lines. The paths are relative to the directory where possible.
+    /// Maps the path of a source file to its lines. Paths below the directory are relative to it.
     files: BTreeMap<String, Lines>,
 }
 
 impl Coverage {
-    /// Writes the files of a scope, sorted by path. Fails if the scope has no files.
+    /// Formats the coverage of the files in a scope, sorted by path. Fails if the scope has no files.
     pub fn render(&self, scope: Scope, format: Format) -> Result<String, CoverageError> {
         let files: Vec<_> = self.files.iter().filter(|(path, _)| scope.contains(path)).collect();
         if files.is_empty() {
@@ -87,25 +87,25 @@ impl Coverage {
         Ok(render::render(&files, scope, format))
     }
 
-    /// Returns the uncovered lines of a source file as ranges in ascending order; `None` if no report has the file. The
-    /// path is relative to the directory, or absolute if the file is outside of it.
+    /// Returns the uncovered lines of a source file as ranges in ascending order; `None` if no report lists the file.
+    /// `path` is relative to the directory, or absolute if the file is outside.
     pub fn uncovered_ranges(&self, path: &str) -> Option<Vec<RangeInclusive<u32>>> {
         Some(self.files.get(&source_path::clean(path))?.uncovered_ranges())
     }
 }
 
-/// Why the coverage of a directory is unknown.
+/// Why guard cannot determine the coverage of a directory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CoverageError {
-    /// No file in the usual places is a coverage report.
+    /// No file in the directories that guard searches is a coverage report in a known format.
     #[error(
         "no coverage report found in {}{}; looked in {} for {}; make one with `cargo llvm-cov --lcov --output-path \
          lcov.info`, `cargo tarpaulin --out Json` or `gcovr --cobertura coverage.xml`, or name the report",
         shown(.directory), unrecognised_clause(.unrecognised), find::places(), find::NAMES.join(", ")
     )]
     NoReport {
-        /// The directory that was searched.
+        /// The directory below which guard searched for reports.
         directory: PathBuf,
         /// Files with a usual name whose content is in no known format, relative to the directory.
         unrecognised: Vec<PathBuf>,
@@ -115,73 +115,73 @@ pub enum CoverageError {
     Search {
         /// The directory that cannot be opened or listed.
         directory: PathBuf,
-        /// Why the file or directory cannot be opened or read.
+        /// Why the directory cannot be opened or listed.
         source: io::Error,
     },
-    /// The usual places contain more reports or directory entries than guard inspects.
+    /// The directories that guard searches contain more reports or directory entries than guard inspects.
     #[error("{} has more than {most} {what} in the usual places; set the parameter `report` to the path of the report", shown(.directory))]
     TooMany {
-        /// The directory that was searched.
+        /// The directory below which guard searched for reports.
         directory: PathBuf,
         /// What the directory has too many of: reports or directory entries.
         what: &'static str,
-        /// The maximum number.
+        /// The maximum number of reports or directory entries.
         most: usize,
     },
-    /// The named report is not below the directory.
+    /// The report that the caller named is not below the directory.
     #[error(
         "the coverage report {} is not below {}; name a file in that directory, without `..`",
         shown(.report), shown(.directory)
     )]
     OutsideDirectory {
-        /// The report as it was named.
+        /// The path of the report, as the caller named it.
         report: PathBuf,
-        /// The directory that it must be in.
+        /// The directory below which the report must be.
         directory: PathBuf,
     },
-    /// The path of the named report contains a symbolic link, which could lead out of the directory.
+    /// The path of the report contains a symbolic link, which could lead out of the directory.
     #[error(
         "the coverage report {} is behind the symbolic link {}; name the file itself",
         shown(.report), shown(.link)
     )]
     SymbolicLink {
-        /// The report, relative to the directory.
+        /// The path of the report, relative to the directory.
         report: PathBuf,
-        /// The first link on the way to it.
+        /// The first symbolic link in the path of the report.
         link: PathBuf,
     },
     /// The report cannot be opened or read, is not a regular file, or is too large.
     #[error("cannot read the coverage report {}: {source}", shown(.report))]
     Unreadable {
-        /// The report, relative to the directory.
+        /// The path of the report, relative to the directory.
         report: PathBuf,
-        /// Why the file or directory cannot be opened or read.
+        /// Why the report cannot be read.
         source: OpenError,
     },
-    /// The content of the named report is in no known format.
+    /// The content of the report that the caller named is in no known format.
     #[error(
         "{} is not a coverage report in a known format; guard reads lcov, Cobertura XML, the JSON export of llvm-cov \
          and the JSON report of tarpaulin",
         shown(.report)
     )]
     UnknownFormat {
-        /// The report, relative to the directory.
+        /// The path of the report, relative to the directory.
         report: PathBuf,
     },
     /// A part of the report is invalid, unknown, or beyond a limit.
     #[error("cannot use the coverage report {}: {problem}; make the report again", position(.report, *.line))]
     Damaged {
-        /// The report, relative to the directory.
+        /// The path of the report, relative to the directory.
         report: PathBuf,
         /// The line of the report, counted from 1, if it is known.
         line: Option<usize>,
-        /// What is wrong at this position.
+        /// What is wrong with this part of the report.
         problem: String,
     },
-    /// The reports have no source file of the scope.
+    /// The reports list no source file in the scope.
     #[error("the coverage reports list no source files in the scope `{scope}`; {}", scope_advice(*.scope))]
     EmptyScope {
-        /// The scope without files.
+        /// The scope for which the caller asked.
         scope: Scope,
     },
 }
@@ -211,8 +211,8 @@ fn scope_advice(scope: Scope) -> &'static str {
     }
 }
 
-/// Reads the coverage of the sources in a directory: from the named report, or from all reports in the usual places.
-/// The path of the report is absolute or relative to the directory.
+/// Reads the coverage of the source files in a directory, from the given report or from all reports in the usual
+/// places. The path of the report is absolute or relative to the directory.
 pub fn read_coverage(directory: &Path, report: Option<&Path>) -> Result<Coverage, CoverageError> {
     let reports = ReportDirectory::open(directory)?;
     let mut builder = CoverageBuilder::new(directory, Limits::STANDARD);
@@ -238,7 +238,7 @@ pub fn read_coverage(directory: &Path, report: Option<&Path>) -> Result<Coverage
     Ok(builder.finish())
 }
 
-/// Adds the lines of a report. Returns false if the content is in no known format.
+/// Parses a report in any known format, and adds its lines to the builder. Returns false if the format is unknown.
 fn read_report(report: &Path, bytes: &[u8], builder: &mut CoverageBuilder) -> Result<bool, CoverageError> {
     parse_report(bytes, builder).map_err(|damage| CoverageError::Damaged {
         report: report.to_path_buf(),

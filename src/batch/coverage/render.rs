@@ -1,6 +1,7 @@
-//! Writes coverage as MiniZinc data, as JSON, and as a table for people.
+//! Formats coverage as MiniZinc data, as JSON, and as a table for people.
 //!
-//! The paths come from reports, so each format escapes or replaces what a terminal or a parser would misread.
+//! The paths come from reports, which an agent may have written, so each format escapes or replaces characters that a
+//! terminal or a parser would misinterpret.
 
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
@@ -14,7 +15,7 @@ use crate::terminal_text;
 /// The maximum number of ranges of uncovered lines that the table shows for one file.
 const MOST_RANGES_SHOWN: usize = 8;
 
-/// Writes files, which the caller has sorted. Every format ends with a line end.
+/// Formats the coverage of files, which the caller has sorted by path. The text ends with a newline in every format.
 pub(super) fn render(files: &[(&String, &Lines)], scope: Scope, format: Format) -> String {
     match format {
         Format::MinizincDzn => minizinc_data(files),
@@ -23,7 +24,7 @@ pub(super) fn render(files: &[(&String, &Lines)], scope: Scope, format: Format) 
     }
 }
 
-/// The numbers of lines of a file or of all files.
+/// The number of lines, in one file or in all files.
 #[derive(Debug, Clone, Copy, Default)]
 struct LineCounts {
     total: usize,
@@ -42,7 +43,8 @@ impl LineCounts {
         })
     }
 
-    /// Returns the covered part in hundredths of a percent, rounded down: 10,000 only if no line is uncovered.
+    /// Returns the proportion of covered lines in hundredths of a percent, rounded down, so that 10,000 means that
+    /// every line is covered.
     fn hundredths(self) -> usize {
         (self.covered * 10_000).checked_div(self.total).unwrap_or(10_000)
     }
@@ -51,7 +53,7 @@ impl LineCounts {
         self.hundredths() as f64 / 100.0
     }
 
-    /// Returns the covered part with two decimals, such as `66.66`.
+    /// Returns the percentage of covered lines with two decimals, such as `66.66`.
     fn percent_text(self) -> String {
         format!("{}.{:02}", self.hundredths() / 100, self.hundredths() % 100)
     }
@@ -73,7 +75,8 @@ fn minizinc_data(files: &[(&String, &Lines)]) -> String {
     out
 }
 
-/// Returns a string literal. MiniZinc knows only these escapes; it has none for other control characters.
+/// Returns a MiniZinc string literal. MiniZinc has escapes only for quotes, backslashes, newlines and tabs, so U+FFFD
+/// replaces other control characters.
 fn minizinc_string(text: &str) -> String {
     let mut out = String::from('"');
     for one in text.chars() {
@@ -144,7 +147,7 @@ fn json(files: &[(&String, &Lines)], scope: Scope) -> String {
     escape_unsafe(&text) + "\n"
 }
 
-/// Escapes the characters that JSON permits but a terminal does not show as they are. In JSON text they occur only in
+/// Escapes characters that JSON permits but that a terminal does not show literally. In JSON text they occur only in
 /// strings.
 fn escape_unsafe(json: &str) -> String {
     let mut out = String::with_capacity(json.len() + 1);

@@ -1,12 +1,12 @@
-//! Turns the paths of source files in reports into paths relative to a directory.
+//! Converts the paths of source files in reports to paths relative to a directory.
 
 use std::path::{Path, PathBuf};
 
-/// The directory that source paths become relative to.
+/// The directory to which the paths of source files become relative.
 pub(super) struct SourceRoot {
     directory: PathBuf,
-    /// The absolute paths of the directory, as the caller named it and without symbolic links. A report may contain
-    /// either. `/` is the empty string.
+    /// The absolute path of the directory in two forms: as the caller gave it, and canonicalized. Reports may contain
+    /// either form. The root directory `/` is the empty string.
     prefixes: Vec<String>,
 }
 
@@ -20,8 +20,8 @@ impl SourceRoot {
         Self { directory: directory.to_path_buf(), prefixes: prefixes.collect() }
     }
 
-    /// Returns the path relative to the directory if it leads there, otherwise an absolute path or one that begins with
-    /// `..`. Empty if the path is the directory itself.
+    /// Returns the path relative to the directory if it is below the directory, and the empty string if it is the
+    /// directory itself. Other paths stay absolute or begin with `..`.
     pub(super) fn relative(&self, path: &str) -> String {
         let path = clean(path);
         let below = |prefix: &String| {
@@ -37,7 +37,7 @@ impl SourceRoot {
         self.prefixes.iter().find_map(below).unwrap_or(path)
     }
 
-    /// Returns true if a path of a report leads to an existing file below the directory.
+    /// Returns true if the path, as a report gives it, leads to an existing file below the directory.
     pub(super) fn has_file(&self, path: &str) -> bool {
         let relative = self.relative(path);
         !leads_out(&relative) && self.directory.join(relative).is_file()

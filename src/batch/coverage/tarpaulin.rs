@@ -1,4 +1,4 @@
-//! Reads `tarpaulin-report.json`, which `cargo tarpaulin --out Json` writes.
+//! Parses `tarpaulin-report.json`, which `cargo tarpaulin --out Json` writes.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 
 use super::builder::{CoverageBuilder, Damage, MAX_PATH_BYTES};
 
-/// The part of a report that tells it from other JSON files with an array `files`.
+/// The part of a report that distinguishes it from other JSON files with an array `files`.
 #[derive(Deserialize)]
 struct ReportShape {
     #[serde(rename = "files")]
@@ -46,7 +46,7 @@ enum Stats {
     Condition(Vec<Outcomes>),
 }
 
-/// Which outcomes of a condition the tests reached.
+/// Which outcomes of a condition, true or false, the tests reached.
 #[derive(Deserialize)]
 struct Outcomes {
     been_true: bool,
@@ -69,7 +69,7 @@ impl Stats {
     }
 }
 
-/// A path that the report has as an array of components: `["/", "home", "user", "lib.rs"]`.
+/// A path that the report stores as an array of components: `["/", "home", "user", "lib.rs"]`.
 struct JoinedPath(String);
 
 impl<'de> Deserialize<'de> for JoinedPath {
@@ -102,12 +102,12 @@ impl<'de> Visitor<'de> for PathVisitor {
     }
 }
 
-/// Returns true if a JSON object has the files and traces of tarpaulin's report.
+/// Returns true if the text is a JSON object with the fields of tarpaulin's report.
 pub(super) fn is_tarpaulin(text: &str) -> bool {
     serde_json::from_str::<ReportShape>(text).is_ok()
 }
 
-/// Adds the lines of a report.
+/// Parses a report, and adds its lines to the builder.
 pub(super) fn read(text: &str, builder: &mut CoverageBuilder) -> Result<(), Damage> {
     let report: Report = serde_json::from_str(text).map_err(|error| Damage::in_json(&error))?;
     for file in report.files {

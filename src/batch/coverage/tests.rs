@@ -78,7 +78,7 @@ const COBERTURA: &str = r#"<?xml version='1.0' encoding='utf-8'?>
 </coverage>
 "#;
 
-/// As `cargo llvm-cov --json` writes it, for this source with one call, `classify(5)`:
+/// A report in the format of `cargo llvm-cov --json`, for this source with one call, `classify(5)`:
 ///
 /// ```text
 ///  2 fn classify(number: i32) -> &'static str {
@@ -124,10 +124,10 @@ const TARPAULIN: &str = r#"{"files":[
 {"path":["src","empty.rs"],"content":"","traces":[],"covered":0,"coverable":0}],
 "coverage":50.0,"covered":2,"coverable":4}"#;
 
-/// Small enough for tests to reach.
+/// Limits that are small enough for tests to exceed them.
 const LIMITS: Limits = Limits { files: 20, lines_per_file: 50, records: 120 };
 
-/// Merges texts as the reports of a directory.
+/// Merges the given texts as if they were the reports in `directory`.
 fn merged(directory: &str, reports: &[&str]) -> Coverage {
     let mut builder = CoverageBuilder::new(Path::new(directory), LIMITS);
     for report in reports {
@@ -145,7 +145,7 @@ fn damage(report: impl AsRef<[u8]>) -> Damage {
     parse_report(report.as_ref(), &mut builder).expect_err("it is damaged")
 }
 
-/// Per file: the path, the number of lines, the number of covered lines, and the uncovered ranges.
+/// Returns for each file the path, the number of lines, the number of covered lines, and the uncovered ranges.
 fn facts(coverage: &Coverage) -> Vec<(&str, usize, usize, Vec<RangeInclusive<u32>>)> {
     let files = coverage.files.iter();
     files
@@ -209,26 +209,27 @@ fn llvm_cov_segments_become_lines_as_in_llvm() {
         let uncovered: Vec<u32> = lines.uncovered().collect();
         (lines.total(), uncovered)
     };
-    // A region covers the lines up to its end. Exports of LLVM 10 have segments of five values.
+    // A region covers the lines up to its end. Exports of LLVM 10 have segments with five values.
     assert_eq!(hits("[[2,1,0,true,true],[5,2,0,false,false]]"), (4, vec![2, 3, 4, 5]));
-    // A line with two regions counts as covered if one of them is.
+    // A line with two regions is covered if one of the regions is.
     assert_eq!(
         hits("[[2,1,0,true,true,false],[2,9,4,true,true,false],[2,12,0,false,false,false]]"),
         (1, vec![])
     );
-    // The count before the line also counts.
+    // The hit count that applies before the line also counts.
     assert_eq!(
         hits("[[1,1,7,true,true,false],[2,1,0,true,true,false],[2,5,0,false,false,false]]"),
         (2, vec![])
     );
-    // A skipped region, such as code between `#if 0` and `#endif`, has no lines. The line of its end has none either.
+    // A skipped region, such as code between `#if 0` and `#endif`, has no lines of code, and neither has the line of
+    // its end.
     assert_eq!(
         hits(
             "[[1,1,7,true,true,false],[2,1,0,false,true,false],[4,1,7,true,false,false],[5,2,0,false,false,false]]"
         ),
         (2, vec![])
     );
-    // A gap alone makes a line of code, with the count before it.
+    // A line that has only a gap region is a line of code, with the hit count that applies before the gap.
     assert_eq!(hits("[[3,1,5,true,true,true],[3,9,0,false,false,false]]"), (1, vec![3]));
     assert_eq!(hits("[]"), (0, vec![]));
 }
@@ -287,7 +288,8 @@ fn scopes_select_files_by_their_extension() {
     assert!(none.to_string().ends_with("run the tests with coverage and make the report again"), "{none}");
 }
 
-/// A report with every kind of path and percentage.
+/// Returns the coverage of files with unusual paths and percentages, such as control characters in a name, or a file
+/// without lines.
 fn odd_files() -> Coverage {
     let file = |path: &str, lines: &str| format!("SF:{path}\n{lines}end_of_record\n");
     let many: String = (1..=10).map(|number| format!("DA:{},0\n", 2 * number)).collect();
@@ -482,7 +484,7 @@ fn every_size_is_limited() {
     assert_eq!(damage(sources).problem, "there are more than 64 `source` elements");
 }
 
-/// A directory that is removed at the end of a test.
+/// A temporary directory, which is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -509,7 +511,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A report of one line of a source file.
+/// Returns an lcov report with one line of the source file `path`.
 fn line_of(path: &str) -> String {
     format!("SF:{path}\nDA:1,1\nend_of_record\n")
 }
@@ -526,7 +528,7 @@ fn reports_are_found_in_the_usual_places() {
         ("target/coverage/lcov.info", "coverage.rs"),
         ("build/a/b/c/coverage.info", "build.c"),
         ("coverage/lcov.info", "coverage.c"),
-        // None of these is read.
+        // The search must not read any of these files.
         ("src/lcov.info", "elsewhere"),
         ("target/debug/lcov.info", "elsewhere"),
         ("build/a/b/c/d/lcov.info", "elsewhere"),
@@ -654,7 +656,7 @@ fn a_named_report_must_be_below_the_directory() {
     assert!(matches!(refused, CoverageError::UnknownFormat { .. }), "{refused}");
 }
 
-/// Reads bytes as a report, and renders the result in every format.
+/// Parses bytes as a report, and renders the result in every format. Must not panic.
 fn read_and_render(bytes: &[u8]) {
     let mut builder = CoverageBuilder::new(Path::new("/home/user/project"), LIMITS);
     if parse_report(bytes, &mut builder) != Ok(true) {

@@ -1,7 +1,7 @@
-//! The queue of all batches: what a store must do, whichever database holds it.
+//! The queue of all batches: the operations that every store, SQLite or PostgreSQL, implements.
 //!
-//! Every method is one transaction, on disk when it returns. Time is the store's own: leases are compared by one clock,
-//! never by the clocks of two machines.
+//! Every method runs one transaction, whose changes are on disk when the method returns. The store's clock measures
+//! all times, so that leases never depend on the clocks of two machines.
 //!
 //! ```text
 //!             submit                 claim                 finish: completed, or failed for good
@@ -35,7 +35,7 @@ pub enum QueueError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// SQLite failed.
+    /// SQLite reported an error.
     #[error("cannot use the queue {path}: {source}")]
     Sqlite {
         /// The file of the queue.
@@ -43,7 +43,7 @@ pub enum QueueError {
         /// The error of SQLite.
         source: rusqlite::Error,
     },
-    /// PostgreSQL failed. The address has no password.
+    /// PostgreSQL or the connection to it failed.
     #[error("cannot use the queue at {address}: {message}")]
     Postgres {
         /// The address of the database, without its password.
@@ -51,15 +51,15 @@ pub enum QueueError {
         /// The error of the database or of the connection.
         message: String,
     },
-    /// A stored value cannot be parsed.
+    /// guard cannot parse a stored value.
     #[error("the task queue contains a value that guard cannot parse: {0}")]
     Strange(String),
-    /// A task has a value that no store can hold.
+    /// A task has a value that neither SQLite nor PostgreSQL can store.
     #[error("cannot store the task {task:?}: {reason}")]
     Unstorable {
         /// The id of the task.
         task: String,
-        /// Which value cannot be stored.
+        /// Which value cannot be stored, and why.
         reason: String,
     },
     /// The idempotency key was already used for other tasks.
@@ -72,9 +72,9 @@ pub enum QueueError {
 pub struct NewBatch {
     /// The response id of the new batch.
     pub id: String,
-    /// The tasks, in the order of the caller.
+    /// The tasks, in the order in which the caller submitted them.
     pub tasks: Vec<NewTask>,
-    /// A key by which a repeated submission is recognised.
+    /// A key that the caller chose. A second submission with the same key and the same tasks adds no batch.
     pub idempotency_key: Option<String>,
 }
 
@@ -85,57 +85,57 @@ impl NewBatch {
     }
 }
 
-/// The permission to work on one task: valid until the lease expires or the task passes to another worker.
+/// A worker's permission to work on one task. It is valid until it expires or another worker claims the task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Lease {
-    /// The response id of the batch.
+    /// The response id of the task's batch.
     pub batch: String,
     /// The position of the task in its batch.
     pub position: i64,
-    /// The fencing token: every claim of a task has a higher one.
+    /// The fencing token. Every claim of a task has a higher token than the claims before it.
     pub token: i64,
 }
 
 /// A task that a worker has claimed.
 #[derive(Debug, Clone)]
 pub struct Claim {
-    /// The permission to work on the task.
+    /// The worker's permission to work on the task.
     pub lease: Lease,
-    /// The id that the caller chose.
+    /// The id that the caller chose for the task.
     pub task_id: String,
     /// The name of the task type.
     pub task_type: String,
-    /// The arguments of the task.
+    /// The parameters of the task, in the form that its type specifies.
     pub parameters: Map<String, Value>,
-    /// Where and how the task runs.
+    /// The options of the task: its directory, policy, agent and limits.
     pub options: BatchOptions,
-    /// The number of this attempt, from 1.
+    /// The number of this attempt, counted from 1.
     pub attempt: u32,
 }
 
-/// How an attempt ended.
+/// How an attempt at a task ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
     /// The task succeeded with this output.
     Completed(Map<String, Value>),
-    /// The attempt failed; the task is retried after the given time, or has failed for good.
+    /// The attempt failed. The queue retries the task after the given time; with `None` the task has failed for good.
     Failed(TaskFailure, Option<Duration>),
 }
 
-/// What limits the claims of all workers together.
+/// The limits that a worker gives for one claim. The running tasks of all workers count towards them.
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimLimits {
-    /// The maximum number of tasks to claim now.
+    /// The maximum number of tasks that this claim takes.
     pub most: usize,
     /// The maximum number of running tasks in the whole queue.
     pub global: usize,
     /// The maximum number of running tasks in one repository.
     pub per_repository: usize,
-    /// How long the claims are valid without a heartbeat.
+    /// How long the leases are valid without a heartbeat.
     pub lease: Duration,
 }
 
-/// A task as a poll sees it.
+/// A task as the queue returns it to polls.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskRow {
     /// The position of the task in its batch.
@@ -146,40 +146,40 @@ pub struct TaskRow {
     pub state: TaskState,
     /// The output of a completed task.
     pub output: Map<String, Value>,
-    /// The message of a failed task.
+    /// Why the task failed; `None` if it did not fail.
     pub error: Option<String>,
-    /// The kind of the failure of a failed task.
+    /// The kind of the failure, for programs; `None` if the task did not fail.
     pub error_kind: Option<String>,
     /// Details of the failure; `Value::Null` if there are none.
     pub error_detail: Value,
-    /// The number of attempts so far.
+    /// The number of attempts that workers have begun.
     pub attempts: u32,
 }
 
-/// A task that has ended, and when.
+/// A task that has ended, with the number and time of its ending.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndedTask {
-    /// The number of this ending: the tasks of a batch that end are numbered from 1, in the order in which they end. A
-    /// task that is retried and ends again has a new number.
+    /// The number of this ending. Within a batch, later endings have higher numbers. A task that is retried and ends
+    /// again gets a new number.
     pub ending: i64,
     /// When the task ended, in milliseconds since 1970.
     pub ended_ms: i64,
-    /// The task.
+    /// The task and its result.
     pub row: TaskRow,
 }
 
-/// A batch as a list shows it.
+/// The summary of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchRow {
-    /// The response id.
+    /// The response id of the batch.
     pub id: String,
     /// When the batch was submitted, in milliseconds since 1970.
     pub created_ms: i64,
     /// The number of tasks in each state, in the order of `TaskState::ALL`.
     pub counts: [u64; 6],
-    /// The mean duration of the attempts that have ended, in milliseconds; `None` if none has.
+    /// The mean duration of the attempts that have ended, in milliseconds; `None` if no attempt has ended.
     pub mean_ms: Option<u64>,
-    /// When the last task ended, in milliseconds since 1970; `None` if none has.
+    /// When a task of the batch last ended, in milliseconds since 1970; `None` if no task has ended.
     pub changed_ms: Option<i64>,
 }
 
@@ -206,44 +206,48 @@ impl BatchRow {
 pub enum BatchChange {
     /// Cancels the tasks that have not ended.
     Cancel,
-    /// Lets workers claim no further task. Running tasks go on.
+    /// Keeps workers from claiming further tasks of the batch. Running tasks continue.
     Pause,
-    /// Ends a pause.
+    /// Lets workers claim tasks of a paused batch again.
     Resume,
-    /// Gives all tasks this priority.
+    /// Gives all tasks of the batch this priority.
     Priority(i32),
 }
 
 /// What a command to a batch did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
-    /// The number of tasks that were cancelled.
+    /// The number of tasks that ended because of the command, including the tasks that depend on a cancelled task.
     pub cancelled: u64,
-    /// True if the command id was known, so that nothing was done now.
+    /// True if a command with the same id was carried out before. The later command then changed nothing.
     pub is_repeated: bool,
 }
 
-/// A durable queue of batches. One value belongs to one thread; several processes may use the same queue.
+/// A durable queue of batches. Each value is used by one thread; several processes may use the same queue.
 pub trait Queue: Send {
     /// Adds a batch and returns its response id. If a batch with the same idempotency key and the same tasks exists,
     /// adds nothing and returns the id of that batch.
     fn submit(&mut self, batch: &NewBatch) -> Result<String, QueueError>;
 
-    /// Claims tasks for a worker. First makes available what has become due: tasks whose lease expired, retries whose
-    /// time has come; and fails tasks that expired.
+    /// Claims tasks for a worker. First queues tasks whose lease has expired and retries whose time has come, and
+    /// fails tasks that have expired.
     fn claim(&mut self, worker: &str, limits: ClaimLimits) -> Result<Vec<Claim>, QueueError>;
 
-    /// Extends leases. Returns those that are no longer valid: the task was cancelled or passed to another worker.
+    /// Extends leases. Returns those that are no longer valid, because the task was cancelled or another worker
+    /// claimed it.
     fn heartbeat(&mut self, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, QueueError>;
 
-    /// Records how attempts ended. Returns for each whether it counted: false if the lease was no longer valid.
+    /// Records how attempts ended. Returns, for each attempt, true if the queue recorded it and false if its lease
+    /// was no longer valid.
     fn finish(&mut self, endings: &[(Lease, Ending)]) -> Result<Vec<bool>, QueueError>;
 
-    /// Cancels the open tasks of a batch, or one of its tasks. Returns the number of tasks that were cancelled.
+    /// Cancels the task with the id `task`, or all tasks of the batch if `task` is `None`. A task that has already
+    /// ended keeps its result. Returns the number of tasks that ended because of this, including the tasks that
+    /// depend on a cancelled task.
     fn cancel(&mut self, batch: &str, task: Option<&str>) -> Result<u64, QueueError>;
 
-    /// Changes a batch once for each command id, and records the id in the same transaction. `None` if there is no such
-    /// batch.
+    /// Changes a batch, unless a command with the same id changed it before, and records the id in the same
+    /// transaction. Returns `None` if there is no such batch.
     fn change(
         &mut self,
         batch: &str,
@@ -251,7 +255,7 @@ pub trait Queue: Send {
         change: BatchChange,
     ) -> Result<Option<Changed>, QueueError>;
 
-    /// Queues the failed tasks of a batch again, with new attempts. Returns their number.
+    /// Queues the failed tasks of a batch again, with their attempts counted from zero. Returns their number.
     fn retry_failed(&mut self, batch: &str) -> Result<u64, QueueError>;
 
     /// Returns the summary of one batch; `None` if there is no such batch.
@@ -260,16 +264,18 @@ pub trait Queue: Send {
     /// Returns the newest batches, newest first.
     fn batches(&mut self, most: usize) -> Result<Vec<BatchRow>, QueueError>;
 
-    /// Tasks of a batch in order, those behind the position `after`, at most `most`.
+    /// Returns at most `most` tasks of a batch, in the order of their positions, beginning after the position
+    /// `after`.
     fn tasks(&mut self, batch: &str, after: i64, most: usize) -> Result<Vec<TaskRow>, QueueError>;
 
-    /// Tasks of a batch that have ended, in the order in which they ended, those behind the ending `after`, at most `most`.
+    /// Returns at most `most` tasks of a batch that have ended, in the order in which they ended, beginning after the
+    /// ending number `after`.
     fn ended_tasks(&mut self, batch: &str, after: i64, most: usize) -> Result<Vec<EndedTask>, QueueError>;
 
-    /// One task of a batch; `None` if there is no such task.
+    /// Returns one task of a batch; `None` if there is no such task.
     fn task(&mut self, batch: &str, task_id: &str) -> Result<Option<TaskRow>, QueueError>;
 
-    /// Waits until the queue may have changed, at most for the given time.
+    /// Waits until the queue may have changed, at most for the given time. May return although nothing has changed.
     fn wait(&mut self, most: Duration) -> Result<(), QueueError>;
 
     /// True if a task is running or waiting, or is queued or blocked in a batch that is not paused.
@@ -279,10 +285,11 @@ pub trait Queue: Send {
     fn remove_ended(&mut self, age: Duration) -> Result<u64, QueueError>;
 }
 
-/// Opens a connection to a queue, for what needs several.
+/// Opens a connection to a queue, for callers that need several connections.
 pub type OpenQueue = Arc<dyn Fn() -> Result<Box<dyn Queue>, QueueError> + Send + Sync>;
 
-/// How often a task passes to another worker when its worker dies. After that it fails: it may be what kills workers.
+/// How often the queue gives a task to another worker after its worker died. After that the task fails, because the
+/// task itself may crash workers.
 pub const MOST_TAKEOVERS: i64 = 3;
 
 /// Opens the queue: a PostgreSQL database if `address` begins with `postgres://` or `postgresql://`, else the SQLite

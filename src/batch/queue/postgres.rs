@@ -1,10 +1,12 @@
 //! The queue in a PostgreSQL database, for the processes of several machines.
 //!
-//! Tables and lanes are those of the SQLite queue; `postgres/schema.sql` has them. All times are the server's. Claims
-//! come one after the other, under a lock, so that the limits hold exactly and batches take turns; everything else runs
-//! at the same time, and what conflicts is repeated. A claim never waits for a task that another transaction changes.
+//! `postgres/schema.sql` has the tables. All times come from the server's clock. A *lane* is the list of queued tasks
+//! of one batch that have the same priority and repository; a claim takes tasks from the lanes of the highest
+//! priority in turn. Claims run one at a time under a lock, so that limits are exact and batches take turns. All
+//! other transactions run concurrently, and guard repeats those that conflict. A claim skips tasks that another
+//! transaction has locked.
 //!
-//! Use a queue only outside asynchronous code: it blocks its thread.
+//! A queue blocks its thread, so asynchronous code must not use it directly.
 
 mod claim;
 mod connection;
@@ -39,7 +41,7 @@ const MOST_CONFLICTS: u32 = 20;
 pub(super) struct PostgresQueue {
     address: Address,
     session: Option<Session>,
-    /// Another session has changed the queue since the last `wait`.
+    /// True if another session may have changed the queue since the last `wait`.
     has_changed: bool,
 }
 
@@ -48,7 +50,7 @@ type Sql<T> = Result<T, postgres::Error>;
 /// The batch and the position of a task.
 type TaskKey = (String, i64);
 
-/// An operation on the queue: PostgreSQL failed, or the queue says no.
+/// Why an operation failed: PostgreSQL reported an error, or the queue refused the operation.
 enum Failed {
     Sql(postgres::Error),
     Queue(QueueError),
@@ -60,26 +62,27 @@ impl From<postgres::Error> for Failed {
     }
 }
 
-/// What a transaction does besides its work.
+/// The lock that a transaction takes when it begins, and whether it notifies other sessions when it commits.
 #[derive(Clone, Copy, Default)]
 struct Transaction {
     lock: Option<Lock>,
-    /// Wake everyone who waits for changes.
+    /// Whether to notify the sessions that wait for changes.
     notify: bool,
 }
 
 impl PostgresQueue {
-    /// Connects to the database, and creates the queue if it is missing.
+    /// Connects to the database, and creates the queue's schema if it is missing.
     pub(super) fn connect(address: &str) -> Result<Self, QueueError> {
         let address = Address::parse(address)?;
         let session = Some(address.open()?);
         Ok(Self { address, session, has_changed: true })
     }
 
-    /// Takes the session, or opens a new one if there is none that works. Returns whether it is new.
+    /// Takes the open session, or opens a new one if there is none or it no longer works. Returns true if the session
+    /// is new.
     fn take_session(&mut self) -> Result<(Session, bool), QueueError> {
         if let Some(mut session) = self.session.take() {
-            // Notifications are taken often, because the connection keeps all that are not.
+            // The connection stores all notifications until they are read, so this reads them before every operation.
             let notified = session.await_notification(Duration::ZERO);
             self.has_changed |= !matches!(notified, Ok(false));
             if notified.is_ok() && session.is_usable() && session.renew_plans().is_ok() {
@@ -91,7 +94,8 @@ impl PostgresQueue {
         Ok((session, true))
     }
 
-    /// Keeps a session for the next operation, which connects again if this one has lost the connection.
+    /// Keeps a session for the next operation, unless the connection is lost. In that case the next operation opens a
+    /// new one.
     fn put_back<T>(&mut self, session: Session, result: &Result<T, Failed>) {
         let is_lost = matches!(result, Err(Failed::Sql(error)) if is_connection_lost(error));
         if !is_lost && session.is_usable() {
@@ -106,8 +110,8 @@ impl PostgresQueue {
         }
     }
 
-    /// Runs one transaction. If it conflicts with another one, or the connection turns out to be closed before it has
-    /// begun, runs it again.
+    /// Runs one transaction. Runs it again if it conflicts with another one, or if the connection turns out to be
+    /// closed before the transaction has begun.
     fn write<T>(
         &mut self,
         transaction: Transaction,
@@ -158,24 +162,24 @@ impl Transaction {
         let result = work(session);
         match &result {
             Ok(_) => session.commit(self.notify)?,
-            // A session that cannot roll back is not used again.
+            // If the rollback fails, `put_back` drops the session.
             Err(_) => drop(session.roll_back()),
         }
         result
     }
 }
 
-/// A text as PostgreSQL can store it: its texts cannot contain U+0000.
+/// Replaces U+0000, which PostgreSQL cannot store in texts.
 fn storable(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
 }
 
-/// What stands for an idempotency key, which may be of any length.
+/// Returns the digest that the tables store instead of an idempotency key, which may have any length.
 fn key_digest(key: &str) -> String {
     crate::hex::encode(Sha256::digest(key))
 }
 
-/// A limit as a number for PostgreSQL.
+/// Converts a limit to PostgreSQL's `bigint`.
 fn most_rows(most: usize) -> i64 {
     i64::try_from(most).unwrap_or(i64::MAX)
 }
@@ -184,7 +188,7 @@ fn task_key(row: &Row) -> TaskKey {
     (row.get(0), row.get(1))
 }
 
-/// Splits keys into the columns that `unnest` takes.
+/// Splits keys into two columns, which statements pass to `unnest`.
 fn columns<'k>(keys: impl Iterator<Item = &'k TaskKey>) -> (Vec<&'k str>, Vec<i64>) {
     keys.map(|(batch, position)| (batch.as_str(), *position)).unzip()
 }
@@ -204,7 +208,7 @@ fn task_row(row: &Row) -> TaskRow {
     }
 }
 
-/// Reads a row of `SUMMARY`: id, time of creation, the number of tasks in each state, of ended attempts, ….
+/// Converts a row that the macro `summary!` selects.
 fn batch_row(row: &Row) -> BatchRow {
     let mut counts = [0; 6];
     for (at, count) in counts.iter_mut().enumerate() {
@@ -220,7 +224,7 @@ fn batch_row(row: &Row) -> BatchRow {
     }
 }
 
-/// The columns that `batch_row` reads. The states are in the order of `TaskState::ALL`.
+/// Builds a query for the columns that `batch_row` reads. The states are in the order of `TaskState::ALL`.
 macro_rules! summary {
     ($of:literal) => {
         concat!(
@@ -237,7 +241,7 @@ macro_rules! summary {
     };
 }
 
-/// The columns that `task_row` reads, of the tasks that the condition selects.
+/// Builds a query for the columns that `task_row` reads, for the tasks that the condition selects.
 macro_rules! tasks {
     ($condition:literal) => {
         concat!(
@@ -247,7 +251,8 @@ macro_rules! tasks {
     };
 }
 
-/// Cancels the open tasks of a batch, or one of them. Returns their number.
+/// Cancels the task with the id `task`, or all tasks of the batch if `task` is `None`. Skips tasks that have ended.
+/// Returns the number of tasks that ended because of this, including the tasks that depend on a cancelled task.
 fn cancel_open(sql: &mut Session, batch: &str, task: Option<&str>) -> Sql<u64> {
     let rows = sql.query(
         "select batch, position from guard.task
@@ -261,7 +266,8 @@ fn cancel_open(sql: &mut Session, batch: &str, task: Option<&str>) -> Sql<u64> {
     Ok(end_tasks(sql, rows.iter().map(ending).collect())?.len() as u64)
 }
 
-/// Changes a batch. Returns the number of tasks that were cancelled.
+/// Applies a change to a batch. Returns the number of tasks that ended because of the change, which is 0 unless the
+/// change is a cancellation.
 fn make_change(sql: &mut Session, batch: &str, change: BatchChange) -> Sql<u64> {
     match change {
         BatchChange::Cancel => return cancel_open(sql, batch, None),
@@ -400,7 +406,7 @@ impl Queue for PostgresQueue {
                 &[&batch],
             )?;
             let failed: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
-            // A task that repeated another one runs by itself now.
+            // The task no longer waits for the result of an earlier task with the same key, but runs itself.
             sql.query(
                 "delete from guard.dependency using unnest($2::bigint[]) as failed (position)
                  where dependency.batch = $1 and dependency.position = failed.position and is_same",
@@ -450,7 +456,9 @@ impl Queue for PostgresQueue {
 
     fn ended_tasks(&mut self, batch: &str, after: i64, most: usize) -> Result<Vec<EndedTask>, QueueError> {
         self.read(|sql| {
-            // Not yet those that a transaction in progress may still precede: the caller never looks back.
+            // A running transaction may still record endings with lower numbers than some committed ones. The query
+            // leaves out such committed endings for now: a caller that received them would never ask for lower numbers
+            // again. If all tasks of the batch have ended, there are no such transactions.
             let select = "select position, task_id, state, output, error, error_kind, error_detail, attempts, ending, ended_ms
                  from guard.task
                  where batch = $1 and ending > $2

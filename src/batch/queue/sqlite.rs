@@ -1,8 +1,8 @@
 //! The queue in one SQLite file, for the processes of one machine.
 //!
-//! A *lane* holds the queued tasks of one batch, priority and repository. A claim takes the first task of the lane with
-//! the highest priority whose last claim is the longest ago, so batches take turns, and a claim costs the same however
-//! many tasks are queued.
+//! A *lane* is the list of queued tasks of one batch that have the same priority and repository. A claim chooses
+//! among the lanes of the highest priority the one whose last claim is the longest ago, and takes its first task. So
+//! batches take turns, and a claim takes the same time however many tasks are queued.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{DirBuilder, OpenOptions};
@@ -20,9 +20,9 @@ use super::{
 };
 use crate::batch::model::{NewTask, TaskFailure, TaskState};
 
-/// How long a process waits for its turn to write.
+/// How long a process waits for SQLite's write lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often `wait` looks for changes that other processes made.
+/// How often `wait` checks whether another process has changed the database.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Large values are in `payload`, which is never updated: SQLite writes a whole row again when one column changes.
@@ -89,7 +89,7 @@ pub(super) struct SqliteQueue {
 
 type Sql<T> = rusqlite::Result<T>;
 
-/// An operation on the queue: SQLite failed, or the queue says no.
+/// Why an operation failed: SQLite reported an error, or the queue refused the operation.
 enum Failed {
     Sql(rusqlite::Error),
     Queue(QueueError),
@@ -101,28 +101,30 @@ impl From<rusqlite::Error> for Failed {
     }
 }
 
-/// The wall clock, in milliseconds since 1970: for what people see, and for expiry.
+/// Returns the wall-clock time in milliseconds since 1970, for times that guard shows to users and for the expiry of
+/// tasks.
 fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// The time since the machine started, in milliseconds. Leases and the waits before retries use it, because they must not
-/// change when somebody sets the wall clock.
+/// Returns the time since the machine started, in milliseconds, without the time in which it was suspended. Leases and
+/// the waits before retries use this clock, because it does not change when somebody sets the wall clock, and leases do
+/// not expire while the worker is suspended.
 fn machine_clock_ms() -> i64 {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME);
     time.map_or(0, |time| millis(Duration::from(time)))
 }
 
 impl SqliteQueue {
-    /// Opens the queue, and creates it if it is missing.
+    /// Opens the queue, and creates the file if it is missing.
     pub(super) fn open(path: &Path) -> Result<Self, QueueError> {
         let name = path.display().to_string();
         let failed = |source| QueueError::Io { path: name.clone(), source };
         if let Some(directory) = path.parent() {
             DirBuilder::new().mode(0o700).recursive(true).create(directory).map_err(failed)?;
         }
-        // The queue holds prompts and answers: only the user may read it.
+        // The queue contains prompts and answers, so only its owner may read it.
         OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(failed)?;
         let open = || -> Sql<Connection> {
             let connection = Connection::open(path)?;
@@ -142,7 +144,7 @@ impl SqliteQueue {
         Ok(queue)
     }
 
-    /// Runs one transaction that may write.
+    /// Runs one read-write transaction.
     fn write<T>(
         &mut self,
         work: impl FnOnce(&Transaction<'_>) -> Result<T, Failed>,
@@ -165,7 +167,8 @@ impl SqliteQueue {
     }
 }
 
-/// Creating the tables takes a lock for which SQLite does not wait by itself.
+/// Repeats `work` while another process locks the database. SQLite's own busy timeout does not cover the lock that
+/// the creation of tables takes.
 fn retry_while_busy<T>(mut work: impl FnMut() -> Sql<T>) -> Sql<T> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
@@ -716,7 +719,7 @@ impl Queue for SqliteQueue {
                      where batch = ?1 and position = ?2",
                 )?
                 .execute(params![batch, position])?;
-                // A task that repeated another one runs by itself now.
+                // The task no longer waits for the result of an earlier task with the same key, but runs itself.
                 sql.prepare_cached("delete from dependency where batch = ?1 and position = ?2 and is_same = 1")?
                     .execute(params![batch, position])?;
             }

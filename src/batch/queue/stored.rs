@@ -1,5 +1,5 @@
-//! What every store writes in the same way: the texts and the digest of a task, and the failures that the queue itself
-//! decides on.
+//! What all stores have in common: the stored form and the digest of a task, and the failures with which the queue
+//! itself ends tasks.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ pub(super) fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 4)
 }
 
-/// Returns what identifies the work of a task: its type, parameters and options.
+/// Returns a digest of tasks: their types, ids, parameters and options. Equal digests mean that a submission is
+/// repeated.
 pub(super) fn digest<'t>(tasks: impl Iterator<Item = &'t NewTask>) -> String {
     let mut hash = Sha256::new();
     for task in tasks {
@@ -24,19 +25,21 @@ pub(super) fn digest<'t>(tasks: impl Iterator<Item = &'t NewTask>) -> String {
     crate::hex::encode(hash.finalize())
 }
 
-/// Returns the texts of the parameters and the options of a task. JSON escapes U+0000, which PostgreSQL cannot store.
+/// Returns the parameters and the options of a task as JSON texts. JSON escapes U+0000, which PostgreSQL cannot
+/// store.
 pub(super) fn payload(task: &NewTask) -> Result<(String, String), QueueError> {
     let unstorable = |error: serde_json::Error| QueueError::Unstorable {
         task: task.task_id.clone(),
         reason: error.to_string(),
     };
     let parameters = serde_json::to_string(&task.parameters).map_err(unstorable)?;
-    // A directory whose name is not UTF-8 is no JSON.
+    // Fails for a directory whose path is not UTF-8.
     let options = serde_json::to_string(&task.options).map_err(unstorable)?;
     Ok((parameters, options))
 }
 
-/// Parses what [`payload`] wrote. A failure concerns only this task, so that it does not block the others in the queue.
+/// Parses the texts that [`payload`] returned. If this fails, only this task fails, and the others in the queue are
+/// not affected.
 pub(super) fn parse_payload(
     parameters: &str,
     options: &str,

@@ -1,7 +1,7 @@
-//! Reads what the user types: a line editor with history, messages of several lines, and completion.
+//! Reads the user's input with a line editor: history, messages of several lines, and completion.
 //!
-//! Enter sends the message. Alt-Enter, and a backslash before Enter, begin another line. Pasted text stays one message.
-//! On a terminal that cannot move the cursor (`TERM=dumb`) there is no editing, and everything else works.
+//! Enter sends the message. Alt-Enter, or a backslash before Enter, begins another line. Pasted text stays one
+//! message. A terminal that cannot move the cursor (`TERM=dumb`) has no line editing, but everything else works.
 
 use std::borrow::Cow;
 use std::io;
@@ -23,22 +23,22 @@ use rustyline::{
 use super::slash_commands::COMMANDS;
 use crate::terminal_text;
 
-/// The number of messages that the history keeps.
+/// The maximum number of messages in the history.
 const MOST_ENTRIES: usize = 1_000;
-/// The maximum number of files in a directory that completion looks at.
+/// The maximum number of directory entries that completion reads.
 const MOST_FILES: usize = 10_000;
 
-/// What the user did at the prompt.
+/// What the user entered at the prompt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Input {
     Text(String),
-    /// Ctrl-C.
+    /// The user pressed Ctrl-C.
     Interrupt,
-    /// Ctrl-D on an empty line, or the end of the input.
+    /// The user pressed Ctrl-D on an empty line, or the input ended.
     End,
 }
 
-/// The line editor.
+/// The line editor, with its history file.
 pub(super) struct ChatEditor {
     editor: Editor<Assistant, FileHistory>,
     history: PathBuf,
@@ -48,7 +48,7 @@ pub(super) struct ChatEditor {
 }
 
 impl ChatEditor {
-    /// Creates the editor. A history that cannot be read is left out.
+    /// Creates the editor. If the history file cannot be read, the history is empty.
     pub(super) fn new(history: PathBuf, models: Vec<String>, has_colour: bool) -> io::Result<Self> {
         let config = Config::builder()
             .max_history_size(MOST_ENTRIES)
@@ -64,7 +64,7 @@ impl ChatEditor {
             Editor::with_history(config.clone(), FileHistory::with_config(&config)).map_err(error)?;
         editor.set_helper(Some(Assistant { models }));
         let continued = ContinuedLines::default();
-        // A key that was pressed before the editor began to read may arrive as Ctrl-J instead of Enter.
+        // Bind Ctrl-J like Enter: a key that the user presses before the editor starts reading may arrive as Ctrl-J.
         for (enter, modifiers) in [(KeyCode::Enter, Modifiers::NONE), (KeyCode::Char('J'), Modifiers::CTRL)] {
             let begins_line = Event::from(KeyEvent(enter, modifiers | Modifiers::ALT));
             editor.bind_sequence(begins_line, EventHandler::Simple(Cmd::Newline));
@@ -77,7 +77,7 @@ impl ChatEditor {
         Ok(Self { editor, history, continued, has_colour, is_dumb })
     }
 
-    /// Asks the user for the next message or command. Control characters other than tabs and line ends are left out.
+    /// Reads the next message or command from the user. Removes control characters other than tabs and newlines.
     pub(super) fn read(&mut self, prompt: &str) -> io::Result<Input> {
         let styled = if self.has_colour { format!("\x1b[2m{prompt}\x1b[m") } else { prompt.to_string() };
         let mut text = String::new();
@@ -90,7 +90,7 @@ impl ChatEditor {
                 Err(ReadlineError::Signal(_)) => continue,
                 Err(other) => return Err(error(other)),
             }
-            // No key is bound there.
+            // A dumb terminal has no line editor, so no key binding handles a backslash before Enter.
             if self.is_dumb && text.ends_with('\\') {
                 text.pop();
                 text.push('\n');
@@ -102,18 +102,18 @@ impl ChatEditor {
         }
     }
 
-    /// Adds what was typed to the history. The history is for convenience, so an error does not matter.
+    /// Adds the user's input to the history. Ignores errors, because the history is only a convenience.
     pub(super) fn remember(&mut self, text: &str) {
         let _ = self.editor.add_history_entry(text);
         let folder = self.history.parent().unwrap_or(Path::new("/"));
         let _ = std::fs::DirBuilder::new().mode(0o700).recursive(true).create(folder);
         let _ = self.editor.append_history(&self.history);
-        // The editor creates the file for its owner only; this is for a file that was there already.
+        // The editor creates the file with mode 600. This corrects the mode of a file that existed before.
         let _ = std::fs::set_permissions(&self.history, std::fs::Permissions::from_mode(0o600));
     }
 }
 
-/// Whether the terminal cannot move its cursor.
+/// Returns true if the terminal cannot move its cursor.
 pub(super) fn is_dumb_terminal() -> bool {
     std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb")
 }
@@ -126,8 +126,8 @@ fn error(error: ReadlineError) -> io::Error {
     }
 }
 
-/// The lines of a message that the user ended with a backslash and Enter. Pasted lines may end with a backslash, too; it
-/// belongs to the message.
+/// The lines that the user ended with a backslash and Enter. guard removes these backslashes, but keeps a backslash
+/// at the end of a pasted line, which is part of the message.
 #[derive(Clone, Default)]
 struct ContinuedLines(Arc<Mutex<Vec<String>>>);
 
@@ -137,7 +137,7 @@ impl ContinuedLines {
     }
 }
 
-/// Begins another line when Enter follows a backslash.
+/// A key handler that begins another line if the user presses Enter after a backslash.
 struct Continuation {
     lines: ContinuedLines,
 }
@@ -154,7 +154,7 @@ impl ConditionalEventHandler for Continuation {
     }
 }
 
-/// Removes the backslash from the end of each line that the user continued.
+/// Removes the backslash from the end of each line that the user continued with Enter.
 fn without_backslashes(text: &str, mut continued: Vec<String>) -> String {
     let lines = text.split('\n').map(|line| {
         let found = continued.iter().position(|one| one == line);
@@ -166,7 +166,7 @@ fn without_backslashes(text: &str, mut continued: Vec<String>) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Completes and shows what the user types.
+/// Completes the user's input, and makes it safe to display.
 struct Assistant {
     models: Vec<String>,
 }
@@ -178,7 +178,8 @@ impl Hinter for Assistant {
 }
 
 impl Highlighter for Assistant {
-    /// Leaves out characters that would control the terminal. They have no width.
+    /// Removes characters that would control the terminal from the displayed line. This does not move the cursor's
+    /// column, because these characters have no width.
     fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
         let is_shown = |one: char| matches!(one, '\n' | '\t') || !terminal_text::is_unsafe(one);
         if line.chars().all(is_shown) {
@@ -200,7 +201,7 @@ impl Completer for Assistant {
     }
 }
 
-/// The completions of a text: where the completed word begins, and what it can become.
+/// Returns the completions of a text: the offset of the word to complete, and its possible replacements.
 fn complete(text: &str, models: &[String]) -> (usize, Vec<String>) {
     let start = text
         .rfind(char::is_whitespace)
@@ -216,12 +217,12 @@ fn complete(text: &str, models: &[String]) -> (usize, Vec<String>) {
     if text[..start].trim() == "/model" {
         return (start, models.iter().filter(|model| model.starts_with(word)).cloned().collect());
     }
-    // Agents read a file whose path follows an @.
+    // Agents read a file if its path follows an `@`.
     let path = word.strip_prefix('@').unwrap_or(word);
     (start + word.len() - path.len(), complete_path(path))
 }
 
-/// The paths that begin with a text, sorted. Directories end with a slash.
+/// Returns the paths that begin with a text, sorted. Directories end with a slash.
 fn complete_path(text: &str) -> Vec<String> {
     let (folder, beginning) =
         text.rsplit_once('/').map_or(("", text), |(folder, rest)| (&text[..=folder.len()], rest));

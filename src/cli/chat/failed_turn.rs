@@ -1,25 +1,25 @@
-//! What a user reads about a turn that failed: the kind of the error, its message, and what to do next.
+//! Describes a failed turn for the user: the kind of the error, its message, and what to do next.
 
 use crate::outcome::{ErrorKind, RunResult};
 use crate::terminal_text;
 
-/// The maximum length of an error message that is shown, in bytes.
+/// The maximum length of an error message that guard shows, in bytes.
 const LONGEST: usize = 2_000;
 
-/// The error of a turn, as lines without styles. Empty if the turn succeeded or the user cancelled it.
+/// Describes the error of a turn as lines without styles. Empty if the turn succeeded or the user cancelled it.
 pub(super) fn describe(run: &RunResult, session: &str) -> Vec<String> {
     let Some(kind) = run.error_kind.filter(|kind| *kind != ErrorKind::Cancelled) else { return Vec::new() };
     let message = run.error.as_deref().unwrap_or("the turn failed");
     let message = terminal_text::shorten(message, LONGEST);
     let mut lines = vec![format!("{kind}: {message}"), format!("  next: {}", next_step(kind, run, session))];
-    // A message that already says what was refused needs no second line.
+    // An error of the kind `PolicyDenied` already says what was refused, so it needs no second line.
     if kind != ErrorKind::PolicyDenied && !run.denials.is_empty() {
         lines.push("  refused: /why explains what the policy refused in this turn".to_string());
     }
     lines
 }
 
-/// What the user can do after an error of this kind.
+/// Returns what the user can do after an error of this kind.
 fn next_step(kind: ErrorKind, run: &RunResult, session: &str) -> String {
     let log = || match run.run_id.as_str() {
         "" => "guard doctor".to_string(),

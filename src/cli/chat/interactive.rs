@@ -1,7 +1,7 @@
-//! `guard chat` at a terminal: asks for messages, shows what the agent does, and runs slash commands.
+//! `guard chat` on a terminal: reads messages, shows what the agent does, and runs slash commands.
 //!
-//! Ctrl-C ends the turn and Ctrl-D the conversation. No error of a turn or a command ends the conversation, and every turn
-//! is stored before its end is shown.
+//! Ctrl-C ends the turn, and Ctrl-D ends the conversation. Errors of a turn or a command never end the conversation.
+//! guard stores every turn before it shows that the turn has ended.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::transcript::runs_dir;
 /// The maximum length of a message in the list of turns, in characters.
 const LONGEST_EXCERPT: usize = 60;
 
-/// Fails unless a person can type messages and read the answers.
+/// Fails unless standard input and output are terminals, on which a person can type messages and read answers.
 pub(super) fn check_terminal() -> Result<(), Failure> {
     let problem = match (io::stdin().is_terminal(), io::stdout().is_terminal()) {
         (true, true) => return Ok(()),
@@ -37,7 +37,7 @@ pub(super) fn check_terminal() -> Result<(), Failure> {
     ))
 }
 
-/// Talks with the agent until the user leaves. `is_new` is true if the conversation was created for this.
+/// Runs the conversation until the user leaves. `is_new` is true if this command created the conversation.
 pub(super) fn run(
     store: &Conversations,
     conversation: Conversation,
@@ -46,9 +46,9 @@ pub(super) fn run(
     executor: &Executor,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
-    // Before any other thread starts.
+    // Start this before any other thread, because threads inherit which signals are blocked.
     let signals = TurnSignals::start()?;
-    // Paths and slash commands refer to the directory in which the agent works.
+    // Change to the agent's directory, because paths in messages and slash commands refer to it.
     std::env::set_current_dir(&conversation.record().settings.cd)?;
     let models = agent::named(conversation.agent())
         .map(|adapter| adapter.models.into_iter().flat_map(|(short, long)| [short, long]).collect());
@@ -67,9 +67,9 @@ pub(super) fn run(
 
 struct Chat<'c> {
     conversation: Conversation,
-    /// Whether the conversation began with this command.
+    /// Whether this command created the conversation.
     is_new: bool,
-    /// The ids of the runs whose work the user has taken over.
+    /// The ids of the runs whose changes the user has applied.
     applied: Vec<String>,
     options: &'c TurnOptions,
     executor: &'c Executor,
@@ -79,7 +79,7 @@ struct Chat<'c> {
     out: &'c mut dyn Write,
 }
 
-/// Whether the conversation goes on.
+/// Whether the conversation continues after a message or a command.
 enum Next {
     Ask,
     Leave,
@@ -110,7 +110,7 @@ impl Chat<'_> {
         self.remark("/help lists the commands, Ctrl-C ends a turn, Ctrl-D leaves")
     }
 
-    /// Asks for messages and commands until the user leaves, or a signal asks guard to end.
+    /// Reads messages and commands until the user leaves, or a signal asks guard to end.
     fn talk(&mut self) -> Result<Exit, Failure> {
         let mut interrupts = 0;
         loop {
@@ -164,7 +164,7 @@ impl Chat<'_> {
                 }
                 view.show(event);
             });
-            // What the answer did not stream; not for an error, whose text is shown below.
+            // Show the answer if it was not streamed. The text of an error is printed below instead.
             let answer = if result.exec.run.success { result.exec.run.result.as_str() } else { "" };
             view.finish(answer);
             result
@@ -312,7 +312,7 @@ impl Chat<'_> {
         })
     }
 
-    /// Shows how a command of the conversation ended.
+    /// Prints the result of a slash command.
     fn report<T>(
         &mut self,
         result: Result<T, ConversationError>,
@@ -324,7 +324,7 @@ impl Chat<'_> {
         }
     }
 
-    /// Shows why a command of guard failed.
+    /// Prints why a guard command, such as `guard diff`, failed.
     fn report_failure(&mut self, result: Result<(), Failure>) -> io::Result<()> {
         self.out.flush()?;
         match result {
@@ -355,7 +355,7 @@ impl Chat<'_> {
         format!("come back: guard chat --session {}\n", self.conversation.short_id())
     }
 
-    /// Says how to come back. A new conversation without a message is not kept.
+    /// Prints how to continue the conversation later. Deletes a new conversation without messages.
     fn leave(mut self, store: &Conversations) {
         restore_terminal();
         let farewell = self.farewell();
@@ -370,18 +370,18 @@ impl Chat<'_> {
     }
 }
 
-/// The prompt: the agent, and how much of its context the conversation uses.
+/// Returns the prompt: the agent's name, and how much of its context the conversation uses.
 fn prompt(conversation: &Conversation) -> String {
     format!("{} · {} › ", conversation.agent(), context(conversation))
 }
 
-/// The estimated size of the conversation and its limit, in tokens.
+/// Returns the estimated size of the conversation and its limit, in tokens.
 fn context(conversation: &Conversation) -> String {
     let used = conversation.context_use();
     format!("{}/{}", tokens(used.estimated_tokens), tokens(used.limit))
 }
 
-/// A number of tokens with at most two digits: `850`, `3.2k`, `16k`, `1M`.
+/// Formats a number of tokens in a short form: `850`, `3.2k`, `16k`, `1M`.
 fn tokens(number: usize) -> String {
     match number {
         0..1_000 => number.to_string(),

@@ -1,11 +1,11 @@
-//! Renders an agent's Markdown for a terminal while it arrives: headings, emphasis, code, lists and quotes.
+//! Renders an agent's Markdown for a terminal as the text arrives: headings, emphasis, code, lists and quotes.
 //!
-//! The text is untrusted. Every character goes through [`terminal_text::push_escaped`], and the only control sequences in
-//! the output are the styles below. A style never reaches beyond its line.
+//! The text is untrusted. Every character goes through [`terminal_text::push_escaped`], and the only control
+//! sequences in the output are the styles below. Each line resets its styles.
 //!
-//! Nothing that was printed is ever taken back. Text whose meaning depends on what follows, such as the text after `**`,
-//! waits until its end has arrived, for at most [`WINDOW`] characters. What is printed depends only on the text, never on
-//! how it was split into pieces. Without styles the text stays as the agent wrote it.
+//! The renderer never erases what it has printed. If the meaning of text depends on what follows, as after `**`, the
+//! renderer holds the text back until its end has arrived, but at most [`WINDOW`] characters. The output depends only
+//! on the text, never on how it was split into pieces. Without styles, the renderer does not change the text.
 
 use crate::terminal_text;
 
@@ -15,47 +15,48 @@ const DIM: &str = "\x1b[2m";
 const ITALIC: &str = "\x1b[3m";
 const CODE: &str = "\x1b[36m";
 
-/// How many characters may wait for the end of an emphasis, a code span or a line with a fence. If none of them ends it,
-/// the text is printed as it is.
+/// The maximum number of characters that the renderer holds back while it waits for the end of an emphasis, a code
+/// span or a fence line. After that it prints the text as it is.
 const WINDOW: usize = 240;
 /// The maximum indentation of a line that may begin with a marker, in bytes.
 const DEEPEST: usize = 24;
-/// The minimum length of the marks that begin and end a block of code.
+/// The minimum length of the fence (` ``` ` or `~~~`) that begins and ends a code block.
 const SHORTEST_FENCE: usize = 3;
 
-/// Where in a line the next character is.
+/// Whether the next character is at the beginning of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     LineStart,
     InLine,
 }
 
-/// The marks that began a block of code.
+/// The fence that began the current code block.
 #[derive(Debug, Clone, Copy)]
 struct Fence {
     mark: char,
     length: usize,
 }
 
-/// What the beginning of a text is.
+/// What the marks at the beginning of a text mean.
 #[derive(Debug, PartialEq, Eq)]
 enum Span {
-    /// More text is needed to tell.
+    /// The meaning depends on text that has not arrived.
     Unknown,
-    /// Marks without a meaning: so many bytes of plain text.
+    /// The marks have no meaning. The number is their length in bytes.
     Plain(usize),
-    /// A span with marks of this length at both ends. Lengths are in bytes.
+    /// The marks begin a span such as bold text. `marks` is the length of the marks at each end, `content` the length
+    /// of the text between them, in bytes.
     Marked { marks: usize, content: usize },
 }
 
-/// The renderer, with the text that it has not printed yet.
+/// Renders Markdown incrementally, and keeps the text that it has not printed yet.
 pub(super) struct Markdown {
     has_styles: bool,
     place: Place,
     fence: Option<Fence>,
-    /// The styles in force, outermost first.
+    /// The active styles, outermost first.
     styles: Vec<&'static str>,
-    /// The character before the next one in the same line.
+    /// The previous character in the same line.
     before: Option<char>,
     pending: String,
     out: String,
@@ -74,14 +75,14 @@ impl Markdown {
         }
     }
 
-    /// Takes the next piece of text, and returns what can be printed.
+    /// Adds the next piece of text, and returns the output that is complete.
     pub(super) fn push(&mut self, piece: &str) -> String {
         self.pending.push_str(piece);
         self.render(false);
         std::mem::take(&mut self.out)
     }
 
-    /// Ends the text: returns the rest of it, with a line end, and starts anew.
+    /// Ends the text: returns the rest of the output with a newline, and resets the renderer.
     pub(super) fn finish(&mut self) -> String {
         self.render(true);
         if self.place == Place::InLine {
@@ -111,9 +112,10 @@ impl Markdown {
         self.pending = pending[at..].to_string();
     }
 
-    // --- the beginning of a line ---
+    // Methods for the beginning of a line.
 
-    /// Handles the marker at the beginning of a line. Returns how many bytes it took, or `None` if it needs more text.
+    /// Handles the Markdown marker at the beginning of a line. Returns the number of bytes consumed, or `None` if it
+    /// needs more text.
     fn line_start(&mut self, rest: &str, is_end: bool) -> Option<usize> {
         let indent = rest.len() - rest.trim_start_matches([' ', '\t']).len();
         let body = &rest[indent..];
@@ -159,7 +161,7 @@ impl Markdown {
         }
     }
 
-    /// Handles the beginning of a line in a block of code: the marks that end the block, or code.
+    /// Handles the beginning of a line in a code block, which is either the closing fence or code.
     fn code_line_start(&mut self, rest: &str, fence: Fence, is_end: bool) -> Option<usize> {
         let indent = rest.len() - rest.trim_start_matches([' ', '\t']).len();
         let run = run_length(&rest[indent..], fence.mark);
@@ -181,14 +183,14 @@ impl Markdown {
         Some(0)
     }
 
-    /// Leaves the beginning of a line. Prints the indentation and returns its length.
+    /// Prints the indentation, and continues inside the line. Returns `taken`, the number of bytes consumed.
     fn begin_line(&mut self, indentation: &str, taken: usize) -> usize {
         self.place = Place::InLine;
         self.text(indentation);
         taken
     }
 
-    // --- inside a line ---
+    // Methods for text inside a line.
 
     fn in_line(&mut self, rest: &str, is_end: bool) -> Option<usize> {
         let first = rest.chars().next()?;
@@ -217,7 +219,7 @@ impl Markdown {
         }
     }
 
-    /// Prints text without a meaning up to the next character that may have one.
+    /// Prints plain text up to the next character that may have a special meaning.
     fn plain(&mut self, rest: &str, is_end: bool) -> Option<usize> {
         let is_special = |one: char| {
             matches!(one, '\n' | '\r')
@@ -233,7 +235,7 @@ impl Markdown {
             self.end_line();
             return Some(1);
         }
-        // A carriage return is part of a line end, or a control character.
+        // A carriage return is part of a line end, or else a control character to escape.
         match rest.as_bytes().get(1) {
             None if !is_end => None,
             Some(b'\n') => {
@@ -248,7 +250,7 @@ impl Markdown {
         }
     }
 
-    /// Prints `content` in the style of its Markdown delimiter: a backtick means code; one, two or three `*` mean italic,
+    /// Prints `content` in the style of its Markdown marks: a backtick means code; one, two or three `*` mean italic,
     /// bold, or both.
     fn marked(&mut self, mark: char, marks: usize, content: &str) {
         let styles: &[&'static str] = match (mark, marks) {
@@ -276,7 +278,7 @@ impl Markdown {
         self.before = Some(mark);
     }
 
-    // --- output ---
+    // Methods that write output.
 
     fn text(&mut self, text: &str) {
         for character in text.chars() {
@@ -290,7 +292,7 @@ impl Markdown {
         self.out.push_str(style);
     }
 
-    /// Ends the innermost style.
+    /// Ends the innermost style, and restores the styles around it.
     fn leave(&mut self) {
         if self.styles.pop().is_some() {
             self.out.push_str(RESET);
@@ -309,23 +311,23 @@ impl Markdown {
     }
 }
 
-/// The length in bytes of the run of this character, an ASCII character, at the beginning of a text.
+/// Returns how often an ASCII character is repeated at the beginning of a text.
 fn run_length(text: &str, mark: char) -> usize {
     text.len() - text.trim_start_matches(mark).len()
 }
 
-/// What ends the part of a text that may be looked at.
+/// Why the part of the text that the renderer examines ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Edge {
-    /// Nothing yet: more text may follow.
+    /// More text may follow.
     Open,
-    /// The limit of [`WINDOW`] characters.
+    /// The part has [`WINDOW`] characters, the maximum.
     Full,
-    /// The end of the line or of the text.
+    /// The line or the text ends.
     LineEnd,
 }
 
-/// The part of a text that may be looked at: [`WINDOW`] characters, at most one line.
+/// Returns the part of a text that the renderer examines at once: at most [`WINDOW`] characters of one line.
 fn window(text: &str, is_end: bool) -> (&str, Edge) {
     let limit = text.char_indices().nth(WINDOW).map(|(at, _)| at);
     let visible = &text[..limit.unwrap_or(text.len())];
@@ -336,8 +338,9 @@ fn window(text: &str, is_end: bool) -> (&str, Edge) {
     }
 }
 
-/// Whether a line that begins with at least three marks begins a block of code. Returns `None` if more text is needed, and
-/// otherwise the length of the line, if it does.
+/// Checks whether a line that begins with at least three marks begins a code block. If it does, returns
+/// `Some(Some(length))` with the length of the line; otherwise `Some(None)`. Returns `None` if the end of the line has
+/// not arrived yet.
 fn fence_line(body: &str, run: usize, mark: char, is_end: bool) -> Option<Option<usize>> {
     let (line, edge) = window(body, is_end);
     let is_fence = match edge {
@@ -348,7 +351,7 @@ fn fence_line(body: &str, run: usize, mark: char, is_end: bool) -> Option<Option
     Some(is_fence.then(|| line.trim_end_matches('\r').len()))
 }
 
-/// What the marks at the beginning of a text are: the beginning of a span, or plain text.
+/// Determines whether the marks at the beginning of a text begin a span or are plain text.
 fn span(text: &str, before: Option<char>, is_end: bool) -> Span {
     let (line, edge) = window(text, is_end);
     let Some(mark) = line.chars().next() else { return Span::Unknown };
@@ -364,16 +367,16 @@ fn span(text: &str, before: Option<char>, is_end: bool) -> Span {
     }
 }
 
-/// Where the marks are that end a span.
+/// The position of the marks that end a span.
 enum Closing {
-    /// After this many bytes of content.
+    /// The marks follow after this many bytes of content.
     After(usize),
     Missing,
-    /// More text is needed to tell.
+    /// The position depends on text that has not arrived.
     Unknown,
 }
 
-/// Finds the run of marks that ends the span at the beginning of a line.
+/// Finds the marks that end the span at the beginning of `line`.
 fn closing_run(line: &str, marks: usize, mark: char, edge: Edge) -> Closing {
     let mut at = marks;
     while let Some(next) = line[at..].chars().next() {
@@ -385,7 +388,7 @@ fn closing_run(line: &str, marks: usize, mark: char, edge: Edge) -> Closing {
                 let after = rest[run..].chars().next();
                 if run == marks && may_close(mark, line[..at].chars().next_back(), after) {
                     return match edge {
-                        // The run may be longer than what is visible of it.
+                        // More marks may follow beyond the examined text.
                         Edge::Open if after.is_none() => Closing::Unknown,
                         Edge::Full if after.is_none() => Closing::Missing,
                         _ => Closing::After(at - marks),
@@ -408,7 +411,7 @@ fn closing_run(line: &str, marks: usize, mark: char, edge: Edge) -> Closing {
     if edge == Edge::Open { Closing::Unknown } else { Closing::Missing }
 }
 
-/// Whether marks between these two characters may end a span.
+/// Returns true if marks between these two characters may end a span.
 fn may_close(mark: char, before: Option<char>, after: Option<char>) -> bool {
     let is_after_text = before.is_some_and(|one| !one.is_whitespace());
     let is_inside_word = mark == '_' && after.is_some_and(char::is_alphanumeric);

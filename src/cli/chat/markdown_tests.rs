@@ -10,7 +10,7 @@ fn rendered(text: &str) -> String {
     out
 }
 
-/// The same text, split before each of these positions.
+/// Renders a text that arrives in pieces, which begin at these positions.
 fn rendered_in_pieces(text: &str, cuts: &[usize], has_styles: bool) -> String {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
     cuts.retain(|cut| text.is_char_boundary(*cut));
@@ -25,7 +25,7 @@ fn rendered_in_pieces(text: &str, cuts: &[usize], has_styles: bool) -> String {
     out
 }
 
-/// The output without the styles that the renderer may print.
+/// Removes the renderer's style sequences from its output.
 fn without_styles(output: &str) -> String {
     [RESET, BOLD, DIM, ITALIC, CODE].iter().fold(output.to_string(), |text, style| text.replace(style, ""))
 }
@@ -82,7 +82,7 @@ fn what_only_looks_like_markdown_stays() {
     }
 }
 
-/// A reader sees text as soon as it cannot mean anything else.
+/// The renderer must print text as soon as later text can no longer change its meaning.
 #[test]
 fn text_is_printed_as_it_arrives() {
     let mut markdown = Markdown::new(true);
@@ -95,7 +95,7 @@ fn text_is_printed_as_it_arrives() {
     assert_eq!(markdown.finish(), "");
 }
 
-/// Marks that nothing ends do not hold the text back forever.
+/// If nothing closes a mark, the renderer must print the text after it once `WINDOW` characters have arrived.
 #[test]
 fn the_text_after_an_open_mark_is_printed_at_last() {
     let mut markdown = Markdown::new(true);
@@ -115,7 +115,7 @@ fn hostile_text_is_escaped() {
     assert!(!without_styles(&shown).chars().any(|one| one != '\n' && is_unsafe(one)), "{shown:?}");
 }
 
-/// Text with many marks, which random characters seldom have.
+/// Generates text with many Markdown marks, which random text seldom contains.
 fn marked_text() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         3 => "[a-c ]{1,4}",
@@ -136,7 +136,7 @@ fn bytes() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// How a text is split into pieces does not change what is printed, and nothing unsafe is printed.
+    /// The output must not depend on how the text is split into pieces, and must contain no unsafe characters.
     #[test]
     fn pieces_do_not_matter_and_nothing_unsafe_is_printed(
         text in prop_oneof![marked_text(), bytes()],
@@ -149,13 +149,13 @@ proptest! {
         prop_assert_eq!(&rendered_in_pieces(&text, &every, has_styles), &whole);
         let shown = without_styles(&whole);
         prop_assert!(!shown.chars().any(|one| !matches!(one, '\n' | '\t') && is_unsafe(one)), "{:?}", shown);
-        // No style reaches beyond its line.
+        // Each line must reset the styles that it sets.
         for line in whole.split('\n') {
             prop_assert_eq!(line.rfind('\x1b'), line.rfind(RESET), "{:?}", line);
         }
     }
 
-    /// Without styles the text stays as it is, except for unsafe characters and line ends.
+    /// Without styles, the renderer must not change the text, except for unsafe characters and line ends.
     #[test]
     fn without_styles_the_text_stays(text in prop_oneof![marked_text(), bytes()]) {
         let shown = rendered_in_pieces(&text, &[], false);

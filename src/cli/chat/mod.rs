@@ -1,4 +1,4 @@
-//! `guard chat`: turns of a conversation with an agent.
+//! `guard chat`: a conversation with an agent, one turn after the other.
 
 mod editor;
 mod failed_turn;
@@ -30,7 +30,7 @@ pub(super) fn run(args: &Chat, out: &mut dyn Write) -> Result<Exit, Failure> {
     match &args.once {
         Some(message) => once::run(args, message, out),
         None => {
-            // Before a conversation is created.
+            // Check the terminal before guard creates a conversation.
             interactive::check_terminal()?;
             let (conversation, executor) = (open_or_create(args)?, exec::executor()?);
             let (store, is_new) = (conversations()?, args.session.is_none());
@@ -39,7 +39,7 @@ pub(super) fn run(args: &Chat, out: &mut dyn Write) -> Result<Exit, Failure> {
     }
 }
 
-/// The conversations of the current user.
+/// Returns the stored conversations of the current user.
 pub(super) fn conversations() -> Result<Conversations, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
@@ -76,7 +76,7 @@ fn open_or_create(args: &Chat) -> Result<Conversation, Failure> {
     })?)
 }
 
-/// The options of the turns.
+/// Returns the options of each turn, from the command line.
 fn turn_options(args: &Chat) -> TurnOptions {
     let defaults = TurnOptions::default();
     TurnOptions {

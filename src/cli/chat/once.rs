@@ -1,4 +1,4 @@
-//! `guard chat --once`: one turn, its answer on standard output, and everything else on standard error.
+//! `guard chat --once`: runs one turn. Prints the answer to standard output and everything else to standard error.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exi
         "-" => read_message()?,
         text => text.to_string(),
     };
-    // Before a conversation is created, so that a refused message leaves none behind.
+    // Check the message before guard creates a conversation, so that a refused message leaves no empty conversation.
     check_message(&message)?;
     let mut conversation = open_or_create(args)?;
     let executor = exec::executor()?;
@@ -40,7 +40,7 @@ pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exi
         if args.stream_json && broken.is_none() {
             broken = exec::print(event, out).err();
         }
-        // If the reader is gone, the rest of the turn is useless.
+        // If the reader has closed standard output, nobody needs the rest of the turn.
         if broken.is_some() && !cancel.is_set() {
             cancel.set();
         }
@@ -50,14 +50,14 @@ pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exi
         return Err(error.into());
     }
     let exit = if is_text { print_text(&conversation, &result, out)? } else { print_json(&result, out)? };
-    // The answer is there; the next turn profits from the summary, and works without it. A reader that has what it wanted
-    // does not end the wait, a signal does.
+    // The answer is printed. Wait for the summary, which makes the next turn cheaper but is not necessary. A signal
+    // ends the wait; a reader that closes standard output does not.
     out.flush()?;
     conversation.wait_for_compaction(SUMMARY_WAIT, &has_signal);
     Ok(exit)
 }
 
-/// At the first signal, cancels the turn, or the wait after it.
+/// Cancels the turn, or the wait for the summary after it, at the first signal.
 fn on_signals(cancel: &Cancel, has_signal: &Cancel) -> io::Result<()> {
     let (cancel, has_signal) = (cancel.clone(), has_signal.clone());
     launch::on_signals(move || {

@@ -1,4 +1,4 @@
-//! Tells messages from slash commands in what the user typed. Reads nothing and changes nothing.
+//! Distinguishes messages from slash commands in the user's input. This module does no I/O.
 
 use std::num::NonZeroUsize;
 
@@ -6,28 +6,28 @@ use std::num::NonZeroUsize;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SlashCommand {
     Help,
-    /// Show the work of the last turn, or of all turns. The words are further arguments of `guard diff`.
+    /// Shows the changes of the last turn, or of all turns. The words are further arguments for `guard diff`.
     Diff {
         is_whole: bool,
         arguments: Vec<String>,
     },
-    /// Bring the work into the user's branch. The words are further arguments of `guard apply`.
+    /// Applies the changes to the user's branch. The words are further arguments for `guard apply`.
     Apply(Vec<String>),
     Undo,
-    /// Let the agent forget what was said.
+    /// Makes the agent forget the earlier messages.
     Clear,
     Compact,
-    /// Use another model from now on, or show which one is used.
+    /// Uses another model from now on, or shows the current one.
     Model(Option<String>),
-    /// Continue in a copy of the conversation that ends with this turn, or with the last one.
+    /// Continues in a copy of the conversation that ends with the given turn, or with the last one.
     Fork(Option<NonZeroUsize>),
-    /// Explain what the last turn was refused. The words are further arguments of `guard why`.
+    /// Explains why actions in the last turn were refused. The words are further arguments for `guard why`.
     Why(Vec<String>),
     History,
     Quit,
 }
 
-/// What the user typed.
+/// The parsed input of the user: a message, a command, or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Typed {
     Nothing,
@@ -35,7 +35,7 @@ pub(super) enum Typed {
     Command(SlashCommand),
 }
 
-/// Why a line that begins with a slash is not a command.
+/// Why a line that begins with a slash is not a valid command.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CommandError {
     #[error("there is no command {typed}")]
@@ -47,7 +47,7 @@ pub(super) enum CommandError {
 }
 
 impl CommandError {
-    /// What the user can do instead.
+    /// Returns advice on what the user can type instead.
     pub(super) fn hint(&self) -> String {
         match self {
             Self::Unknown { nearest: Some(nearest), .. } => {
@@ -64,7 +64,7 @@ impl CommandError {
     }
 }
 
-/// A slash command, as `/help` lists it.
+/// The name and description of a slash command, for `/help`.
 pub(super) struct Entry {
     pub(super) name: &'static str,
     pub(super) arguments: &'static str,
@@ -90,7 +90,7 @@ pub(super) const COMMANDS: [Entry; 11] = [
     entry("/quit", "", "leave; the conversation is stored"),
 ];
 
-/// Other names, for people who are used to them.
+/// Alternative names of commands, which users know from other programs.
 const ALIASES: [(&str, &str); 3] = [("/exit", "/quit"), ("/q", "/quit"), ("/?", "/help")];
 
 const fn entry(name: &'static str, arguments: &'static str, description: &'static str) -> Entry {
@@ -102,7 +102,8 @@ fn find(name: &str) -> Option<&'static Entry> {
     COMMANDS.iter().find(|entry| entry.name == name)
 }
 
-/// Tells what the user typed. A text is a command if its first word is a slash and letters: `/etc/hosts` is a message.
+/// Parses the user's input. The input is a command if its first word is a slash followed by letters, so `/etc/hosts`
+/// is a message.
 pub(super) fn parse(text: &str) -> Result<Typed, CommandError> {
     let text = text.trim_end();
     if text.trim().is_empty() {
@@ -153,7 +154,7 @@ pub(super) fn parse(text: &str) -> Result<Typed, CommandError> {
     Ok(Typed::Command(made))
 }
 
-/// The beginning of a word, for error messages.
+/// Returns the beginning of a word, for error messages.
 fn shortened(word: &str) -> String {
     let mut short: String = word.chars().take(40).collect();
     if short.len() < word.len() {
@@ -162,7 +163,7 @@ fn shortened(word: &str) -> String {
     short
 }
 
-/// The command whose name is most similar to a word, if any is similar enough.
+/// Returns the command whose name is most similar to a word; `None` if none is similar enough.
 fn nearest(word: &str) -> Option<&'static str> {
     if word.len() > 20 {
         return None;
@@ -250,7 +251,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is typed, it is a message, a command, nothing, or an error with a hint. Nothing of a message is lost.
+        /// Every input must parse to a message, a command or nothing, or fail with a hint. A message must contain the
+        /// whole input.
         #[test]
         fn every_text_is_understood_or_explained(text in "(/?[a-z]{0,8})?[ \n]?\\PC{0,40}") {
             match parse(&text) {

@@ -1,5 +1,5 @@
-//! Ctrl-C and other signals in an interactive conversation: Ctrl-C ends the turn, every other signal that asks guard to end
-//! ends the conversation. Also keeps the terminal from showing keys that are pressed during a turn.
+//! Handles signals in an interactive conversation: Ctrl-C ends the turn, and every other signal that asks guard to
+//! exit ends the conversation. Also keeps the terminal from echoing keys that the user presses during a turn.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,17 +11,17 @@ use super::editor::is_dumb_terminal;
 use crate::agent_exec::Cancel;
 use crate::sys::{process, signals};
 
-/// What guard is doing, as far as signals are concerned.
+/// The state that the signal thread shares with the main thread.
 #[derive(Default)]
 struct State {
-    /// What the running turn or command can be cancelled with.
+    /// Cancels the running turn or command; `None` if none is running.
     running: Option<Cancel>,
-    /// The text that is printed when a signal ends the conversation.
+    /// The text that guard prints when a signal ends the conversation.
     farewell: String,
     ended_by: Option<Signal>,
 }
 
-/// Receives signals in a thread of its own.
+/// Receives signals in a separate thread.
 pub(super) struct TurnSignals {
     state: Arc<Mutex<State>>,
 }
@@ -31,7 +31,8 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl TurnSignals {
-    /// Starts the thread. Must be called before any other thread starts, because threads inherit the blocked signals.
+    /// Starts the thread. Must be called before any other thread starts, because threads inherit which signals are
+    /// blocked.
     pub(super) fn start() -> io::Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
         let awaited = signals::end_signals();
@@ -47,12 +48,12 @@ impl TurnSignals {
         Ok(Self { state })
     }
 
-    /// Sets the text that is printed when a signal ends the conversation.
+    /// Sets the text that guard prints when a signal ends the conversation.
     pub(super) fn set_farewell(&self, text: String) {
         lock(&self.state).farewell = text;
     }
 
-    /// Does work that Ctrl-C can cancel.
+    /// Calls `work`, and cancels it with `cancel` if the user presses Ctrl-C meanwhile.
     pub(super) fn during<T>(&self, cancel: &Cancel, work: impl FnOnce() -> T) -> T {
         lock(&self.state).running = Some(cancel.clone());
         let keys = HiddenKeys::start();
@@ -62,7 +63,7 @@ impl TurnSignals {
         result
     }
 
-    /// The signal that asked guard to end, if one did.
+    /// Returns the signal that asked guard to exit, if there was one.
     pub(super) fn ended_by(&self) -> Option<Signal> {
         lock(&self.state).ended_by
     }
@@ -74,11 +75,11 @@ fn receive(signal: Signal, state: &Mutex<State>, terminal: Option<&Termios>) {
         state.ended_by = Some(signal);
     }
     if let Some(running) = &state.running {
-        // The main thread ends the conversation when the turn has ended, if it is to end.
+        // When the turn has ended, the main thread checks whether to end the conversation.
         return running.set();
     }
     if signal != Signal::SIGINT {
-        // The main thread waits for keys. Every turn is stored, so nothing is lost.
+        // The main thread is waiting for input. Every turn is already stored, so exiting loses nothing.
         if let Some(terminal) = terminal {
             let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, terminal);
         }
@@ -88,19 +89,19 @@ fn receive(signal: Signal, state: &Mutex<State>, terminal: Option<&Termios>) {
     }
 }
 
-/// Makes the terminal mark pasted text, so that a text pasted during a turn stays one message. The line editor switches
-/// this on and off, too.
+/// Switches on bracketed paste, so that text pasted during a turn stays one message. The line editor switches it on
+/// and off, too.
 const MARK_PASTES: &str = "\x1b[?2004h";
 const DO_NOT_MARK_PASTES: &str = "\x1b[?2004l";
 
-/// Switches off what this module or the line editor switched on in the terminal.
+/// Switches off bracketed paste, which this module or the line editor may have switched on.
 pub(super) fn restore_terminal() {
     if !is_dumb_terminal() {
         let _ = write!(io::stderr(), "{DO_NOT_MARK_PASTES}");
     }
 }
 
-/// Keeps the terminal from showing keys until it is dropped. The line editor reads them afterwards.
+/// Keeps the terminal from echoing keys until this value is dropped. The line editor reads these keys afterwards.
 struct HiddenKeys {
     before: Option<Termios>,
 }
@@ -111,10 +112,10 @@ impl HiddenKeys {
         if let Some(before) = &before {
             let mut hidden = before.clone();
             hidden.local_flags &= !LocalFlags::ECHO;
-            // Without a line editor, the terminal itself collects the lines.
+            // On a dumb terminal there is no line editor, so the terminal must keep collecting lines (`ICANON`).
             if !is_dumb_terminal() {
                 hidden.local_flags &= !LocalFlags::ICANON;
-                // The line editor tells Enter from Ctrl-J.
+                // The line editor distinguishes Enter from Ctrl-J, so the terminal must not convert one to the other.
                 hidden.input_flags &= !InputFlags::ICRNL;
                 let _ = write!(io::stderr(), "{MARK_PASTES}");
             }

@@ -1,7 +1,7 @@
-//! Shows a turn while the agent works: its answer as it arrives, a line for each tool call and each refusal, and below them
-//! a line with the elapsed time.
+//! Shows a turn while the agent works: the answer as it arrives, a line for each tool call and each refusal, and
+//! below them a status line with the elapsed time.
 //!
-//! Everything that is shown is untrusted text, which [`Markdown`] or [`terminal_text`] makes safe.
+//! All displayed text is untrusted; [`Markdown`] or [`terminal_text`] makes it safe.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -16,15 +16,15 @@ use crate::cli::line_width::{cut, terminal_width};
 use crate::terminal_text;
 use crate::transcript::EventType;
 
-/// The time between two updates of the line with the elapsed time.
+/// The time between two updates of the status line.
 const PERIOD: Duration = Duration::from_millis(120);
-/// The maximum number of refusals of a turn that get a line.
+/// The maximum number of refusals of a turn that guard prints.
 const MOST_REFUSALS: usize = 12;
 /// The maximum length of a line about a turn, in bytes.
 const LONGEST_LINE: usize = 1_000;
 const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
-/// How a line looks.
+/// The kind of a line, which determines the symbol before it and its style.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tone {
     Tool,
@@ -34,7 +34,7 @@ pub(super) enum Tone {
 }
 
 impl Tone {
-    /// The mark before the line, and the style.
+    /// Returns the symbol that stands before a line of this kind, and the escape sequence of its style.
     fn look(self) -> (&'static str, &'static str) {
         match self {
             Self::Tool => ("● ", "\x1b[36m"),
@@ -45,28 +45,28 @@ impl Tone {
     }
 }
 
-/// What an event means to the user.
+/// What the display shows for an event.
 #[derive(Debug, PartialEq, Eq)]
 enum Shown {
-    /// A part of the answer. A whole message begins and ends a line.
+    /// A part of the answer. A complete message begins and ends on its own line.
     Answer {
         text: String,
         is_whole: bool,
     },
-    /// A line of its own.
+    /// Text for a separate line, and the kind of the line.
     Line(Tone, String),
-    /// What the agent is doing, for the line with the elapsed time.
+    /// What the agent is doing, for the status line.
     Doing(String),
     Nothing,
 }
 
-/// What the display and the thread that draws the elapsed time share.
+/// The state that the display shares with the thread that draws the status line.
 #[derive(Default)]
 struct Screen {
     doing: String,
-    /// Whether the line with the elapsed time is on the screen.
+    /// Whether the status line is on the screen.
     is_drawn: bool,
-    /// Whether the cursor is inside a line of the answer.
+    /// Whether the cursor is inside an unfinished line of the answer.
     is_in_line: bool,
     has_ended: bool,
 }
@@ -84,14 +84,15 @@ impl Shared {
 }
 
 impl Screen {
-    /// Removes the line with the elapsed time.
+    /// Removes the status line.
     fn erase(&mut self) {
         if std::mem::take(&mut self.is_drawn) {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 
-    /// Prints text that is safe. A terminal that is gone is noticed when the user is asked for the next message.
+    /// Prints text that is already safe. Ignores errors: if the terminal is closed, guard notices it when it reads
+    /// the next message.
     fn print(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -103,24 +104,24 @@ impl Screen {
     }
 }
 
-/// The display of one turn.
+/// Displays one turn.
 pub(super) struct TurnView {
     shared: Arc<Shared>,
     thread: Option<std::thread::JoinHandle<()>>,
     markdown: Markdown,
     has_colour: bool,
     refusals: HashSet<String>,
-    /// Whether a part of the answer was shown since the last tool call.
+    /// Whether the display has shown a part of the answer since the last tool call.
     has_answer: bool,
 }
 
 impl TurnView {
-    /// Begins the display. `has_spinner` is false for terminals that cannot remove a line.
+    /// Starts the display. `has_spinner` is false for terminals that cannot erase a line.
     pub(super) fn start(has_colour: bool, has_spinner: bool) -> Self {
         let shared = Arc::new(Shared::default());
         let drawn = shared.clone();
         let draw = move || draw(&drawn);
-        // Without the thread the elapsed time is not shown, which is no reason to fail.
+        // If the thread cannot start, guard shows no status line, but does not fail.
         let thread = has_spinner
             .then(|| std::thread::Builder::new().name("progress".to_string()).spawn(draw).ok())
             .flatten();
@@ -152,7 +153,7 @@ impl TurnView {
         self.shared.lock().print(&out);
     }
 
-    /// Shows each refusal once, and not more than a few.
+    /// Prints a refusal, unless the same refusal was printed before or `MOST_REFUSALS` is reached.
     fn show_refusal(&mut self, text: &str) {
         if self.refusals.len() > MOST_REFUSALS || !self.refusals.insert(text.to_string()) {
             return;
@@ -164,7 +165,7 @@ impl TurnView {
         }
     }
 
-    /// Prints `text` on a separate line. Cuts a tool call at the width of the terminal, and wraps other text.
+    /// Prints `text` on a separate line. Shortens a tool call to the width of the terminal; other text may wrap.
     fn line(&mut self, tone: Tone, text: &str) {
         let mut out = self.markdown.finish();
         let columns = (tone == Tone::Tool).then(terminal_width);
@@ -173,7 +174,7 @@ impl TurnView {
         self.shared.lock().print(&out);
     }
 
-    /// Ends the display. Shows the answer if none of the events had it.
+    /// Ends the display. Prints the answer if no event contained it.
     pub(super) fn finish(mut self, answer: &str) {
         if !self.has_answer && !answer.trim().is_empty() {
             self.show_answer(answer, true);
@@ -184,7 +185,7 @@ impl TurnView {
 }
 
 impl Drop for TurnView {
-    /// Removes the line with the elapsed time.
+    /// Stops the thread and removes the status line.
     fn drop(&mut self) {
         self.shared.lock().has_ended = true;
         self.shared.changed.notify_all();
@@ -195,7 +196,8 @@ impl Drop for TurnView {
     }
 }
 
-/// Formats a line with its mark and style. Makes the text safe, and cuts it if a width is given.
+/// Formats a line with the symbol and the style of its kind. Makes the text safe, and shortens it to `width` if a
+/// width is given.
 pub(super) fn format_line(tone: Tone, text: &str, has_colour: bool, width: Option<usize>) -> String {
     let (mark, style) = tone.look();
     let line = format!("{mark}{}", terminal_text::one_line(text));
@@ -203,7 +205,7 @@ pub(super) fn format_line(tone: Tone, text: &str, has_colour: bool, width: Optio
     if has_colour { format!("{style}{line}\x1b[m\n") } else { format!("{line}\n") }
 }
 
-/// Draws the line with the elapsed time until the turn ends, except while the cursor is inside a line of the answer.
+/// Draws the status line until the turn ends, except while the cursor is inside a line of the answer.
 fn draw(shared: &Shared) {
     let began = Instant::now();
     let mut frames = FRAMES.iter().cycle();
@@ -226,7 +228,7 @@ fn draw(shared: &Shared) {
     }
 }
 
-/// What an event means to the user.
+/// Returns what the display shows for an event.
 fn shown(event: &AgentEvent) -> Shown {
     let data = &event.data;
     if event.event_type.starts_with("deny.") {
@@ -238,7 +240,7 @@ fn shown(event: &AgentEvent) -> Shown {
             text: event.message.clone(),
             is_whole: data.get("delta").and_then(Value::as_bool) != Some(true),
         },
-        // Codex reports every change of a call that is going on.
+        // Codex reports every change of a tool call in progress. guard shows only the call itself.
         EventType::AgentToolUse if data["type"] == "item.updated" => Shown::Nothing,
         EventType::AgentToolUse => Shown::Line(Tone::Tool, tool_call(event)),
         EventType::AgentToolResult => tool_failure(event),
@@ -259,7 +261,7 @@ fn shown(event: &AgentEvent) -> Shown {
     }
 }
 
-/// Whether a message is a part of the answer, and not the user's own message or the agent's thoughts.
+/// Returns true if a message is part of the answer, and not the user's own message or the agent's reasoning.
 fn is_answer(data: &Value) -> bool {
     let block = &data["message"]["content"][0]["type"];
     data["role"] != "user" && data["item"]["type"] != "reasoning" && (block.is_null() || block == "text")
@@ -279,7 +281,7 @@ fn refusal(event: &AgentEvent) -> String {
     }
 }
 
-/// Describes a tool call: the name of the tool, and its most telling argument.
+/// Describes a tool call: the name of the tool, and its most informative argument, such as a command or a path.
 fn tool_call(event: &AgentEvent) -> String {
     const TELLING: [&str; 9] =
         ["command", "file_path", "path", "absolute_path", "dir_path", "pattern", "query", "url", "prompt"];
@@ -295,7 +297,7 @@ fn tool_call(event: &AgentEvent) -> String {
     }
 }
 
-/// A line for a tool call that failed. One that succeeded has its line already.
+/// Returns a line for a tool call that failed. A call that succeeded needs no second line.
 fn tool_failure(event: &AgentEvent) -> Shown {
     let data = &event.data;
     let block = &data["message"]["content"][0];

@@ -1,4 +1,5 @@
-//! `/diff`, `/apply` and `/why`: `guard diff`, `guard apply` and `guard why` about the runs of a conversation.
+//! The slash commands `/diff`, `/apply` and `/why`, which run `guard diff`, `guard apply` and `guard why` on the runs
+//! of a conversation.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -18,7 +19,7 @@ struct OpenRun {
     worktree: PathBuf,
 }
 
-/// The runs of the conversation that worked in its present worktree, oldest first.
+/// Returns the runs of the conversation that worked in its current worktree, oldest first.
 fn open_runs(conversation: &Conversation) -> Result<Vec<OpenRun>, Failure> {
     let store = store()?;
     let ids = conversation.record().turns.iter().map(|turn| &turn.run_id).filter(|id| !id.is_empty());
@@ -40,7 +41,7 @@ fn open_run(id: &str, directory: PathBuf) -> Option<OpenRun> {
     is_open.then(|| OpenRun { id: id.to_string(), directory, worktree: record.worktree })
 }
 
-/// Shows the work of the last turn, or of all turns.
+/// Shows the changes of the last turn, or of all turns.
 pub(super) fn diff(
     conversation: &Conversation,
     is_whole: bool,
@@ -56,8 +57,8 @@ pub(super) fn diff(
     Ok(())
 }
 
-/// Brings the work of all turns into the user's branch. The worktree stays, so that the conversation can go on. `applied`
-/// holds the ids of the runs whose work was applied before.
+/// Applies the changes of all turns to the user's branch. Keeps the worktree, so that the conversation can continue.
+/// `applied` contains the ids of the runs whose changes were applied before.
 pub(super) fn apply(
     conversation: &Conversation,
     applied: &mut Vec<String>,
@@ -66,7 +67,8 @@ pub(super) fn apply(
 ) -> Result<(), Failure> {
     let mut runs = open_runs(conversation)?;
     let all: Vec<String> = runs.iter().map(|run| run.id.clone()).collect();
-    // The oldest run whose work is new begins at the commit from which the user counts; the last one finds nothing new.
+    // Apply from the oldest run whose changes are not applied yet. If all are applied, use the last run, which
+    // reports that there is nothing new.
     let first = runs.iter().position(|run| !applied.contains(&run.id)).unwrap_or(runs.len() - 1);
     let later = runs.split_off(first + 1);
     let Some(run) = runs.pop() else { return Ok(()) };
@@ -81,7 +83,7 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Explains what the last turn was refused, or what the arguments ask for.
+/// Explains why actions in the last turn were refused, or answers the question in the arguments.
 pub(super) fn why(
     conversation: &Conversation,
     arguments: &[String],
@@ -102,8 +104,8 @@ pub(super) fn why(
     Ok(())
 }
 
-/// Parses the arguments of a command as the command line does. Prints what is wrong with them, or the help that they ask
-/// for.
+/// Parses the arguments of a slash command with guard's command-line parser. If they are invalid or ask for help,
+/// prints the message and returns `None`.
 fn parsed(command: &str, run: Option<&str>, arguments: &[String]) -> Option<Command> {
     let words = ["guard", command].into_iter().chain(run).chain(arguments.iter().map(String::as_str));
     match parse(words.map(OsString::from)) {

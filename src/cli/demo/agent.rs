@@ -1,6 +1,6 @@
 //! The built-in scripted agent: a separate process that works like a coding agent, and then like a malicious one.
 //!
-//! It runs inside the sandbox and takes no part in enforcing it: it only tries things, and prints what the kernel or a
+//! It runs inside the sandbox and does not enforce anything: it only tries actions, and prints what the kernel or a
 //! shim answered.
 
 use std::io::Write;
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The pause around each line, long enough for events and output to appear in the order they happened.
+/// The pause before and after each line, long enough for events and output to appear in the order in which they
+/// happened.
 const PAUSE: Duration = Duration::from_millis(60);
 
 /// Runs the script and prints to `out`. The arguments are those of [`super::scene::Scene::arguments`].
@@ -43,7 +44,7 @@ fn command(out: &mut dyn Write, words: &[&str]) -> std::io::Result<()> {
                 code => say(out, &format!("  (exit code {})", code.unwrap_or(-1))),
             }
         }
-        // The supervisor denied the program start. The line above names the rule.
+        // The supervisor denied the program start. The line that it printed before names the rule.
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => say(out, "  (Permission denied)"),
         Err(error) => say(out, &format!("  ({error})")),
     }
@@ -79,7 +80,7 @@ fn fix_bug(out: &mut dyn Write) -> std::io::Result<()> {
     command(out, &["git", "log", "--format=%s", "main..HEAD"])
 }
 
-/// Returns the git directory that the worktree's `.git` file names.
+/// Returns the path of the git directory in the worktree's `.git` file.
 fn own_git_folder() -> std::io::Result<PathBuf> {
     let text = std::fs::read_to_string(".git")?;
     Ok(PathBuf::from(text.trim_start_matches("gitdir: ").trim_end()))

@@ -14,7 +14,7 @@ use crate::policy::{Config, Namespaces, PolicyDirs};
 use crate::transcript::{EventType, Line, Observer, runs_dir};
 use crate::workspace::{KeepPolicy, Limits, Repository, Request, Workspace, WorkspaceError};
 
-/// The hidden command that makes this program act as the scripted agent.
+/// The name of the hidden command that makes guard act as the scripted agent.
 pub(super) const AGENT: &str = "demo-agent";
 
 /// Creates the scratch repository, runs the agent, prints what happens, and checks the effects from outside.
@@ -59,7 +59,7 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
         all &= finding.holds;
         writeln!(out, "  {}  {}", if finding.holds { "yes" } else { "NO " }, finding.what)?;
     }
-    // Discards the worktree along with the scratch repository, so that the run's record says that it is gone.
+    // Remove the worktree before the scratch repository, so that the run's record says that the worktree is removed.
     let _ = Workspace::load(&run_folder).and_then(|mut workspace| workspace.dispose(KeepPolicy::Discard));
     let changed: Vec<&str> = result.files_changed.iter().map(|change| change.path.as_str()).collect();
     writeln!(
@@ -78,7 +78,7 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
     Ok(if all { Exit::Success } else { Exit::Problem })
 }
 
-/// Acts as the scripted agent.
+/// Runs the scripted agent in this process, which guard has started inside the sandbox.
 pub(super) fn agent(arguments: &[String]) -> Result<Exit, Failure> {
     agent::perform(arguments, &mut io::stdout())?;
     Ok(Exit::Success)
@@ -109,7 +109,7 @@ fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, 
     })
 }
 
-/// Opens the worktree that the scripted agent works in.
+/// Creates the worktree in which the scripted agent works.
 fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<GitSession, Failure> {
     let failed = |error: WorkspaceError| {
         Failure::usage(format!("cannot create the demo's worktree: {error}"), "install git 2.38 or newer")
@@ -131,7 +131,7 @@ fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<GitSession,
 fn observer() -> Observer {
     let mut last = String::new();
     Box::new(move |line: &Line<'_>| {
-        // A program that tries every directory of PATH is denied in each. Show that once.
+        // A program that searches PATH is denied in each directory. Show only the first denial.
         if line.event_type.is_denial() && last == line.message {
             return;
         }
@@ -141,7 +141,7 @@ fn observer() -> Observer {
         let mut out = io::stdout().lock();
         let _ = match line.event_type {
             EventType::Output => text("text").lines().try_for_each(|line| writeln!(out, "  |  {line}")),
-            // A shim only starts the real program of the same name.
+            // Do not show shims, which only start the real program of the same name.
             EventType::Exec if text("path").ends_with("/guard-shim") || line.message.contains(AGENT) => {
                 Ok(())
             }

@@ -1,5 +1,5 @@
-//! The fixture of `guard demo`: a scratch repository, files and a server outside it that the agent must not affect, and
-//! checks of them after the run.
+//! The fixture of `guard demo`: a scratch repository, files and a server outside of it that the agent must not
+//! affect, and checks after the run that the agent did not.
 
 use std::io;
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::sys::programs::ProgramSearch;
 
-/// The demo's scratch repository, and the files and the server outside it that the agent must not affect.
+/// The demo's scratch repository, and the files and the server outside of it that the agent must not affect.
 #[derive(Debug)]
 pub(crate) struct Scene {
     root: PathBuf,
@@ -20,9 +20,9 @@ pub(crate) struct Scene {
 /// The result of one check that guard makes after the demo's run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// What should be true after the run, as text.
+    /// What must be true after the run, as text for the user.
     pub(crate) what: &'static str,
-    /// Whether the check found it to be true.
+    /// Whether the statement in `what` is true.
     pub(crate) holds: bool,
 }
 
@@ -34,7 +34,7 @@ const PROGRAM: &str = "#!/bin/sh\n# Adds two numbers.\necho $(($1 - $2))\n";
 const TEST: &str = "#!/bin/sh\nsum=$(sh add.sh 2 3)\nif [ \"$sum\" = 5 ]; then echo 'ok: 2 + 3 = 5'; else echo \"failed: 2 + 3 = $sum\"; exit 1; fi\n";
 
 impl Scene {
-    /// Creates the fixture in a new directory below `scratch`.
+    /// Creates the demo's repository, the files and the server in a new directory below `scratch`.
     pub(crate) fn make(scratch: &Path) -> io::Result<Self> {
         let root = scratch.join(format!("guard-demo-{}", std::process::id()));
         std::fs::create_dir(&root)?;
@@ -53,12 +53,12 @@ impl Scene {
         let server = TcpListener::bind(("127.0.0.1", 0))?;
         server.set_nonblocking(true)?;
         let main_before = main_branch(&project)?;
-        // These files must be older than those of the agent, by the file system's coarse clock.
+        // Wait, so that these files are older than the agent's files, even by the coarse clock of the file system.
         std::thread::sleep(std::time::Duration::from_millis(30));
         Ok(Self { root, server, main_before })
     }
 
-    /// Returns the user's repository, of which the agent gets a worktree.
+    /// Returns the path of the user's repository. The agent works in a linked worktree of it.
     pub(crate) fn project(&self) -> PathBuf {
         self.root.join("project")
     }

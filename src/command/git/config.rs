@@ -16,31 +16,31 @@ pub(super) struct Setting {
     pub(super) value: Arg,
 }
 
-/// A part of a repository that a variable or option can name.
+/// A part of a repository whose path a variable or option can set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     GitDir,
     WorkTree,
-    /// The directory that several worktrees share and that contains the refs. Git uses the branches in this directory,
-    /// whatever git directory is named.
+    /// The common directory, which all worktrees of a repository share and which contains the refs. If a command
+    /// names this directory, git uses the branches in it, whatever git directory the command also names.
     CommonDir,
     /// A file or directory inside the git directory, such as the index or the objects.
     Inner,
 }
 
-/// Everything besides a verb and its arguments that changes what the git command does.
+/// The settings, besides the verb and its arguments, that change what the git command does.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub(super) list: Vec<Setting>,
     pub(super) cwd: Cwd,
-    /// The directory that the command runs in, with every `..` kept, as the kernel receives it; see
+    /// The directory in which the command runs, with every `..` kept, as the kernel receives it; see
     /// [`Global::unresolved_cwd`].
     pub(super) unresolved_cwd: Option<Vec<u8>>,
-    /// Whether the command uses a different repository in a way that the analysis does not track.
+    /// Whether the command uses another repository in a way that the analysis does not track.
     pub(super) redirected: bool,
-    /// Parts of a repository that are named by variables, `--git-dir` or `--work-tree`.
+    /// Parts of a repository whose paths are set by variables, `--git-dir` or `--work-tree`.
     pub(super) named: Vec<(Part, Arg)>,
-    /// Whether hooks other than the repository's are used, or no hooks at all. This matters for verbs that run hooks.
+    /// Whether git uses hooks other than the repository's, or no hooks at all. This matters for verbs that run hooks.
     pub(super) changes_hooks: bool,
     pub(super) effects: Effects,
     /// Shell texts of the commands that git may run because of these settings.
@@ -73,15 +73,15 @@ fn names_program(name: &[u8]) -> bool {
     )
 }
 
-/// Disables hooks in the environment for the commands that git starts. Used if hooks are disabled for git itself,
-/// because git passes its own `-c` settings to its children.
+/// Disables hooks in the environment of the commands that git starts, if hooks are disabled for git itself. git
+/// passes its own `-c` settings to its children, so this describes what the children get.
 pub(super) fn hand_on_skipped_hooks(env: &mut Env, base: &Base) {
     const NAME: &[u8] = b"GIT_CONFIG_PARAMETERS";
     const OFF: &[u8] = b"'core.hooksPath=/dev/null'";
     match env.get(base, NAME) {
         None => env.set(NAME, Arg::exact(OFF)),
         Some(known) => {
-            // An unknown value may already disable them.
+            // If the value is unknown, it may already disable the hooks.
             if let Some(text) = known.known() {
                 env.set(NAME, Arg::exact([text, b" ", OFF].concat()));
             }
@@ -89,9 +89,9 @@ pub(super) fn hand_on_skipped_hooks(env: &mut Env, base: &Base) {
     }
 }
 
-/// Returns the same environment without the variables that name programs, directly or through configuration. With them,
-/// the programs that git starts would be judged again recursively. An alias that only these variables define is then
-/// unknown, and denied.
+/// Returns the environment for the analysis of the programs that git starts, without the variables that name programs
+/// directly or through configuration. If such a program is git again, the variables would lead the analysis to the same
+/// programs without end. An alias that only these variables define is then unknown, and guard denies it.
 pub(super) fn without_programs(env: &Env, base: &Base) -> Env {
     let repeats = |name: &[u8]| names_program(name) || name.starts_with(b"GIT_CONFIG_");
     let mut without = env.clone();
@@ -115,11 +115,12 @@ impl Settings {
         let value_of =
             |wanted: &[u8]| variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value);
         if let Some(count) = value_of(b"GIT_CONFIG_COUNT") {
-            // git itself rejects more than it can hold; a few hundred are more than anybody writes.
+            // git rejects counts that it cannot represent. Nobody needs more than a few hundred settings.
             let count =
                 count.known().and_then(|text| std::str::from_utf8(text).ok()?.trim().parse::<usize>().ok());
             if count.is_none_or(|count| count > MOST_SETTINGS) {
-                // Too many to examine, or a number known only at run time: some of them may disable hooks.
+                // There are too many settings to examine, or their number is unknown until run time. Some of them may
+                // disable hooks.
                 settings.effects.add(Effects::GIT_FOREIGN_CONFIG.with(Effects::GIT_SKIPS_HOOKS));
             }
             for index in 0..count.unwrap_or(0).min(MOST_SETTINGS) {
@@ -139,7 +140,7 @@ impl Settings {
                 None => settings.effects.add(Effects::GIT_FOREIGN_CONFIG.with(Effects::GIT_SKIPS_HOOKS)),
             }
         }
-        // Another home directory means another configuration file.
+        // With another home directory, git reads another configuration file.
         if env.assigned().iter().any(|name| matches!(name.as_slice(), b"HOME" | b"XDG_CONFIG_HOME")) {
             settings.effects.add(Effects::GIT_FOREIGN_CONFIG);
         }
@@ -151,7 +152,7 @@ impl Settings {
         self.cwd = global.cwd;
         self.unresolved_cwd = global.unresolved_cwd;
         self.redirected |= global.redirected;
-        // An option takes precedence over the variable.
+        // An option takes precedence over the environment variable for the same part.
         self.named.retain(|(part, _)| global.named.iter().all(|(given, _)| given != part));
         self.named.extend(global.named);
         if global.foreign_exec_path || global.unknown_config {
@@ -175,10 +176,10 @@ impl Settings {
             b"GIT_INDEX_FILE" | b"GIT_OBJECT_DIRECTORY" => {
                 self.named.push((Part::Inner, value.clone()));
             }
-            // A list of directories: it names no single path, but still a part of a repository.
+            // The value is a list of directories. No single path represents it, so record the root directory instead.
             b"GIT_ALTERNATE_OBJECT_DIRECTORIES" => self.named.push((Part::Inner, Arg::from("/"))),
-            // Newer git versions can store refs elsewhere by this variable. The name of a format alone leaves
-            // them in place.
+            // With this variable, newer git versions can store refs elsewhere. If the value is only the name of a
+            // format, the refs stay in place.
             b"GIT_REFERENCE_BACKEND" if matches!(value.known(), Some(b"files" | b"reftable")) => {}
             b"GIT_NAMESPACE"
             | b"GIT_SHALLOW_FILE"
@@ -193,9 +194,9 @@ impl Settings {
                 self.effects.add(Effects::GIT_FOREIGN_CONFIG);
             }
             b"GIT_EXEC_PATH" => self.effects.add(Effects::GIT_FOREIGN_CONFIG),
-            // `git submodule` sets this for its children; it only restricts protocols.
+            // `git submodule` sets this variable for its children. The value 0 only restricts protocols.
             b"GIT_PROTOCOL_FROM_USER" if value.known() == Some(b"0") => {}
-            // A list that names no protocol allows none.
+            // An empty list of protocols allows none.
             b"GIT_ALLOW_PROTOCOL"
                 if value.known().is_some_and(|list| !list.iter().any(u8::is_ascii_alphanumeric)) => {}
             b"GIT_ALLOW_PROTOCOL" | b"GIT_PROTOCOL_FROM_USER" => self.effects.add(Effects::GIT_REMOTE),
@@ -211,7 +212,8 @@ impl Settings {
 
     fn configure(&mut self, key: Vec<u8>, value: Arg) {
         match use_of(&key) {
-            // Coding agents disable these when they query a repository, so that git starts nothing else.
+            // Coding agents switch these features off when they query a repository, so that git starts no other
+            // program.
             Use::Maintenance | Use::Remote if switches_off(&key, &value) => {}
             Use::Program => self.programs.push(value.clone()),
             Use::ProgramUnlessBoolean if !is_boolean(value.prefix()) => self.programs.push(value.clone()),
@@ -232,7 +234,7 @@ impl Settings {
     }
 }
 
-/// Limit on settings in the environment that are examined individually.
+/// The maximum number of settings in the environment that the analysis examines individually.
 const MOST_SETTINGS: usize = 512;
 
 /// Parses `'key=value' 'key'='value' …`, the form in which git passes `-c` settings to its children. Returns `None` if
@@ -284,7 +286,7 @@ enum Use {
     ProgramUnlessBoolean,
     /// If the value begins with `!`, the rest of it is a command that git runs.
     ShellProgram,
-    /// The key determines which hooks run: their directory, or whether one of them is enabled.
+    /// The key determines which hooks git runs: their directory, or whether one of them is enabled.
     Hooks,
     /// The key selects another working tree.
     Redirect,
@@ -322,7 +324,7 @@ fn use_of(key: &[u8]) -> Use {
         (b"sendemail", b"sendmailcmd" | b"tocmd" | b"cccmd" | b"headercmd" | b"smtpserver") => Use::Program,
         (b"credential", b"helper") | (b"submodule", b"update") => Use::ShellProgram,
         (b"hook", b"command") => Use::Program,
-        // Which of the hooks defined in configuration run, and when.
+        // These keys determine which of the hooks in the configuration git runs, and when.
         (b"hook", b"enabled" | b"event") => Use::Hooks,
         (b"gc" | b"maintenance", _) => Use::Maintenance,
         (b"remote", b"url" | b"pushurl" | b"vcs" | b"promisor")
@@ -334,7 +336,7 @@ fn use_of(key: &[u8]) -> Use {
     }
 }
 
-/// Returns true if a setting only prevents something that git would do otherwise: packing automatically, or using a
+/// Returns true if a setting only stops git from doing something by itself: packing automatically, or using a
 /// protocol.
 fn switches_off(key: &[u8], value: &Arg) -> bool {
     let value = value.known().unwrap_or(b"?").to_ascii_lowercase();

@@ -8,11 +8,11 @@ use crate::command::cwd::Cwd;
 /// The parsed global options of one git command.
 #[derive(Debug, Default)]
 pub(super) struct Global {
-    /// The index of the verb in the arguments after `git`; past the end if there is none.
+    /// The index of the verb in the arguments after `git`; out of bounds if there is no verb.
     pub(super) verb_at: usize,
-    /// The directory that git runs in after `-C`.
+    /// The directory in which git runs, after `-C` is applied.
     pub(super) cwd: Cwd,
-    /// The directory after `-C` with every `..` kept, as the kernel receives it.
+    /// The directory after `-C` is applied, with every `..` kept, as the kernel receives it.
     pub(super) unresolved_cwd: Option<Vec<u8>>,
     /// Settings from `-c key=value`, in order. A key without a value is `true`.
     pub(super) config: Vec<(Vec<u8>, Arg)>,
@@ -20,7 +20,8 @@ pub(super) struct Global {
     pub(super) config_env: Vec<(Vec<u8>, Vec<u8>)>,
     /// Paths from `--git-dir` and `--work-tree`.
     pub(super) named: Vec<(Part, Arg)>,
-    /// Whether `--namespace` or `--bare` is given, which select a repository other than the directory's.
+    /// Whether `--namespace` or `--bare` is given. Both select another repository than the one git finds from its
+    /// directory.
     pub(super) redirected: bool,
     /// Whether `--exec-path=DIR` is given, so that git runs helper programs from another directory.
     pub(super) foreign_exec_path: bool,
@@ -67,7 +68,7 @@ impl Global {
                 None => None,
             };
             global.take(name, value);
-            // These print something and exit, so the verb is git's own help.
+            // These options print something and exit, so the command only reads.
             if matches!(
                 name,
                 b"--version" | b"-v" | b"--help" | b"-h" | b"--html-path" | b"--man-path" | b"--info-path"

@@ -1,9 +1,8 @@
 //! Analyses git commands: global options, aliases, configuration, environment, and the effects of each verb.
 //!
-//! [`global_options`] parses what precedes the verb. [`config`] determines what configuration and variables
-//! make git run or change. [`option_parser`] parses a verb's options, using the table in [`options`].
-//! [`verbs`] determines what the verb then does. An unknown verb must never be treated as
-//! harmless.
+//! [`global_options`] parses the options before the verb. [`config`] determines which programs git runs, and what it
+//! changes, because of configuration and variables. [`option_parser`] parses a verb's options, using the table in
+//! [`options`]. [`verbs`] determines the effects of the verb. No module may treat an unknown verb as harmless.
 
 mod config;
 mod global_options;
@@ -21,7 +20,7 @@ use super::intent::{Access, Deferred, GitIntent, Intent, Origin};
 use config::{Part, Setting, Settings};
 use global_options::Global;
 
-/// Returns all known git verbs, from which policies suggest the nearest name for a misspelt verb.
+/// Returns all known git verbs, from which guard suggests the nearest one for a misspelt verb in a policy.
 pub fn known_verbs() -> impl Iterator<Item = &'static str> + Clone {
     options::table().verbs().filter(|verb| !verb.contains(' '))
 }
@@ -31,7 +30,7 @@ pub fn is_known_verb(verb: &str) -> bool {
     options::table().contains(verb)
 }
 
-/// Returns true if a program name is `git` or that of a separate program for one verb, such as `git-reset`.
+/// Returns true if a program name is `git`, or that of a program for one verb, such as `git-reset`.
 pub(crate) fn is_git(name: &[u8]) -> bool {
     name == b"git" || name.strip_prefix(b"git-").is_some_and(verbs::is_known)
 }
@@ -45,7 +44,7 @@ pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: Start)
     }
     let called = args[0].known().map(base_name).unwrap_or_default();
     let (verb, rest) = match called.strip_prefix(b"git-") {
-        // The name of a dashed program is its verb, and no global options precede it.
+        // The name of a program such as `git-reset` contains the verb, and no global options precede it.
         Some(verb) if !verb.is_empty() => (Some(Arg::exact(verb)), 1),
         _ => {
             let global = Global::read(&args[1..], &start.cwd);
@@ -60,17 +59,19 @@ pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: Start)
 /// Which repository a command operates on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Target {
-    /// The repository that git finds from its directory, or the task's repository if it is named explicitly.
+    /// The repository that git finds from its working directory. If options or variables name the run's own
+    /// repository, that counts as found too.
     Found,
-    /// Like `Found`, but with an index, objects or a working tree that are not the task's.
+    /// The repository that git finds from its directory, but with an index, objects or a working tree outside of the
+    /// task's repository.
     Mixed,
     /// A repository other than the task's, named by its git directory.
     Named(Vec<u8>),
-    /// The analysis cannot tell which repository.
+    /// The analysis cannot determine the repository.
     Unknown,
 }
 
-/// One git command while its aliases are resolved to a verb.
+/// One git command, while the analysis resolves its aliases to a verb.
 struct Git<'g, 'a> {
     analyzer: &'g mut Analyzer<'a>,
     start: Start,
@@ -82,7 +83,7 @@ impl Git<'_, '_> {
     fn run(mut self, args: Vec<Arg>, verb: Option<Arg>, rest: usize) {
         let mut intent = Intent { git: Some(GitIntent::default()), ..Intent::default() };
         let Some(verb) = verb else {
-            // `git` and `git --version` only print something.
+            // `git` without a verb and `git --version` only print something.
             intent.effects = Effects::GIT_READS;
             set_verb(&mut intent, b"help", None);
             self.finish(intent, args);
@@ -104,7 +105,7 @@ impl Git<'_, '_> {
             return;
         }
         let (name, own) = match own.first().and_then(Arg::known) {
-            // `git checkout --help` is `git help checkout`; `git checkout -h` prints its usage.
+            // `git checkout --help` means `git help checkout`; `git checkout -h` prints the usage.
             Some(b"--help") => (b"help".to_vec(), vec![verb]),
             Some(b"-h") if own.len() == 1 && known => (b"help".to_vec(), vec![verb]),
             _ => (name, own),
@@ -148,7 +149,7 @@ impl Git<'_, '_> {
             let command = [vec![Arg::from("git")], nested_git].concat();
             self.analyzer.command(command, inside.clone());
         }
-        // Newer git versions allow aliases for some builtins, so both readings are judged.
+        // Newer git versions allow aliases for some builtin verbs, so judge the verb and the alias.
         if known {
             let words = [vec![Arg::from("git"), Arg::exact(name.clone())], own.clone()].concat();
             for value in self.aliases(&name) {
@@ -158,8 +159,8 @@ impl Git<'_, '_> {
         }
     }
 
-    /// Returns the values of `alias.NAME` in the configuration. If there are several, it depends on git's configuration
-    /// files which of them applies, so all are judged.
+    /// Returns the values of `alias.NAME` in the configuration. If there are several, git's configuration files
+    /// determine which of them applies, so the analysis judges all.
     fn aliases(&self, name: &[u8]) -> Vec<Arg> {
         let is_alias = |key: &[u8]| {
             let rest =
@@ -203,7 +204,7 @@ impl Git<'_, '_> {
                 script.push(b' ');
                 match arg.known() {
                     Some(word) => {
-                        // Single quotes preserve all bytes.
+                        // Quote the argument: a shell changes no byte between single quotes.
                         script.push(b'\'');
                         for &byte in word {
                             if byte == b'\'' {
@@ -230,7 +231,7 @@ impl Git<'_, '_> {
         };
         let index = self.finish(intent, args);
         let mut command = vec![Arg::from("git")];
-        // The settings of the command remain in force for the alias, so insert them before its words again.
+        // The settings of the outer command also apply to the alias, so insert them before the alias's words.
         for Setting { key, value } in &self.settings.list {
             if let Some(value) = value.known() {
                 command.push(Arg::from("-c"));
@@ -250,8 +251,8 @@ impl Git<'_, '_> {
         self.analyzer.command(command, inside);
     }
 
-    /// Adds the effects that do not depend on the verb to the intent. Then adds the intent itself to the analysis, and
-    /// the programs that configuration makes git run.
+    /// Adds the effects that do not depend on the verb to the intent. Then adds the intent to the analysis, with the
+    /// programs that git runs because of its configuration.
     fn finish(&mut self, mut intent: Intent, args: Vec<Arg>) -> usize {
         const CHANGES: Effects = Effects::GIT_INDEX
             .with(Effects::GIT_WORKTREE)
@@ -285,7 +286,7 @@ impl Git<'_, '_> {
             intent.deferred.get_or_insert(Deferred::Cwd);
         }
         if !is_alias {
-            // A command that only reads runs no hooks that could be skipped.
+            // A command that only reads runs no hooks, so it cannot skip any.
             if self.settings.changes_hooks && !intent.effects.is_within(READS) {
                 intent.effects.add(Effects::GIT_SKIPS_HOOKS);
             }
@@ -320,7 +321,7 @@ impl Git<'_, '_> {
         self.settings.changes_hooks || self.settings.effects.intersects(Effects::GIT_SKIPS_HOOKS)
     }
 
-    /// Returns the circumstances in which git would start a program for this command.
+    /// Returns the environment and directory in which git would start a program for this command.
     fn inside(&self, index: usize, origin: Origin) -> Start {
         let mut inside = self.start.inside(index, origin);
         if self.skips_hooks() {
@@ -333,7 +334,7 @@ impl Git<'_, '_> {
         match program.known() {
             Some(text) if text.iter().all(u8::is_ascii_whitespace) => {}
             Some(text) => {
-                // Remove the variables that name the program, so that they are not evaluated again.
+                // Remove the variables that name the program, so that the analysis does not evaluate them again.
                 let mut inside = inside.clone();
                 let base = &self.analyzer.context.environment;
                 inside.env = config::without_programs(&inside.env, base);
@@ -350,7 +351,8 @@ impl Git<'_, '_> {
         }
     }
 
-    /// Returns true if the command operates on a repository of which the caller knows that it is not the task's.
+    /// Returns true if the command operates on one of the context's `other_repositories`, or if its directory is
+    /// unknown and the context's `judged_again` permits the analysis to assume so.
     fn is_other(&self, intent: &Intent) -> bool {
         let context = self.analyzer.context;
         let Some(git) = &intent.git else { return false };
@@ -358,14 +360,14 @@ impl Git<'_, '_> {
             Some(place) => context.other_repositories.iter().any(|root| is_within(place, root)),
             None => {
                 let is_found = matches!(self.target(), Target::Found | Target::Mixed);
-                // Only a command inside the asked one is judged a second time, when it starts itself.
+                // The caller judges only nested commands a second time, when they start themselves.
                 let is_nested = self.start.parent.is_some();
                 context.judged_again && is_nested && is_found && !git.is_alias && !self.names_common_dir()
             }
         }
     }
 
-    /// Determines which repository the variables and options name. Parts of the task's own repository are ignored,
+    /// Determines which repository the variables and options name. Ignores parts of the task's own repository,
     /// because naming them, as git does for its hooks, changes nothing.
     fn target(&self) -> Target {
         if self.settings.redirected {
@@ -393,9 +395,9 @@ impl Git<'_, '_> {
         if target == Target::Found && has_foreign_parts { Target::Mixed } else { target }
     }
 
-    /// Returns true if a variable names a directory for refs that differs from the git directory. No path then says
-    /// whose refs they are. If the variable names the git directory itself, its only effect is that a `commondir` file
-    /// there is ignored.
+    /// Returns true if `GIT_COMMON_DIR` is set to a directory other than the git directory. git then takes refs from
+    /// there, so the path of the git directory does not tell whose refs they are. If it is set to the git directory
+    /// itself, it only makes git ignore a `commondir` file there.
     fn names_common_dir(&self) -> bool {
         let named = |wanted: Part| {
             let values = self.settings.named.iter().filter(move |(part, _)| *part == wanted);
@@ -406,8 +408,8 @@ impl Git<'_, '_> {
         !named(Part::CommonDir).all(is_same)
     }
 
-    /// Returns the directory whose repository the command operates on. If the command creates a repository, `makes` is
-    /// its path.
+    /// Returns the directory whose repository the command operates on. `makes` is the path of the repository if the
+    /// command creates one.
     fn place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
         if self.names_common_dir() {
             return None;
@@ -424,7 +426,9 @@ impl Git<'_, '_> {
         }
     }
 
-    /// Returns the same path as [`Self::place`] returns, but with every `..` kept, as the kernel receives it.
+    /// Returns the directory whose repository the command operates on, as git passes the path to the kernel: with every
+    /// `..` kept, because the kernel follows symbolic links before it resolves `..`. `makes` is the path of the
+    /// repository if the command creates one.
     fn unresolved_place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
         let cwd = self.settings.unresolved_cwd.as_ref()?;
         match (self.target(), makes) {

@@ -1,7 +1,8 @@
 //! Parses a verb's arguments as git's own option parser does, including clusters (`-abc`), joined values (`-n5`) and
 //! abbreviations (`--amen`).
 //!
-//! An ambiguous abbreviation is treated as every option that it could mean, so that no effect is missed.
+//! If an abbreviation is ambiguous, the parser reports every option that it could mean, so that the analysis misses
+//! no effect.
 
 use super::super::arg::Arg;
 use super::options::{Table, table};
@@ -9,8 +10,8 @@ use super::options::{Table, table};
 /// The parsed arguments of a verb.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
-    /// The given options and their values. The canonical name has no dashes (`amend`, or the letter if there is no long
-    /// name).
+    /// The given options and their values. The name has no dashes; it is the long name, or the letter if there is no
+    /// long name.
     pub(super) options: Vec<(Name, Option<Arg>)>,
     /// The arguments that are not options.
     pub(super) operands: Vec<Arg>,
@@ -28,7 +29,7 @@ pub(super) enum Name {
 }
 
 impl Name {
-    /// Returns the option with its dashes, as policies spell it.
+    /// Returns the option with its dashes, as policies write it.
     pub(super) fn flag(&self) -> String {
         match self {
             Self::Long(name) => format!("--{name}"),
@@ -51,7 +52,7 @@ pub(super) struct Known {
 enum ValueKind {
     None,
     Mandatory,
-    /// The option can have a value, which must then be joined to it (`--name=value`).
+    /// The option may have a value, which must then be joined to it (`--name=value`).
     Optional,
 }
 
@@ -96,8 +97,8 @@ impl Parsed {
         })
     }
 
-    /// Returns true if the option is given and no later option negates it. Use this for options that make a command
-    /// harmless.
+    /// Returns true if the option is given and no later option negates it. Callers use this for options that make a
+    /// command harmless.
     pub(super) fn surely_has(&self, name: &str) -> bool {
         let taken_back = |known: &Name| match known {
             Name::No(long) => *long == name || long.strip_prefix("no-") == Some(name),
@@ -146,7 +147,7 @@ impl Parsed {
             } else if long.starts_with(name) && !name.is_empty() {
                 candidates.push((known.name(), known.value));
             }
-            // `--no-x`, also abbreviated; and the positive form of an option named `no-x`.
+            // `--no-x`, also abbreviated, and the positive form of an option whose name is `no-x`.
             if let Some(rest) = name.strip_prefix(b"no-") {
                 if long == rest {
                     implied.get_or_insert((Name::No(known.long), ValueKind::None));
@@ -159,14 +160,14 @@ impl Parsed {
                 implied.get_or_insert((Name::No(known.long), ValueKind::None));
             }
         }
-        // An option with exactly that name takes precedence over the implied negation of another.
+        // An option with exactly this name takes precedence over the negation of another option.
         let found = match exact.or(implied) {
             Some(exact) => vec![exact],
             None if candidates.is_empty() || !arg.is_exact() && joined.is_none() => {
                 self.options.push((Name::Unknown(word[..end].to_vec()), joined));
                 return 0;
             }
-            // git rejects an ambiguous abbreviation. Taking it for each candidate is the safe reading.
+            // git rejects an ambiguous abbreviation. The safe interpretation is to report every candidate.
             None => candidates,
         };
         let mut taken = 0;
@@ -194,7 +195,7 @@ impl Parsed {
                 if !letter.is_ascii_digit() {
                     self.options.push((Name::Unknown(vec![b'-', letter]), None));
                 }
-                // The rest may be the value of this unknown letter or further letters, so both are considered.
+                // The following letters may be the value of this unknown option or further options, so consider both.
                 continue;
             };
             let rest = index + 1 < word.len();

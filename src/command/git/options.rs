@@ -17,7 +17,7 @@ pub(super) struct Table {
     verbs: Vec<VerbOptions>,
     /// Options of the revision walk, shared by log, show, diff and their plumbing.
     pub(super) rev: &'static str,
-    /// Options of diff output, shared by the same verbs as `rev`.
+    /// Options of diff output, shared by the verbs that print differences.
     pub(super) diff: &'static str,
 }
 

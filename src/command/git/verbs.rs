@@ -1,5 +1,5 @@
-//! Determines what each git verb does, from its options and operands. A verb that is not listed has an
-//! unknown effect.
+//! Determines the effects of each git verb from its options and operands. A verb that is not listed has the effect
+//! `git.unknown`.
 
 use super::super::arg::Arg;
 use super::super::intent::Access;
@@ -8,7 +8,7 @@ use super::option_parser::Parsed;
 use super::options::table;
 use crate::command::effects::Effects;
 
-/// What a git verb with certain arguments does.
+/// The effects of a git verb with given arguments, and the refs, files and programs that it uses.
 #[derive(Debug, Default)]
 pub(super) struct Meaning {
     pub(super) effects: Effects,
@@ -19,10 +19,10 @@ pub(super) struct Meaning {
     pub(super) paths: Vec<NamedPath>,
     /// Shell texts that the verb would run.
     pub(super) programs: Vec<Arg>,
-    /// The arguments of a further git command that the verb would run.
+    /// The arguments of another git command that the verb would run.
     pub(super) nested_git: Vec<Arg>,
-    /// Set if the verb creates a repository. The inner value is the path of the repository relative to the directory
-    /// that git runs in, or `None` if the path is unknown.
+    /// Whether the verb creates a repository. If it does, the inner value is the path of the repository relative to
+    /// git's working directory, or `None` if the path is unknown.
     pub(super) makes: Option<Option<Vec<u8>>>,
 }
 
@@ -67,7 +67,7 @@ const OBJECTS: Effects = Effects::GIT_OBJECTS;
 const REPOSITORY: Effects = Effects::GIT_REPOSITORY;
 const RUNS: Effects = Effects::GIT_RUNS_PROGRAM;
 
-/// Determines what a verb with these arguments does.
+/// Determines the effects of a verb with these arguments.
 pub(super) fn meaning(verb: &[u8], args: &[Arg]) -> Meaning {
     let Ok(verb) = std::str::from_utf8(verb) else { return unknown() };
     if !table().contains(verb) {
@@ -91,16 +91,18 @@ pub(super) fn meaning(verb: &[u8], args: &[Arg]) -> Meaning {
     meaning
 }
 
-/// Returns the path at which a verb creates a repository; see [`Meaning::makes`].
+/// Returns the path at which a verb creates a repository: `None` if the verb creates none, `Some(None)` if the path is
+/// unknown.
 fn made_repository(verb: &str, parsed: &Parsed) -> Option<Option<Vec<u8>>> {
     let operand = |at: usize| parsed.operands.get(at).map(|operand| operand.known().map(<[u8]>::to_vec));
     match verb {
-        // The repository's files lie outside of its directory, so it is not a plain new repository.
+        // With this option the repository's files are outside of its directory, so guard does not treat it as a new
+        // repository.
         "init" | "init-db" | "clone" if parsed.has_any(&["separate-git-dir"]) => None,
         "init" | "init-db" => Some(operand(0).unwrap_or_else(|| Some(b".".to_vec()))),
         "clone" => Some(match operand(1) {
             Some(target) => target,
-            // Named after the source of the clone.
+            // Without a second operand, git names the directory after the source of the clone.
             None => operand(0).flatten().map(|source| {
                 let source = source.strip_suffix(b"/").unwrap_or(&source);
                 let source = source.strip_suffix(b"/.git").unwrap_or(source);
@@ -116,11 +118,11 @@ fn unknown() -> Meaning {
     Meaning { effects: Effects::GIT_UNKNOWN, ..Meaning::default() }
 }
 
-/// Splits off the subcommand of a verb. Returns the parsed arguments of the subcommand, or of the verb if no subcommand
-/// is given, and the same arguments unparsed.
+/// Separates the subcommand of a verb from its arguments. Returns the arguments of the subcommand, or of the verb if
+/// it has no subcommand, parsed and unparsed.
 fn take_subcommand<'a>(verb: &str, args: &'a [Arg], meaning: &mut Meaning) -> (Parsed, &'a [Arg]) {
     if WITH_SUBCOMMANDS.contains(&verb) {
-        // Options may precede it (`git stash -q push`, `git notes --ref=x add`).
+        // Options may precede the subcommand (`git stash -q push`, `git notes --ref=x add`).
         let outer = Parsed::new(verb, args);
         let first = outer.operands.first().and_then(Arg::known);
         let before_dashes = args.iter().take_while(|arg| arg.known() != Some(b"--")).count();
@@ -150,7 +152,7 @@ fn take_subcommand<'a>(verb: &str, args: &'a [Arg], meaning: &mut Meaning) -> (P
 fn verb_effects(verb: &str, parsed: &Parsed) -> Effects {
     let operands = parsed.operands.len();
     match verb {
-        // An unknown subcommand: one of a newer git, or a typing error.
+        // The subcommand is unknown: it exists in a newer git, or is a typing error.
         "notes" | "worktree" | "submodule" | "bundle" | "refs" | "sparse-checkout" | "remote"
             if operands > 0 =>
         {
@@ -243,7 +245,7 @@ fn verb_effects(verb: &str, parsed: &Parsed) -> Effects {
         | "http-push" | "archimport" | "cvsimport" | "cvsexportcommit" | "cvsserver" => REMOTE,
         _ if verb.starts_with("credential") || verb.starts_with("remote-") => REMOTE,
         _ if verb.starts_with("merge-") => COMMITS.with(WORKTREE).with(INDEX),
-        // A verb that git has but this table does not: nothing is known about its effects.
+        // git has this verb but the table does not, so its effects are unknown.
         _ => Effects::GIT_UNKNOWN,
     }
 }
@@ -284,7 +286,7 @@ fn subcommand_effects(verb: &str, name: &[u8], parsed: &Parsed) -> Effects {
         ("submodule" | "submodule--helper", b"status" | b"summary") => READS,
         ("submodule" | "submodule--helper", b"foreach") => RUNS,
         ("submodule" | "submodule--helper", _) => REPOSITORY.with(REMOTE).with(CONFIG).with(WORKTREE),
-        // `git fsck` and `git verify-pack` start these to check their files.
+        // `git fsck` and `git verify-pack` run these commands to check files.
         ("commit-graph" | "multi-pack-index", b"verify") => READS,
         ("worktree", b"list") => READS,
         ("worktree", b"add") => REPOSITORY.with(REFS).with(SWITCHES),
@@ -295,11 +297,12 @@ fn subcommand_effects(verb: &str, name: &[u8], parsed: &Parsed) -> Effects {
     }
 }
 
-/// Options with which `git branch` and `git tag` only list, whatever operands are given.
+/// Options with which `git branch` and `git tag` only list refs, whatever the operands are.
 const LISTING: [&str; 8] =
     ["list", "contains", "no-contains", "with", "without", "merged", "no-merged", "points-at"];
 
-/// Returns the effects of `git branch`, which only lists if it has no operands or an option that makes it list.
+/// Returns the effects of `git branch`. The command only lists branches if it has no operands or has an option for
+/// listing.
 fn branch(parsed: &Parsed) -> Effects {
     let changes = [
         "delete",
@@ -328,8 +331,8 @@ fn tag(parsed: &Parsed) -> Effects {
     if parsed.operands.is_empty() || lists { READS } else { REFS }
 }
 
-/// Returns the effects of `git config` in its older form without a subcommand: with one key it reads, with a key and a
-/// value it writes.
+/// Returns the effects of `git config` in its older form without a subcommand. With one key it reads, and with a key
+/// and a value it writes.
 fn config(parsed: &Parsed) -> Effects {
     let reads = ["get", "get-all", "get-regexp", "get-urlmatch", "get-color", "get-colorbool", "list"];
     let writes = ["add", "replace-all", "unset", "unset-all", "rename-section", "remove-section", "edit"];
@@ -342,7 +345,7 @@ fn config(parsed: &Parsed) -> Effects {
     }
 }
 
-/// Records the full names of the refs that the operands name, as far as they are known.
+/// Records the full names of the refs that the operands contain, as far as they are known.
 fn note_refs(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
     if !meaning.effects.intersects(REFS.with(SWITCHES)) {
         return;
@@ -363,7 +366,8 @@ fn note_refs(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
         "update-ref" | "symbolic-ref" => meaning.refs.extend(operands().take(1).map(<[u8]>::to_vec)),
         "replace" => meaning.refs.extend(operands().take(1).map(|name| full(b"refs/replace/", name))),
         "notes" => meaning.refs.push(b"refs/notes/commits".to_vec()),
-        // The first operand is the remote. The right side of a refspec is what changes, locally or remotely.
+        // The first operand is the remote. The right side of a refspec is the ref that changes, here or on the
+        // remote.
         "push" | "fetch" | "pull" => {
             for spec in operands().skip(1) {
                 let spec = spec.strip_prefix(b"+").unwrap_or(spec);
@@ -410,12 +414,12 @@ fn note_programs(verb: &str, parsed: &Parsed, own: &[Arg], meaning: &mut Meaning
         meaning.programs.extend(parsed.values(option).cloned());
     }
     match (verb, meaning.subcommand.as_deref()) {
-        // The remaining arguments are the command, unchanged.
+        // The remaining arguments are the command that `git bisect run` runs, unchanged.
         ("bisect", Some(b"run")) => meaning.programs.push(quoted(own)),
         ("submodule" | "submodule--helper", Some(b"foreach")) => {
             let skip = own.iter().take_while(|arg| arg.prefix().starts_with(b"-")).count();
             match &own[skip..] {
-                // One argument is text for a shell; several are a command.
+                // One argument is shell text; several arguments are a command.
                 [text] => meaning.programs.push(text.clone()),
                 words => meaning.programs.push(quoted(words)),
             }
@@ -428,7 +432,7 @@ fn note_programs(verb: &str, parsed: &Parsed, own: &[Arg], meaning: &mut Meaning
         _ => {}
     }
     if meaning.effects.intersects(REMOTE.with(CONFIG)) || verb == "archive" {
-        // `ext::command` is a transport that runs the command.
+        // `ext::command` is a git transport that runs the command.
         for operand in parsed.operands.iter().chain(parsed.values("remote")) {
             if operand.prefix().starts_with(b"ext::") {
                 meaning.programs.push(operand.skip(5));
@@ -440,7 +444,7 @@ fn note_programs(verb: &str, parsed: &Parsed, own: &[Arg], meaning: &mut Meaning
     }
 }
 
-/// Quotes arguments, so that the result is shell text for the same command.
+/// Quotes arguments, so that a shell runs them as the same command.
 fn quoted(words: &[Arg]) -> Arg {
     let mut text = String::new();
     for word in words {
@@ -466,7 +470,7 @@ fn note_paths(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
         "checkout-index" => &["prefix"],
         _ => &[],
     };
-    // Every verb that prints a diff accepts `--output`.
+    // Every verb that prints a diff has the option `--output`.
     for option in ["output", "output-directory"] {
         meaning.paths.extend(parsed.values(option).map(|path| (path.clone(), Access::Write)));
     }

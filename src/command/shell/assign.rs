@@ -8,8 +8,8 @@ use super::parse::{CLOSING, Parser};
 type Result<T> = std::result::Result<T, ShellError>;
 
 impl Parser<'_> {
-    /// Rejects a reserved word, an assignment or a `{fd}>` that is split by a line continuation. The split does not
-    /// change its meaning, so it is only ever written to hide something.
+    /// Rejects a reserved word, an assignment or a `{fd}>` that a line continuation splits. The split does not change
+    /// the meaning, so people write it only to hide something.
     pub(super) fn refuse_split_token(&self, word: &Word) -> Result<()> {
         let raw = &self.src[word.span.clone()];
         if !raw.windows(2).any(|window| window == b"\\\n") {
@@ -46,7 +46,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Rejects a name that is split by a line continuation. The name goes from `start` to the current position.
+    /// Rejects a name that a line continuation splits. The name extends from `start` to the current position.
     pub(super) fn refuse_split_name(&self, start: usize) -> Result<()> {
         if self.src[start..self.pos].contains(&b'\\') {
             return Err(
@@ -75,7 +75,7 @@ impl Parser<'_> {
             }
             Some(b'[') => {
                 let Some(close) = self.subscript_end(after + 1) else {
-                    // `a[1 …` that ends in `]=` further on is an assignment too large or too unusual to parse.
+                    // If `]=` follows further on, `a[1 …` is an assignment that is too long or too unusual to parse.
                     let near = &self.src[after..self.src.len().min(after + 1024)];
                     if near.windows(2).any(|window| window == b"]=" || window == b"]+") {
                         return Err(self.error(ShellErrorKind::Unexpected("subscript".into())));
@@ -105,7 +105,8 @@ impl Parser<'_> {
         Ok(Some(Assignment { name, plain, words }))
     }
 
-    /// Finds the `]` of a subscript on this line, respecting quotes. Without one, `a[x y` is an ordinary word.
+    /// Returns the offset of the `]` that closes a subscript, respecting quotes and nested brackets; `None` if there is
+    /// none on this line within 256 bytes. `a[x y` without a `]` is an ordinary word.
     pub(super) fn subscript_end(&self, from: usize) -> Option<usize> {
         let mut level = 0usize;
         let mut at = from;
@@ -120,7 +121,7 @@ impl Parser<'_> {
                 _ => {}
             }
             at += 1;
-            // People do not write longer subscripts; the limit keeps `a[a[a[…` linear.
+            // Nobody writes longer subscripts, and the limit keeps the time for `a[a[a[…` linear.
             if at - from > 256 {
                 return None;
             }

@@ -1,7 +1,7 @@
-//! The syntax tree of a shell text, reduced to what determines which commands it runs.
+//! The syntax tree of a shell text, reduced to the parts that determine which commands the text runs.
 //!
-//! All text is bytes, because shell text need not be UTF-8. Expressions of `[[ … ]]`, `(( … ))`, `for` lists
-//! and `case` subjects are stored as plain words, because only the substitutions in them matter.
+//! All text is bytes, because shell text need not be UTF-8. The tree stores the expressions of `[[ … ]]` and `(( …
+//! ))`, `for` lists and `case` subjects as plain words, because only the substitutions in them can run commands.
 
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub(crate) struct AndOr {
 pub(crate) enum Command {
     Simple(Simple),
     Compound(Box<Compound>),
-    /// A function definition. Its body is judged as if it were called.
+    /// A function definition. The analysis judges the body as if the function were called.
     Function {
         name: Vec<u8>,
         body: Box<Command>,
@@ -39,7 +39,7 @@ pub(crate) struct Simple {
     pub(crate) assignments: Vec<Assignment>,
     pub(crate) words: Vec<Word>,
     pub(crate) redirections: Vec<Redirection>,
-    /// How many words precede `&>`, which some shells parse as `&` and `>`.
+    /// The number of words before `&>`; `None` if there is no `&>`. Some shells parse `&>` as `&` and `>`.
     pub(crate) cut_at: Option<usize>,
 }
 
@@ -48,18 +48,19 @@ pub(crate) struct Assignment {
     pub(crate) name: Vec<u8>,
     /// Whether this is a plain `name=value`: not an array element, not `+=`.
     pub(crate) plain: bool,
-    /// The value, or the words of an array literal. The words of a subscript are included too, because they may contain
-    /// substitutions.
+    /// The value, or the words of an array literal. The list also contains the words of a subscript, because they may
+    /// contain substitutions.
     pub(crate) words: Vec<Word>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CompoundKind {
-    /// `( … )` and `coproc`: runs in a separate process, so changes of state do not affect the surrounding shell.
+    /// `( … )` and `coproc`: the commands run in a separate process, so they do not change the state of the
+    /// surrounding shell.
     Subshell,
-    /// `{ …; }`: runs in the same shell.
+    /// `{ …; }`: the commands run in the same shell.
     Group,
-    /// `if`, `case`: the bodies may run or not.
+    /// `if`, `case`: each body may run or not.
     Conditional,
     /// `for`, `while`, `until`, `select`: the body may run once, repeatedly or not at all.
     Loop,
@@ -83,7 +84,7 @@ pub(crate) enum RedirectionKind {
     Read,
     Write,
     ReadWrite,
-    /// `>&1`, `<&-`: if the target is a number or `-`, it is a descriptor, not a file.
+    /// `>&1`, `<&-`: a target that is a number or `-` is a descriptor, not a file.
     Duplicate,
     HereString,
     HereDocument,
@@ -96,8 +97,8 @@ pub(crate) struct Redirection {
     pub(crate) fd: Option<u32>,
     /// The word after the operator: a file, a descriptor, a here-string, or the delimiter of a here-document.
     pub(crate) target: Word,
-    /// The body of a here-document. It is set later than the other fields, because the body begins only after the next
-    /// newline.
+    /// The body of a here-document. The parser sets it later than the other fields, because the body begins only
+    /// after the next newline.
     pub(crate) body: Rc<OnceCell<Word>>,
 }
 
@@ -114,8 +115,8 @@ pub(crate) enum Piece {
         bytes: Vec<u8>,
         quoted: bool,
     },
-    /// A parameter expansion: `$name`, `${name}`, `${name…}`. `plain` means that the value is used unchanged. `nested`
-    /// contains the words after an operator such as `:-`.
+    /// A parameter expansion: `$name`, `${name}`, `${name…}`. `plain` is true if the shell uses the value unchanged.
+    /// `nested` contains the words after an operator such as `:-`.
     Parameter {
         name: Vec<u8>,
         plain: bool,

@@ -9,8 +9,7 @@ use super::scope::{Scope, Value};
 use crate::command::cwd::Cwd;
 use crate::command::effects::Effects;
 
-/// Handles a builtin command, which only the shell itself can run. Returns true if the command needs no further
-/// analysis.
+/// Handles a builtin, which only the shell itself can run. Returns true if the command needs no further analysis.
 pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) -> bool {
     let Some(name) = args[0].known() else { return false };
     if EVALUATES_NAMES.contains(&name) {
@@ -109,7 +108,7 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
     true
 }
 
-/// Builtins that take names of variables as arguments, and evaluate the subscripts in them.
+/// The builtins that take variable names as arguments, and evaluate the subscripts in these names.
 const EVALUATES_NAMES: [&[u8]; 14] = [
     b"let",
     b"test",
@@ -138,7 +137,7 @@ fn change_directory(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
         Some(arg) => match arg.known() {
             Some(b"-") | Some(b"") | None => Cwd::Unknown,
             Some(path) if path[0] == b'~' || path[0] == b'+' => Cwd::Unknown,
-            // With CDPATH a relative name can lead anywhere.
+            // With CDPATH, a relative name can lead to any directory.
             Some(path) if path[0] != b'/' && path[0] != b'.' && scope.variable(b"CDPATH").is_some() => {
                 Cwd::Unknown
             }
@@ -148,7 +147,8 @@ fn change_directory(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
     scope.set_cwd(cwd);
 }
 
-/// Marks variables as read-only. Later assignments to them fail, so the values in such assignments must not be used.
+/// Marks variables as read-only. Later assignments to them fail, so the analysis must ignore the values in such
+/// assignments.
 fn freeze(scope: &mut Scope, args: &[Arg]) {
     for arg in args {
         let name: Vec<u8> = arg.prefix().iter().copied().take_while(|&byte| is_name_byte(byte)).collect();
@@ -158,7 +158,7 @@ fn freeze(scope: &mut Scope, args: &[Arg]) {
 
 fn declare(scope: &mut Scope, args: &[Arg]) {
     for arg in args {
-        // `declare -l`, `-i`, `-n`: later values differ from what is written.
+        // After `declare -l`, `-i` or `-n`, later values differ from what the text assigns.
         let word = arg.prefix();
         let transforms = |letter: &u8| b"lucinr".contains(letter);
         if word.len() > 1 && matches!(word[0], b'-' | b'+') && word.iter().any(transforms)
@@ -237,7 +237,7 @@ pub(super) fn evaluated_subscript(analyzer: &mut Analyzer<'_>, text: &[u8], star
 
 fn forget(scope: &mut Scope, args: &[Arg]) {
     for arg in args {
-        // An unknown name could be any name.
+        // An unknown argument could be any variable name.
         if arg.prefix().is_empty() && !arg.is_exact() {
             scope.distrust();
         }
@@ -270,14 +270,14 @@ fn alias(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &S
                 | b"[["
         );
         if reserved || value.contains(&b'#') {
-            // The alias could turn what follows into anything: the rest of a line into a comment, a loop into
-            // a command.
+            // Such an alias could change the meaning of what follows: make the rest of a line a comment, or turn a
+            // loop into a command.
             analyzer.refuse(Refusal::Alias);
             return;
         }
         let start = Start { origin: Origin::Shell, ..start.clone() };
-        // A value that is not a complete command (`alias s='sudo '`) is judged together with what follows its
-        // use.
+        // An incomplete value such as `alias s='sudo '` is judged later, together with the words that follow the
+        // alias.
         let parsed = super::parse(value, 0, analyzer.context.limits.depth);
         if parsed.is_err() || value.windows(2).any(|pair| pair == b"<<") {
             analyzer.refuse(Refusal::Alias);
@@ -315,14 +315,14 @@ fn eval(analyzer: &mut Analyzer<'_>, scope: &mut Scope, all: &[Arg], args: &[Arg
 fn trap(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) {
     let args = if args.first().and_then(Arg::known) == Some(b"--") { &args[1..] } else { args };
     let [action, _, ..] = args else { return };
-    // The action runs at another time, with the values of that time.
+    // The action runs later, when variables may have other values.
     scope.distrust();
     if let Some(text) = action.known()
         && !matches!(text, b"-" | b"-l" | b"-p")
     {
         let mark = scope.mark();
         analyzer.shell_text_in(text, start, scope);
-        // The action can run at any time, so the variables it sets can change at any time.
+        // The action can run at any time, so the variables that it sets can change at any time.
         if scope.has_changed_since(mark) {
             scope.distrust();
         }
@@ -330,13 +330,13 @@ fn trap(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &St
     }
 }
 
-/// Handles a sourced file, which may change any state of this shell.
+/// Handles `source FILE`. The file may change any state of the shell, so no value is trusted after it.
 fn source(scope: &mut Scope) {
     scope.distrust();
     scope.set_cwd(Cwd::Unknown);
 }
 
-/// Returns what `echo`, `printf` or `cat` would write, if all of it is known.
+/// Returns the output of `echo`, `printf` or `cat`, if all of it is known.
 pub(super) fn output(args: &[Arg], input: &Stdin) -> Stdin {
     let mut words = Vec::with_capacity(args.len());
     for arg in args {
@@ -353,7 +353,7 @@ pub(super) fn output(args: &[Arg], input: &Stdin) -> Stdin {
                 true if interprets => {
                     unescape(&text, 4).map_or(Stdin::Unknown, |text| Stdin::Text(text.into()))
                 }
-                // Some shells interpret backslashes without `-e`.
+                // Some shells interpret backslashes in `echo` without `-e`.
                 true => Stdin::Unknown,
             }
         }
@@ -367,7 +367,7 @@ fn is_echo_option(word: &[u8]) -> bool {
     word.len() > 1 && word[0] == b'-' && word[1..].iter().all(|byte| matches!(byte, b'n' | b'e' | b'E'))
 }
 
-/// The maximum length of a known output. Longer output is treated as unknown.
+/// The maximum length of an output that the analysis tracks, in bytes. The analysis treats longer output as unknown.
 const LONGEST_OUTPUT: usize = 64 * 1024;
 
 /// Returns the output of `printf`: replaces each `%s` in the format, and repeats the format while arguments are left.

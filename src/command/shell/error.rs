@@ -1,4 +1,4 @@
-//! Errors of the shell parser. Each of them leads to a denial.
+//! Errors of the shell parser. guard denies a command with such an error.
 
 use thiserror::Error;
 

@@ -6,17 +6,17 @@ use super::ast::{Piece, Word};
 use super::scope::{Scope, Value};
 use crate::command::cwd::Cwd;
 
-/// Limit on the alternatives of a brace expansion. An expansion with more alternatives is treated as known only at run
-/// time.
+/// The maximum number of alternatives in a brace expansion. The analysis treats an expansion with more alternatives
+/// as unknown until run time.
 const MOST_ALTERNATIVES: usize = 1024;
 
-/// Limit on the length of a word after its variables are substituted. A longer word is treated as unknown.
+/// The maximum length of a word after its variables are substituted. The analysis treats a longer word as unknown.
 const LONGEST_WORD: usize = 64 * 1024;
 
-/// What the expansion of a word depends on.
+/// Expands words, given the known variables and the home directory.
 pub(super) struct Expander<'a> {
     pub(super) scope: &'a Scope,
-    /// The text that the spans of the words refer to, used to show a word as written.
+    /// The text to which the spans of the words refer, for showing a word as written.
     pub(super) text: &'a [u8],
     pub(super) home: Option<&'a [u8]>,
 }
@@ -32,7 +32,7 @@ enum Atom {
     Hole {
         splits: bool,
     },
-    /// The value of an unquoted expansion, which is to be split at blanks.
+    /// The value of an unquoted expansion, which the shell splits at blanks.
     Split(Vec<u8>),
 }
 
@@ -46,7 +46,7 @@ impl Expander<'_> {
             out.push(Arg::exact(bytes.clone()));
             return;
         }
-        // Double quotes begin with an empty literal.
+        // A double-quoted string begins with an empty literal.
         let pieces = match word.pieces.as_slice() {
             [Piece::Literal { bytes, quoted: true }, rest @ ..] if bytes.is_empty() => rest,
             pieces => pieces,
@@ -152,7 +152,7 @@ impl Expander<'_> {
         if end != 1 || (end == rest.len() && more_pieces) {
             return rest;
         }
-        // A HOME that is set in the text takes precedence.
+        // A value of HOME that the text sets takes precedence.
         let home = match self.scope.trusted(b"HOME") {
             Some(Value::Known(home)) => home.as_slice(),
             Some(_) => {
@@ -170,7 +170,7 @@ impl Expander<'_> {
         self.scope.variable(b"IFS").is_none() && !self.scope.is_untrusted()
     }
 
-    /// Splits a word into arguments after brace expansion, and marks globs as unknown.
+    /// Splits a word into arguments after brace expansion. Arguments with globs become unknown.
     fn split(&self, atoms: &[Atom], word: &Word, out: &mut Vec<Arg>) {
         let mut bytes = Vec::new();
         let mut started = false;
@@ -223,8 +223,8 @@ fn is_active(byte: u8) -> bool {
     matches!(byte, b'*' | b'?' | b'[' | b'{' | b'~')
 }
 
-/// Returns true if a word is a glob. `[` alone is not: it is the name of the test command, and a glob needs the closing
-/// `]`.
+/// Returns true if a word is a glob. `[` alone is not a glob but the name of the test command; a glob also has the
+/// closing `]`.
 fn is_glob(atoms: &[Atom]) -> bool {
     let unquoted = |wanted: &[u8]| {
         atoms.iter().any(|atom| matches!(atom, Atom::Byte { byte, quoted: false } if wanted.contains(byte)))

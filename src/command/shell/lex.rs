@@ -1,8 +1,7 @@
 //! The lexer: turns characters into words, with quoting, expansions and here-documents.
 //!
-//! The lexer makes one pass over the bytes. Substitutions are parsed in place by the same parser, so that no text is
-//! scanned again for each nesting level. The only look-ahead is [`Parser::is_arithmetic`], which the nesting limit
-//! bounds.
+//! The lexer makes one pass over the bytes. The same parser parses substitutions in place, so no text is scanned
+//! again for each nesting level. The only look-ahead is [`Parser::is_arithmetic`], which the nesting limit bounds.
 
 use super::ast::{Piece, Script, Word};
 use super::error::{ShellError, ShellErrorKind};
@@ -40,7 +39,7 @@ pub(super) fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Collects the pieces of a word, and joins adjacent literals with the same quoting.
+/// Collects the pieces of a word, and merges adjacent literals that have the same quoting.
 #[derive(Default)]
 pub(super) struct Pieces(Vec<Piece>);
 
@@ -56,7 +55,7 @@ impl Pieces {
     }
 
     fn push(&mut self, piece: Piece) {
-        // Nearly every word is one piece. The default capacity of four would be most of a tree's memory.
+        // Nearly every word has one piece. A vector's default capacity of four would waste most of the tree's memory.
         if self.0.is_empty() {
             self.0.reserve_exact(1);
         }
@@ -125,7 +124,7 @@ impl Parser<'_> {
                 }
                 b'\\' => self.backslash(&mut pieces, matches!(place, Place::Braced { quoted: true }))?,
                 b'\'' if place == (Place::Braced { quoted: true }) => {
-                    // Some shells pair these quotes when they search for the closing brace, others do not.
+                    // When shells search for the closing brace, some pair these single quotes and others do not.
                     let rest = &self.src[self.pos + 1..];
                     let inside = rest.iter().position(|&byte| byte == b'\'').map(|end| &rest[..end]);
                     let differs =
@@ -155,7 +154,7 @@ impl Parser<'_> {
         Ok(pieces.into_word(start, self.pos))
     }
 
-    /// Returns the number of bytes from the current position on that are ordinary text.
+    /// Returns the number of bytes at the current position that have no special meaning.
     fn plain_run(&self, place: Place) -> usize {
         let rest = &self.src[self.pos..];
         let special = |byte: u8| {
@@ -181,7 +180,7 @@ impl Parser<'_> {
                 pieces.literal(&[next], true);
                 self.pos += 2;
             }
-            // A trailing backslash is literal.
+            // A backslash at the end of the text is literal.
             None => {
                 pieces.literal(b"\\", true);
                 self.pos += 1;
@@ -269,7 +268,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses `` `…` ``. Its content, after backslashes are removed, is parsed as a separate text.
+    /// Parses `` `…` ``. After backslashes are removed, the content is parsed as a separate text.
     fn backquoted(&mut self, pieces: &mut Pieces, quoted: bool) -> Result<()> {
         let open = self.pos;
         self.pos += 1;
@@ -304,7 +303,7 @@ impl Parser<'_> {
 
     fn dollar(&mut self, pieces: &mut Pieces, quoted: bool) -> Result<()> {
         match self.peek_at(1) {
-            // The shell joins the lines first, so this could be any expansion.
+            // The shell joins continued lines before it expands words, so the next line could begin any expansion.
             Some(b'\\') if self.peek_at(2) == Some(b'\n') => Err(self.cut_token()),
             Some(b'(') if self.peek_at(2) == Some(b'(') && self.is_arithmetic(self.pos + 3) => {
                 self.pos += 3;
@@ -328,7 +327,7 @@ impl Parser<'_> {
             }
             Some(b'{') => {
                 self.pos += 2;
-                // `${ cmd; }` and `${| cmd; }` of newer bash run commands.
+                // `${ cmd; }` and `${| cmd; }` run commands in newer versions of bash.
                 if self.peek().is_some_and(|byte| is_blank(byte) || byte == b'\n' || byte == b'|') {
                     self.pos += 1;
                     let script = self.nested(|parser| {
@@ -400,8 +399,8 @@ impl Parser<'_> {
             self.expect_byte(b']', "`]`")?;
         }
         let plain = !indirect && nested.is_empty() && self.peek() == Some(b'}');
-        // Only default-value operators keep the rules of the surrounding double quotes; patterns and
-        // substitutions have their own.
+        // After an operator for default values, the rules of the surrounding double quotes apply. Patterns and
+        // substitutions have their own quoting rules.
         let keeps_quotes = matches!(self.peek(), Some(b':' | b'-' | b'=' | b'+' | b'?'));
         let operator = self.nested(|parser| parser.word(Place::Braced { quoted: quoted && keeps_quotes }))?;
         // `${x:'…'}` is arithmetic, where quotes do not prevent evaluation.
@@ -431,7 +430,7 @@ impl Parser<'_> {
                 Some(b'\'') => break,
                 Some(b'\\') => {
                     self.pos += 1;
-                    // A shell without this form of quoting ends the string at the first quote.
+                    // A shell without `$'…'` would end the string at the first quote.
                     self.is_ambiguous |= self.peek() == Some(b'\'');
                     self.ansi_escape(&mut text);
                 }
@@ -504,8 +503,8 @@ impl Parser<'_> {
         value
     }
 
-    /// Parses everything up to the `close` byte that matches an already consumed `open` byte, as one word with
-    /// expansions.
+    /// Parses everything up to the `close` byte that matches an `open` byte, which the caller has consumed, as one
+    /// word with expansions.
     pub(super) fn balanced(&mut self, open: u8, close: u8, what: &'static str) -> Result<Word> {
         let arithmetic = what != "extended glob";
         let start = self.pos;
@@ -544,12 +543,13 @@ impl Parser<'_> {
     /// Parses a substitution after `$(`, `<(` or `>(`: the script and the closing parenthesis.
     fn substitution(&mut self, what: &'static str) -> Result<Script> {
         let open = self.pos;
-        // Here-documents of the surrounding line wait for that line's newline, not for one in here.
+        // The bodies of the surrounding line's here-documents begin after that line, not after a newline in the
+        // substitution.
         let waiting = std::mem::take(&mut self.pending);
         let script = self.nested(Parser::script)?;
         let unread = std::mem::replace(&mut self.pending, waiting);
         if !unread.is_empty() {
-            // Shells disagree on where its body is in that case.
+            // Shells disagree on where the body of a here-document is if the substitution ends before it.
             return Err(self.error(ShellErrorKind::Unterminated("here-document in a substitution")));
         }
         match self.peek() {
@@ -562,9 +562,9 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns true if the text after `((` is arithmetic, which means that it closes with `))`. Otherwise it is a
-    /// subshell inside a subshell. The look-ahead scans the text at most once for each open level, and the number of
-    /// levels is limited.
+    /// Returns true if the text after `((` is arithmetic: it then closes with `))`. Otherwise it is a subshell inside
+    /// a subshell. The look-ahead scans the text at most once for each open nesting level, and the number of levels
+    /// is limited.
     pub(super) fn is_arithmetic(&self, from: usize) -> bool {
         let mut level = 0usize;
         let mut at = from;
@@ -591,7 +591,7 @@ impl Parser<'_> {
         false
     }
 
-    /// Parses the body of a here-document whose delimiter was not quoted, so that expansions apply.
+    /// Parses the body of a here-document with an unquoted delimiter, in which the shell performs expansions.
     pub(super) fn here_body(&mut self, text: &[u8]) -> Result<Word> {
         let mut inner = self.child(text);
         let mut pieces = Pieces::default();

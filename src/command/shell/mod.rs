@@ -1,8 +1,8 @@
 //! Finds the simple commands that a shell text would run, wherever they occur in it.
 //!
-//! [`parse`] builds the syntax tree. [`expand`] resolves quoting and the statically known parts of words.
-//! [`walk`] traverses the tree and passes every simple command to the analysis of its program. Text on which
-//! shells disagree must be rejected or judged in every reading.
+//! [`parse`] builds the syntax tree. [`expand`] resolves quoting and the statically known parts of words. [`walk`]
+//! traverses the tree and passes every simple command to the analysis of its program. If shells disagree on a text,
+//! this module must reject it or judge every interpretation.
 
 mod assign;
 mod ast;

@@ -1,8 +1,8 @@
 //! The parser: builds commands from words by recursive descent, for the grammar of POSIX sh and bash.
 //!
-//! The parser takes linear time and bounded depth: every construct that can nest goes through [`Parser::nested`], so
-//! 10,000 open brackets are an error, not a stack overflow. It does not use a published grammar crate: in the one that
-//! was tried, sixteen unclosed `((` caused an endless loop, which is not acceptable for hostile text.
+//! The parser takes linear time and bounded stack: every construct that can nest goes through [`Parser::nested`], so
+//! 10,000 open brackets cause an error, not a stack overflow. It does not use a published grammar crate, because the
+//! one that was tried went into an endless loop on sixteen unclosed `((`.
 
 use super::ast::{AndOr, Command, Compound, CompoundKind, Redirection, Script, Simple, Word};
 use super::error::{ShellError, ShellErrorKind};
@@ -14,8 +14,8 @@ type Result<T> = std::result::Result<T, ShellError>;
 /// Reserved words that end a list of commands when they occur in command position.
 pub(super) const CLOSING: [&[u8]; 7] = [b"then", b"else", b"elif", b"fi", b"do", b"done", b"esac"];
 
-/// Parses one shell text. `depth` is the number of constructs that are open at the current position, including those of
-/// the surrounding texts.
+/// Parses one shell text. `depth` is the number of constructs that are open at the current position, in this text and
+/// in those that contain it.
 pub(super) struct Parser<'a> {
     pub(super) src: &'a [u8],
     pub(super) pos: usize,
@@ -26,7 +26,7 @@ pub(super) struct Parser<'a> {
     pub(super) is_ambiguous: bool,
 }
 
-/// Parses a whole shell text that is already nested `depth` levels deep.
+/// Parses a whole shell text that is nested `depth` levels deep in other texts.
 pub(crate) fn parse(text: &[u8], depth: usize, max_depth: usize) -> Result<Script> {
     Parser { src: text, pos: 0, depth, max_depth, pending: Vec::new(), is_ambiguous: false }.whole()
 }
@@ -104,7 +104,7 @@ impl<'a> Parser<'a> {
         if self.pos < self.src.len() {
             return Err(self.unexpected());
         }
-        // The end of the text cuts a here-document short: the shell uses what there is.
+        // If the text ends before a here-document does, the shell uses the incomplete body.
         self.read_bodies()?;
         Ok(script)
     }
@@ -193,7 +193,7 @@ impl<'a> Parser<'a> {
             }
             prefixed = true;
         }
-        // `time` and `!` may stand alone.
+        // `time` and `!` may occur without a command.
         if prefixed && matches!(self.peek(), None | Some(b'\n' | b';' | b')' | b'&' | b'|')) {
             return Ok(Vec::new());
         }
@@ -209,8 +209,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Returns true if the reserved word `time` is at the current position. With options other than `-p`, `time` is the
-    /// program instead.
+    /// Returns true if the reserved word `time` is at the current position. With options other than `-p`, `time` is
+    /// the external program instead.
     fn time_keyword_here(&self) -> bool {
         if !self.keyword_here(b"time") {
             return false;
@@ -438,7 +438,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Parses `[[ … ]]` and keeps only the words: operators and parentheses are skipped.
+    /// Parses `[[ … ]]`. Keeps the words, among them `-f` and `==`, and skips `&&`, `<`, parentheses and the like.
     fn test(&mut self) -> Result<Compound> {
         let open = self.pos;
         let mut words = Vec::new();
@@ -470,7 +470,7 @@ impl<'a> Parser<'a> {
     fn coproc(&mut self) -> Result<Command> {
         self.pos += 6;
         self.skip_blanks();
-        // `coproc NAME { …; }`: the name is not a command.
+        // In `coproc NAME { …; }`, the name is not a command.
         let start = self.pos;
         while self.peek().is_some_and(is_name_byte) {
             self.pos += 1;
@@ -512,7 +512,7 @@ impl<'a> Parser<'a> {
             if self.peek() == Some(b')') {
                 self.pos += 1;
             } else {
-                // `function f ( … )`: the parenthesis begins the body.
+                // In `function f ( … )`, the parenthesis begins the body.
                 self.pos = open;
             }
         }
@@ -573,7 +573,7 @@ impl<'a> Parser<'a> {
                 Some(_) => {
                     let word = self.word(Place::Command)?;
                     simple.words.push(word);
-                    // `declare a=( … )`, `local b+=( … )`.
+                    // Array literals in arguments, such as `declare a=( … )` and `local b+=( … )`.
                     if self.peek() == Some(b'(') && self.pos > 0 && self.src[self.pos - 1] == b'=' {
                         let elements = self.array()?;
                         simple.words.extend(elements);

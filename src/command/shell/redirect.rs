@@ -11,7 +11,7 @@ use super::parse::Parser;
 
 type Result<T> = std::result::Result<T, ShellError>;
 
-/// A here-document whose body has not been read yet.
+/// A here-document whose body the parser has not read yet.
 pub(super) struct PendingBody {
     delimiter: Vec<u8>,
     strip_tabs: bool,
@@ -66,7 +66,7 @@ impl Parser<'_> {
         }
         self.pos = at + operator.len();
         if self.src[self.pos..].starts_with(b"\\\n") {
-            // `<<` and a `-` on the next line form one operator.
+            // A shell would join `<<` with a `-` on the next line to one operator, so refuse the line continuation.
             return Err(self.error(ShellErrorKind::Unexpected("line continuation inside a token".into())));
         }
         self.skip_blanks();
@@ -75,7 +75,8 @@ impl Parser<'_> {
         if self.pos == before {
             return Err(self.unexpected());
         }
-        // `{name}<file` opens a new descriptor, `<&3` is standard input, `>&2` standard output.
+        // `{name}<file` opens a new descriptor. Without a number, `<&3` redirects standard input and `>&2` standard
+        // output.
         match (self.src[begin], kind) {
             (b'{', _) => fd = Some(u32::MAX),
             (_, RedirectionKind::Duplicate) if fd.is_none() => fd = Some(u32::from(operator == b">&")),
@@ -90,8 +91,8 @@ impl Parser<'_> {
         Ok(Some(Redirection { kind, fd, target, body }))
     }
 
-    /// Returns the delimiter of a here-document: the word after `<<` with quotes removed and nothing expanded, so
-    /// `<<"$X"` ends at a line `$X`. Also returns whether any part of the word was quoted.
+    /// Returns the delimiter of a here-document and whether any part of it is quoted. The delimiter is the word after
+    /// `<<` with quotes removed and nothing expanded, so `<<"$X"` ends at a line `$X`.
     pub(super) fn delimiter(&self, word: &Word) -> (Vec<u8>, bool) {
         let mut text = Vec::new();
         let mut quote = None;
@@ -120,8 +121,8 @@ impl Parser<'_> {
     pub(super) fn read_bodies(&mut self) -> Result<()> {
         for pending in std::mem::take(&mut self.pending) {
             let mut text = Vec::new();
-            // Whether the previous line ended in a backslash: shells disagree on whether it continues a
-            // delimiter.
+            // Whether the previous line ended in a backslash. Shells disagree on whether such a line can continue
+            // into the delimiter.
             let mut continued = false;
             let mut logical_start = 0;
             while self.pos < self.src.len() {

@@ -1,17 +1,18 @@
-//! The known state of a shell while its text is walked: variables, aliases, the current directory.
+//! The known state of a shell while the analysis traverses its text: variables, aliases, the current directory.
 //!
-//! Changes are logged, so that those of a subshell can be undone at its end, and those of a conditional
-//! branch can become unknown. Both take time proportional to the number of changes, not to the size of the
-//! state.
+//! The scope logs changes. At the end of a subshell it undoes them, and at the end of a conditional branch it marks
+//! the changed values as unknown. Both take time proportional to the number of changes, not to the size of the state.
 
 use std::collections::HashMap;
 
 use super::super::arg::Arg;
 use crate::command::cwd::Cwd;
 
-/// Limit on the length of a known value. Longer values are treated as unknown: `a=$a$a` would double without end.
+/// The maximum length of a known value, in bytes. The scope treats longer values as unknown, because `a=$a$a` could
+/// double a value without end.
 const LONGEST_VALUE: usize = 1024;
-/// Limit on known variables, more than people use. The values of further variables are unknown.
+/// The maximum number of variables whose values the scope tracks. The values of further variables are unknown. Shell
+/// texts that people write stay far below this limit.
 const MOST_NAMES: usize = 4096;
 const MOST_INHERITED: usize = 64;
 
@@ -19,7 +20,7 @@ const MOST_INHERITED: usize = 64;
 pub(crate) enum Value {
     Known(Vec<u8>),
     Unknown,
-    /// The variable was unset, so it is not inherited either.
+    /// The text has unset the variable, so programs do not inherit it either.
     Unset,
 }
 
@@ -39,7 +40,8 @@ enum Change {
     Cwd(Cwd),
 }
 
-/// A position in the log of changes; see [`Scope::undo_to`] and [`Scope::blur_since`].
+/// A position in the scope's log of changes, to which the scope can return; see [`Scope::undo_to`] and
+/// [`Scope::blur_since`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark(usize);
 
@@ -49,19 +51,20 @@ pub(crate) struct Scope {
     aliases: HashMap<Vec<u8>, Value>,
     cwd: Cwd,
     log: Vec<Change>,
-    /// The names of variables set so far that programs inherit. There are few, so each command can look all of them up.
+    /// The names of the variables set so far that programs inherit. There are few, so searching all of them for each
+    /// command is fast.
     inherited: Vec<Vec<u8>>,
-    /// Whether more inherited variables were set than the scope tracks.
+    /// Whether the text has set more inherited variables than the scope tracks.
     pub(crate) overflowed: bool,
-    /// Whether values may change in ways that the text does not show: namerefs, `declare -l`, traps. If so, every value
-    /// is unknown from then on.
+    /// Whether values may change in ways that the text does not show, for example by namerefs, `declare -l` or traps.
+    /// From then on, the scope treats every value as unknown.
     untrusted: bool,
-    /// Names of read-only variables.
+    /// The names of read-only variables, whose values cannot change.
     frozen: Vec<Vec<u8>>,
 }
 
-/// Returns true if a variable changes the behaviour of programs that are started later. Such variables count even if
-/// they are not exported, because that is not always known.
+/// Returns true if a variable changes the behaviour of programs that start later. Such variables count even without
+/// `export`, because the analysis does not always know whether they are exported.
 fn is_inherited(name: &[u8]) -> bool {
     name.starts_with(b"GIT_")
         || name.starts_with(b"LD_")
@@ -97,7 +100,7 @@ impl Scope {
         self.variables.get(name)
     }
 
-    /// Returns the value to substitute for a variable. Unknown if values are no longer trusted.
+    /// Returns the value to substitute for a variable. The value is unknown if the scope no longer trusts values.
     pub(crate) fn trusted(&self, name: &[u8]) -> Option<&Value> {
         match self.variable(name) {
             Some(_) if self.untrusted || is_set_by_the_shell(name) => Some(&Value::Unknown),
@@ -106,7 +109,7 @@ impl Scope {
     }
 
     pub(crate) fn freeze(&mut self, name: Vec<u8>) {
-        // Every assignment searches this list.
+        // Every assignment searches this list, so its length is limited.
         if self.frozen.len() < MOST_INHERITED {
             self.frozen.push(name);
         } else {
@@ -122,7 +125,8 @@ impl Scope {
         self.untrusted
     }
 
-    /// Returns a scope for analysing the expansion of the alias `name`: it contains the other aliases.
+    /// Returns a scope for analysing the expansion of the alias `name`. The scope contains all aliases except this
+    /// one, so that an alias cannot expand itself.
     pub(crate) fn aliases_for(&self, name: &[u8], cwd: Cwd) -> Self {
         let mut scope = Self::new(cwd);
         let others = self.aliases.iter().filter(|(known, _)| *known != name).take(64);
@@ -130,7 +134,7 @@ impl Scope {
         scope
     }
 
-    /// Returns the variables that affect programs started from here, with their values.
+    /// Returns the variables that affect programs started at this point, with their values.
     pub(crate) fn inherited(&self) -> impl Iterator<Item = (&[u8], &Value)> {
         self.inherited.iter().filter_map(|name| Some((name.as_slice(), self.variables.get(name)?)))
     }
@@ -160,7 +164,7 @@ impl Scope {
         if self.aliases.len() >= MOST_NAMES && !self.aliases.contains_key(name) {
             return;
         }
-        // Which of two definitions applies is not tracked.
+        // The scope does not track which of two different definitions applies.
         let differs = self.aliases.get(name).is_some_and(|known| *known != value);
         let value = if differs { Value::Unknown } else { bounded(value) };
         let old = self.aliases.insert(name.to_vec(), value);
@@ -175,7 +179,8 @@ impl Scope {
         Mark(self.log.len())
     }
 
-    /// Leaves a subshell: undoes every change since the mark.
+    /// Undoes every change that was logged after `mark`. Called at the end of a subshell, whose changes do not affect
+    /// the outer shell.
     pub(crate) fn undo_to(&mut self, mark: Mark) {
         while self.log.len() > mark.0 {
             match self.log.pop() {
@@ -187,7 +192,7 @@ impl Scope {
         }
     }
 
-    /// Leaves a function: the variables that it changed since the mark become unknown.
+    /// Makes the values of the variables that changed after `mark` unknown. Called at the end of a function call.
     pub(crate) fn blur_variables_since(&mut self, mark: Mark) {
         for change in &self.log[mark.0.min(self.log.len())..] {
             if let Change::Variable(name, _) = change {
@@ -196,14 +201,15 @@ impl Scope {
         }
     }
 
-    /// Leaves a branch that may or may not have run: everything that it changed since the mark becomes unknown.
+    /// Makes the variables and the directory that changed after `mark` unknown. Called at the end of a branch that
+    /// may not have run.
     pub(crate) fn blur_since(&mut self, mark: Mark) {
         for change in &self.log[mark.0.min(self.log.len())..] {
             match change {
                 Change::Variable(name, _) => {
                     self.variables.insert(name.clone(), Value::Unknown);
                 }
-                // An alias that may be set is still expanded, in case it is.
+                // Keep an alias that may be set, so that the analysis judges its expansion too.
                 Change::Alias(..) => {}
                 Change::Cwd(_) => self.cwd = Cwd::Unknown,
             }
@@ -211,7 +217,7 @@ impl Scope {
     }
 }
 
-/// Returns true if the shell changes a variable by itself.
+/// Returns true if the shell itself changes this variable, as it does with `RANDOM`.
 fn is_set_by_the_shell(name: &[u8]) -> bool {
     matches!(
         name,

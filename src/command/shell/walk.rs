@@ -1,5 +1,5 @@
-//! Walks the syntax tree of a shell text and passes each simple command to the analysis, with the state it
-//! would run in.
+//! Traverses the syntax tree of a shell text and passes each simple command to the analysis, with the state in which
+//! it would run.
 
 use std::collections::HashMap;
 
@@ -16,11 +16,11 @@ use super::scope::{Scope, Value};
 use crate::command::cwd::{Cwd, base_name};
 use crate::command::file_operands;
 
-/// Limit on nested function calls. A command with deeper nested calls is refused.
+/// The maximum nesting of function calls. guard refuses a command with deeper nesting.
 const MOST_ACTIVE: usize = 16;
 
-/// Walks a parsed text. `start` contains the circumstances in which the text runs, `scope` the state of the shell that
-/// runs it.
+/// Passes every command of the shell text `text`, whose syntax tree is `script`, to the analyzer. `start` is the
+/// environment, directory and standard input of the shell that runs the text, and `scope` is its state.
 pub(crate) fn walk(
     analyzer: &mut Analyzer<'_>,
     text: &[u8],
@@ -60,7 +60,7 @@ impl<'w> Walker<'w, '_> {
         for (index, pipeline) in list.pipelines.iter().enumerate() {
             let before = self.scope.mark();
             self.pipeline(pipeline, stdin);
-            // `make && cd x && git commit`: within the list, the directory applies to what follows.
+            // In `make && cd x && git commit`, the directory applies to the rest of the list.
             if index > 0 && only_changes_directory(pipeline) {
                 conditional_cwd = true;
             } else if index > 0 {
@@ -89,7 +89,8 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// Returns the output of a stage of a pipeline, if it is obvious: `echo`, `printf`, `cat` of known text.
+    /// Returns the output of a stage of a pipeline, if it is easy to determine: `echo`, `printf`, `cat` of known
+    /// text.
     fn output_of(&self, command: &Command, input: &Stdin) -> Stdin {
         let Command::Simple(simple) = command else { return Stdin::Unknown };
         if [b"echo".as_slice(), b"printf", b"cat", b"tee"]
@@ -111,9 +112,9 @@ impl<'w> Walker<'w, '_> {
             Command::Simple(simple) => self.simple(simple, stdin),
             Command::Compound(compound) => self.compound(compound, stdin),
             Command::Function { name, body } => {
-                // Judge the body as if it were called here, without assuming that it is. Judge it once with
-                // the current values and once with none, because the values may differ when it is called.
-                // From here on no value is trusted.
+                // Judge the function's body as if it were called here, but do not assume that it is. Judge it once
+                // with the current values and once without any, because variables may have other values when it is
+                // called. After that, the scope trusts no values.
                 let mark = self.scope.mark();
                 if !self.scope.is_untrusted() {
                     self.call(name, body, stdin);
@@ -127,7 +128,7 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// Walks the body of a function that is called, unless the same body is already being walked.
+    /// Traverses the body of a called function, unless this is a recursive call.
     fn call(&mut self, name: &'w [u8], body: &'w Command, stdin: &Stdin) {
         if self.active.contains(&name) || self.analyzer.is_refused() {
             return;
@@ -146,7 +147,7 @@ impl<'w> Walker<'w, '_> {
         let stdin = self.stdin_of(&compound.redirections, stdin);
         for word in &compound.words {
             self.substitutions(word);
-            // `[[ 'a[$(…)]' -eq 0 ]]`: the shell evaluates the subscript of a name even if it is quoted.
+            // In `[[ 'a[$(…)]' -eq 0 ]]`, the shell evaluates the subscript of a name even if it is quoted.
             for piece in &word.pieces {
                 if let Piece::Literal { bytes, quoted: true } = piece {
                     builtin::evaluated_subscript(self.analyzer, bytes, self.start);
@@ -162,8 +163,8 @@ impl<'w> Walker<'w, '_> {
             self.scope.set_variable(variable, Value::Unknown);
         }
         if compound.kind == CompoundKind::Loop {
-            // The second iteration of a loop sees what the first one set, so every variable set inside is
-            // unknown inside.
+            // The second iteration of a loop runs with the variables that the first one set, so every variable that
+            // the body sets is unknown in the body.
             let mut changed = Changed::default();
             compound.bodies.iter().for_each(|body| changed.script(body));
             for name in changed.names {
@@ -178,7 +179,8 @@ impl<'w> Walker<'w, '_> {
         }
         for (index, body) in compound.bodies.iter().enumerate() {
             self.script(body, &stdin);
-            // A branch does not see what another one has set, but the condition of an `if` always runs first.
+            // What one branch sets does not apply in another branch. The condition of an `if`, however, always runs
+            // first.
             let is_condition = compound.words.is_empty() && index == 0;
             if compound.kind == CompoundKind::Conditional && !is_condition {
                 self.scope.blur_since(mark);
@@ -192,7 +194,7 @@ impl<'w> Walker<'w, '_> {
         self.write_only_intent(&compound.redirections);
     }
 
-    /// Forgets the values of all names in an arithmetic text, because it may have set them: `((x=1))`.
+    /// Marks the variables named in an arithmetic text as unknown, because the text may set them: `((x=1))`.
     fn forget_named(&mut self, word: &Word) {
         for piece in &word.pieces {
             let Piece::Literal { bytes, .. } = piece else { continue };
@@ -204,8 +206,8 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// Judges `((git checkout main))` as commands too: some shells parse it as arithmetic, others as nested subshells.
-    /// Two words in a row are never arithmetic.
+    /// Judges the text of `((git checkout main))` as commands too, because some shells parse it as arithmetic and
+    /// others as nested subshells. A text with two adjacent words cannot be arithmetic, so only such texts are judged.
     fn plain_commands(&mut self, compound: &Compound) {
         let [word] = compound.words.as_slice() else { return };
         let text = self.text.get(word.span.clone()).unwrap_or_default();
@@ -227,7 +229,7 @@ impl<'w> Walker<'w, '_> {
     fn simple(&mut self, simple: &'w Simple, stdin: &Stdin) {
         let bodies = simple.redirections.iter().filter_map(|redirection| redirection.body.get());
         let weight: usize = bodies.map(|body| body.span.len()).sum();
-        // Every command of the text searches the variables set around it.
+        // Each command searches the variables that surround the text, so count them as work.
         let around = 8 * self.start.env.weight();
         if !self.analyzer.burn(weight + around + 64 * (1 + simple.words.len() + simple.assignments.len())) {
             return;
@@ -281,7 +283,7 @@ impl<'w> Walker<'w, '_> {
         if args.is_empty() {
             return;
         }
-        // `a &>f b`: another shell starts `a` in the background and then runs `b`.
+        // In `a &>f b`, some shells start `a` in the background and then run `b`.
         if let Some(at) = second_command {
             let start = Start {
                 parent: self.start.parent,
@@ -292,7 +294,7 @@ impl<'w> Walker<'w, '_> {
             self.analyzer.command(args[at..].to_vec(), start);
         }
         let start = self.start_of(simple, stdin);
-        // Some shells keep an assignment that precedes a builtin or a function.
+        // Some shells keep an assignment that precedes a builtin or a function, so its value is unknown afterwards.
         for assignment in &simple.assignments {
             if self.scope.variable(&assignment.name).is_some() {
                 self.scope.set_variable(&assignment.name, Value::Unknown);
@@ -324,15 +326,15 @@ impl<'w> Walker<'w, '_> {
             for text in args[1..].iter().filter_map(Arg::known) {
                 builtin::evaluated_subscript(self.analyzer, text, self.start);
             }
-            // The name may mean the function or, in another shell, a program: both are judged.
+            // The name is the function or, in another shell, a program. Judge both.
             let input = start.stdin.clone();
             let mark = self.scope.mark();
             for parameter in b'1'..=b'9' {
                 self.scope.set_variable(&[parameter], Value::Unknown);
             }
             self.call(name, body, &input);
-            // `local` variables and the parameters end with the call; other variables that it set become
-            // unknown.
+            // `local` variables and the positional parameters end with the call. Other variables that the function
+            // set become unknown.
             self.scope.blur_variables_since(mark);
         }
         self.analyzer.command(args, start);
@@ -356,8 +358,8 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// Judges the value of a variable that the shell itself evaluates later, such as a prompt or an entry of its alias
-    /// table.
+    /// Judges the value of a variable that the shell itself evaluates later, such as a prompt or an entry of its
+    /// alias table.
     fn evaluated_later(&mut self, name: &[u8], value: &Value) {
         let Value::Known(text) = value else { return };
         match name {
@@ -368,7 +370,7 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// Returns the circumstances of a simple command: its assignments, standard input and redirected files.
+    /// Returns the state in which a simple command starts: its assignments, standard input and redirected files.
     fn start_of(&mut self, simple: &Simple, stdin: &Stdin) -> Start {
         let mut start = Start {
             env: self.start.env.clone(),
@@ -387,10 +389,10 @@ impl<'w> Walker<'w, '_> {
                 Value::Unset => start.env.unset(name),
             }
         }
-        // Variables that an outer command set and this text changed.
+        // Update the variables that a surrounding command set and this text has changed.
         for name in self.start.env.assigned() {
             let Some(value) = self.scope.variable(&name).cloned().map(Value::into_arg) else { continue };
-            // Set only what changed: setting everything again would double the overlay at every level.
+            // Set only changed variables: setting all of them again would double the overlay at every nesting level.
             if start.env.get(&[], &name).as_ref() != Some(&value) {
                 start.env.set(&name, value);
             }
@@ -418,14 +420,14 @@ impl<'w> Walker<'w, '_> {
             Some(Value::Known(value)) => value,
             None => return,
             Some(_) => {
-                // The alias was defined twice or is too long, so its value is unknown.
+                // The value of the alias is unknown, because it has two definitions or is too long.
                 let intent = Intent { deferred: Some(Deferred::Text), ..Intent::default() };
                 self.analyzer.finish(intent, args.to_vec(), start);
                 return;
             }
         };
         let mut text = value;
-        // A trailing blank makes the next word subject to alias expansion too.
+        // If an alias ends in a blank, the shell also expands aliases in the next word.
         let mut next_expands = text.ends_with(b" ");
         for arg in &args[1..] {
             text.push(b' ');
@@ -446,7 +448,7 @@ impl<'w> Walker<'w, '_> {
         self.analyzer.nested(|analyzer| analyzer.shell_text_in(&text, &start, &mut scope));
     }
 
-    /// Walks the commands in the substitutions of a word, each in its own subshell.
+    /// Traverses the commands in the substitutions of a word, each in its own subshell.
     fn substitutions(&mut self, word: &'w Word) {
         for piece in &word.pieces {
             match piece {
@@ -527,8 +529,8 @@ impl<'w> Walker<'w, '_> {
         paths
     }
 
-    /// Adds an intent for redirections that belong to no simple command: `> file` alone, or around a compound command,
-    /// still writes the file.
+    /// Adds an intent for redirections without a simple command: `> file` alone, or a redirection of a compound
+    /// command, still writes the file.
     fn write_only_intent(&mut self, redirections: &[Redirection]) {
         let paths = self.redirected_paths(redirections);
         if paths.is_empty() {
@@ -551,12 +553,12 @@ impl<'w> Walker<'w, '_> {
 
 const MOST_CHANGED: usize = 4096;
 
-/// What the body of a loop may change: variables and the current directory.
+/// The variables and the directory that the body of a loop may change.
 #[derive(Default)]
 struct Changed<'w> {
     names: Vec<&'w [u8]>,
     cwd: bool,
-    /// Whether the body contains something that can set any variable.
+    /// Whether the body contains a command that can set any variable, such as `eval`.
     anything: bool,
 }
 
@@ -622,7 +624,8 @@ fn known_value(arg: &Arg) -> Value {
     arg.known().map_or(Value::Unknown, |bytes| Value::Known(bytes.to_vec()))
 }
 
-/// Returns true if a pipeline is only a `cd`. In `a && cd b && c`, the rest of the list relies on the `cd`.
+/// Returns true if a pipeline is nothing but a `cd`. The working directory after it in an `&&` list is certain: in
+/// `a && cd b && c`, the command `c` runs only if the `cd` succeeded, so `c` runs in `b`.
 fn only_changes_directory(pipeline: &[Command]) -> bool {
     let [Command::Simple(simple)] = pipeline else { return false };
     let Some(word) = simple.words.first() else { return false };

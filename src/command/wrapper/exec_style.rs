@@ -1,4 +1,4 @@
-//! Wrappers that run the command in their arguments under changed circumstances: environment, user, program name.
+//! Wrappers that run the command in their arguments with another environment, user or program name.
 
 use super::super::analyze::{Analyzer, Start};
 use super::super::arg::Arg;
@@ -45,7 +45,8 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let mut words = Vec::new();
     let mut deferred = None;
     if let Some(text) = split {
-        // In `env -S`, an unquoted `\_` is a blank.
+        // In the text of `env -S`, an unquoted `\_` means a blank. `\c` ends the text, so such a text is not analysed
+        // in advance.
         let stops = text.known().is_some_and(|text| text.windows(2).any(|pair| pair == b"\\c"));
         let plain = text
             .known()
@@ -53,7 +54,7 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
             .and_then(|text| std::str::from_utf8(text).ok())
             .map(|text| text.replace("\\_", " "));
         match plain.as_deref().map(shell_words::split) {
-            // A `$` is a variable that env itself substitutes.
+            // In the text of `env -S`, `$` begins a variable, which env itself substitutes.
             Some(Ok(parts)) => words.extend(parts.into_iter().map(|part| match part.find('$') {
                 Some(hole) => Arg::partial(&part.as_bytes()[..hole], part.as_bytes(), false),
                 None => Arg::exact(part),
@@ -62,21 +63,21 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
         }
     }
     words.extend_from_slice(&args[at.min(args.len())..]);
-    // `-S '-i git x'`: env parses the split text like its own arguments.
+    // `-S '-i git x'`: env parses the words of the split text like its own arguments.
     if deferred.is_none() && words.first().is_some_and(|word| word.prefix().starts_with(b"-")) {
         let parent = analyzer.finish(Intent::default(), args, start);
         let again = [vec![Arg::from("env")], words].concat();
         analyzer.command(again, Start { resolved: None, ..inside.inside(parent, Origin::Wrapped) });
         return;
     }
-    // For env, any argument with `=` is an assignment.
+    // env takes every leading argument with `=` for an assignment.
     let assignments = words.iter().take_while(|word| word.prefix().contains(&b'=')).count();
     let mut functions = Vec::new();
     for word in &words[..assignments] {
         let equals = word.prefix().iter().position(|&byte| byte == b'=').unwrap_or(0);
         let (name, value) = (&word.prefix()[..equals], word.skip(equals + 1));
         if name.starts_with(b"BASH_FUNC_") {
-            // A function exported to child shells: its body is judged as if it were called.
+            // The variable defines a function for child shells. Judge the function's body as if it were called.
             functions.extend(value.known().map(|body| [b"f ".as_slice(), body].concat()));
         } else if !name.is_empty() {
             inside.env.set(name, value);

@@ -1,12 +1,12 @@
-//! Interpreters of other languages. Inline code is recorded as opaque; the programs that it starts are judged
-//! when they start.
+//! Interpreters of languages other than shell. The analysis does not examine inline code. When the code starts a
+//! program, the supervisor judges that program.
 
 use super::super::analyze::{Analyzer, Start, Stdin};
 use super::super::arg::Arg;
 use super::super::intent::{Deferred, Intent, Origin};
 use crate::command::effects::Effects;
 
-/// How an interpreter accepts code on its command line.
+/// Which options and operands of an interpreter contain code.
 struct Language {
     /// Short options whose value is code.
     short: &'static [u8],
@@ -48,8 +48,8 @@ fn known(name: &[u8]) -> Option<Language> {
     })
 }
 
-/// Returns true if a program is a shell whose grammar differs from sh. Simple commands look the same in these shells,
-/// so text is judged as far as it parses as sh.
+/// Returns true if a program is a shell whose grammar differs from sh, such as fish. Simple commands look the same in
+/// these shells, so the analysis judges their text if it parses as sh.
 fn is_foreign_shell(name: &[u8]) -> bool {
     matches!(name, b"fish" | b"csh" | b"tcsh" | b"nu" | b"xonsh" | b"elvish" | b"ion")
 }
@@ -129,7 +129,7 @@ fn code(args: &[Arg], language: &Language) -> Code {
                 return Code::Inline;
             }
             if language.valued.contains(letter) {
-                // `python -m module` runs a module, which acts like an operand.
+                // `python -m module` runs a module, so the module name counts as an operand.
                 if index + 1 == word.len() {
                     rest.next();
                 }

@@ -1,4 +1,4 @@
-//! `ld-linux-x86-64.so.2 PROGRAM …`: the dynamic loader can run any program that it can read.
+//! Analyses `ld-linux-x86-64.so.2 PROGRAM …`: the dynamic loader can run any program file that it can read.
 
 use super::super::analyze::{Analyzer, Start};
 use super::super::arg::Arg;

@@ -1,7 +1,7 @@
 //! Programs that run other programs: finds the wrapped command and analyses it.
 //!
-//! A wrapper is a separate intent (a policy may deny `sudo` whatever it runs) and the parent of the
-//! intents it wraps.
+//! The analysis adds an intent for the wrapper itself, because a policy may deny `sudo` whatever it runs. This intent
+//! is the parent of the intents of the wrapped command.
 
 mod exec_style;
 mod interpreters;
@@ -21,14 +21,14 @@ type Special = fn(&mut Analyzer<'_>, Vec<Arg>, &Start);
 
 pub(crate) use shells::{is_shell, is_stdin};
 
-/// How the command inside a wrapper is found.
+/// How to find the command inside a wrapper.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
-    /// The wrapper has the form: options, a fixed number of operands, then a command.
+    /// The arguments are options, a fixed number of operands, then the command.
     Plain(&'static table::Plain),
     /// The program is a wrapper only with certain subcommands (`uv run`, `npm exec`).
     Subcommand(&'static [table::Subcommand]),
-    /// The wrapper has its own parsing code.
+    /// A function for this wrapper parses the arguments.
     Special(Special),
 }
 
@@ -71,7 +71,7 @@ fn special(name: &[u8]) -> Option<Special> {
     })
 }
 
-/// Returns true if a file implements several programs, of which the name it is called by selects one.
+/// Returns true if a program file implements several programs, and runs the one whose name it is called by (busybox).
 pub(crate) fn is_multi_call(file: &[u8]) -> bool {
     file.starts_with(b"busybox") || file.starts_with(b"toybox")
 }
@@ -85,7 +85,7 @@ pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, kind: Kind, args: Vec<Arg>, s
             wrap(analyzer, args, inner, plain.effects, start);
         }
         Kind::Subcommand(table) => {
-            // Options with values may precede the subcommand, so every argument is checked.
+            // Options with values may precede the subcommand, so check every argument.
             let entry = args.iter().enumerate().skip(1).find_map(|(at, arg)| {
                 let name = arg.known()?;
                 table.iter().find(|entry| entry.name.as_bytes() == name).map(|entry| (at, entry))
@@ -112,7 +112,8 @@ fn wrap(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, inner: usize, effects: Effe
     }
 }
 
-/// Like [`wrap`], for a program that is called by a different name than its file (`exec -a`, the loader's `--argv0`).
+/// Adds the wrapper's intent, and analyses the command that begins at the index `inner` of `args`. `name` is the name
+/// by which the wrapper calls the program, if it is not that of the file (`exec -a`, the loader's `--argv0`).
 fn wrap_as(
     analyzer: &mut Analyzer<'_>,
     args: Vec<Arg>,
@@ -126,8 +127,8 @@ fn wrap_as(
     run_as(analyzer, command, name, start.inside(parent, Origin::Wrapped));
 }
 
-/// Analyses a command whose first argument is the program's file. The program may be called by a different name,
-/// `name`.
+/// Analyses a command whose first argument is the program's file. If `name` is given, the program is called by that
+/// name.
 fn run_as(analyzer: &mut Analyzer<'_>, mut command: Vec<Arg>, name: Option<Arg>, mut start: Start) {
     let Some(first) = command.first_mut() else { return };
     if let (Some(file), Some(name)) = (first.known(), name) {
@@ -147,7 +148,7 @@ fn wrap_text(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, text: &Arg, effects: E
     }
 }
 
-/// Joins arguments by blanks, like a wrapper that passes them to a shell as one text.
+/// Joins arguments with blanks, as a wrapper does that passes them to a shell as one text.
 fn joined(args: &[Arg]) -> Arg {
     let mut text = Vec::new();
     for (index, arg) in args.iter().enumerate() {

@@ -12,7 +12,7 @@ pub(super) struct Met<'a> {
     pub(super) value: Option<Arg>,
 }
 
-/// Which options take a value.
+/// The options of a wrapper that take a value.
 pub(super) struct Valued {
     pub(super) short: &'static [u8],
     pub(super) long: &'static [&'static str],
@@ -20,8 +20,8 @@ pub(super) struct Valued {
     pub(super) joined: &'static [u8],
 }
 
-/// Parses leading options up to `--` or the first argument that is not an option, and returns the index of the argument
-/// that follows. Calls `met` for each option. Values may be joined (`-n5`, `--x=5`) or separate.
+/// Parses leading options up to `--` or the first argument that is not an option, and returns the index of the next
+/// argument. Calls `met` for each option. Values may be joined (`-n5`, `--x=5`) or separate.
 pub(super) fn leading<'a>(args: &'a [Arg], valued: &Valued, met: &mut dyn FnMut(&Met<'a>)) -> usize {
     let mut at = 0;
     while let Some(arg) = args.get(at) {
@@ -72,7 +72,8 @@ pub(super) fn leading<'a>(args: &'a [Arg], valued: &Valued, met: &mut dyn FnMut(
     at
 }
 
-/// Returns the index in `args` where the command inside a plain wrapper begins; past the end if there is no command.
+/// Returns the index in `args` at which the command of a plain wrapper begins; `args.len()` or more if there is no
+/// command.
 pub(super) fn command_after(args: &[Arg], plain: &Plain) -> usize {
     let mut queries = false;
     let valued = Valued { short: plain.short, long: plain.long, joined: b"" };
@@ -83,7 +84,7 @@ pub(super) fn command_after(args: &[Arg], plain: &Plain) -> usize {
         return args.len();
     }
     at += plain.operands;
-    // `timeout 5 -- cmd`, `VAR=value cmd`.
+    // Skip `--` and assignments, as in `timeout 5 -- cmd` and `VAR=value cmd`.
     if args.get(at).is_some_and(|arg| arg.known() == Some(b"--")) {
         at += 1;
     }

@@ -1,4 +1,4 @@
-//! Wrappers that run shell text: the value of an option, or their arguments joined.
+//! Wrappers that run shell text, which is the value of an option, or their arguments joined with blanks.
 
 use super::super::analyze::{Analyzer, Start};
 use super::super::arg::Arg;
@@ -8,8 +8,8 @@ use super::{joined, wrap, wrap_text};
 use crate::command::effects::Effects;
 use crate::command::file_operands;
 
-/// Analyses `eval` as a program in an argv. `eval` exists only in shells, so the exec would fail, but its text is
-/// judged anyway.
+/// Analyses `eval` as the program of an argv. Only shells have `eval`, so the exec would fail, but the analysis
+/// judges the text anyway.
 pub(super) fn eval(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let text = joined(&args[1..]);
     wrap_text(analyzer, args, &text, Effects::NONE, start);
@@ -166,7 +166,7 @@ pub(super) fn hyperfine(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Sta
     }
 }
 
-/// Analyses `npm`, of which `npm exec …` is equivalent to npx.
+/// Analyses `npm`. `npm exec …` is equivalent to npx.
 pub(super) fn npm(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"wC",
@@ -212,7 +212,7 @@ pub(super) fn npx(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
 pub(super) fn tmux(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const GLOBAL: Valued = Valued { short: b"cfLST", long: &[], joined: b"" };
     const VALUED: Valued = Valued { short: b"cefFlnpstxy", long: &[], joined: b"" };
-    // `tmux a \\; b`: several commands in one.
+    // `tmux a \\; b` runs several tmux commands.
     if let Some(at) = args.iter().position(|arg| matches!(arg.known(), Some(b";" | b"\\;"))) {
         let rest = [vec![args[0].clone()], args[at + 1..].to_vec()].concat();
         tmux(analyzer, args[..at].to_vec(), start);
@@ -303,7 +303,7 @@ pub(super) fn option_command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start:
     file_operands::describe(&name, &args, &start.cwd, analyzer.context, &mut intent);
     let parent = analyzer.finish(intent, args, start);
     for text in texts.iter().filter_map(Arg::known).filter(|text| !text.is_empty()) {
-        // `--checkpoint-action` also accepts actions other than `exec=`.
+        // The value of tar's `--checkpoint-action` is a command only after `exec=`.
         let text = text.strip_prefix(b"exec=").unwrap_or(text);
         analyzer.shell_text_if_readable(text, &start.inside(parent, Origin::Wrapped));
     }

@@ -6,8 +6,8 @@ use super::super::intent::{Deferred, Intent, Origin};
 use crate::command::cwd::normalise;
 use crate::command::effects::Effects;
 
-/// Returns true if a program is a shell with the grammar that guard parses. Others (`fish`, `csh`) count as foreign
-/// languages.
+/// Returns true if a program is a shell whose grammar guard parses. guard treats others (`fish`, `csh`) as
+/// interpreters of another language.
 pub(crate) fn is_shell(name: &[u8]) -> bool {
     let name = name.strip_prefix(b"-").unwrap_or(name);
     let stem = name.iter().position(|byte| byte.is_ascii_digit()).map_or(name, |at| &name[..at]);
@@ -31,7 +31,7 @@ pub(crate) fn is_shell(name: &[u8]) -> bool {
 
 /// Where a shell reads its commands from.
 enum Source {
-    /// From the text after `-c`; the second field contains the arguments after the text ($0, $1 …).
+    /// The text after `-c`, and the arguments after the text, which the shell uses as `$0`, `$1` and so on.
     Text(Arg, Vec<Arg>),
     Script,
     Stdin,
@@ -40,7 +40,6 @@ enum Source {
 }
 
 pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
-    // `bash -k`: every `name=value` argument in its text is an assignment.
     let leading = args[1..].iter().map(Arg::prefix).take_while(|word| word.starts_with(b"-"));
     if leading.filter(|word| !word.starts_with(b"--")).any(|word| word.contains(&b'k')) {
         analyzer.refuse(Refusal::TooManyVariables);
@@ -57,7 +56,7 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
             };
             let parent = analyzer.finish(intent, args, start);
             let mut inside = start.inside(parent, Origin::Shell);
-            // `bash -c '"$0" checkout main' git`: the positional parameters are known too.
+            // In `bash -c '"$0" checkout main' git`, the positional parameters are known too.
             let too_many = parameters.len() > 10;
             for (index, parameter) in parameters.into_iter().take(10).enumerate() {
                 let parameter = if too_many { Arg::partial(Vec::new(), b"$@", true) } else { parameter };
@@ -79,7 +78,7 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
         },
         Source::Script => {
             intent.effects = Effects::RUN_SCRIPT;
-            // A descriptor or a substitution is not a file that could have been reviewed.
+            // A file descriptor or a process substitution is not a file that anybody could have reviewed.
             if args[1..].iter().any(|arg| {
                 !arg.is_exact() || arg.prefix().starts_with(b"/dev/") || arg.prefix().starts_with(b"/proc/")
             }) {
@@ -94,7 +93,7 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
     }
 }
 
-/// Returns true if a path refers to standard input.
+/// Returns true if a path refers to standard input, such as `/dev/stdin`.
 pub(crate) fn is_stdin(file: &Arg) -> bool {
     let path = file.known().map(normalise);
     matches!(
@@ -128,7 +127,8 @@ fn source(args: &[Arg]) -> Source {
                     match letter {
                         b'c' if word[0] == b'-' => has_text = true,
                         b's' if word[0] == b'-' => from_stdin = true,
-                        // `-o pipefail`, `-O extglob`, also within a cluster: the value is the next argument.
+                        // `-o pipefail` and `-O extglob`, also as a letter in a cluster of options: the value is the
+                        // next argument.
                         b'o' | b'O' => at += 1,
                         _ => {}
                     }

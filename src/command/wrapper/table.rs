@@ -1,4 +1,4 @@
-//! Wrappers with simple rules, as data: which options take values, and how many operands precede the command.
+//! Tables of wrappers with simple rules: which options take values, and how many operands precede the command.
 
 use super::Kind;
 use crate::command::effects::Effects;
@@ -10,13 +10,13 @@ pub(crate) struct Plain {
     pub(super) short: &'static [u8],
     /// Long options whose value may be a separate argument.
     pub(super) long: &'static [&'static str],
-    /// Short options with which no command is run (`ionice -p PID`).
+    /// Short options with which the wrapper runs no command (`ionice -p PID`).
     pub(super) no_command: &'static [u8],
     /// The number of arguments between the options and the command.
     pub(super) operands: usize,
     /// Whether `VAR=value` arguments may precede the command.
     pub(super) assignments: bool,
-    /// The effects of the wrapper itself.
+    /// The effects of the wrapper itself, whatever it runs.
     pub(super) effects: Effects,
 }
 

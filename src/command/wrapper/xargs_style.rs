@@ -1,4 +1,4 @@
-//! Wrappers that add arguments to the command they run: words from standard input, file names, values.
+//! Wrappers that add arguments to the command they run: words from standard input, file names or listed values.
 
 use super::super::analyze::{Analyzer, Start, Stdin};
 use super::super::arg::Arg;
@@ -88,8 +88,8 @@ pub(super) fn xargs(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
     }
 }
 
-/// Replaces a placeholder in an argument by a value. If the value is not known, only the part before the placeholder is
-/// known in the result.
+/// Replaces a placeholder in an argument by a value. If the value is unknown, only the part of the argument before
+/// the placeholder is known.
 fn fill(arg: &Arg, mark: &[u8], value: Option<&[u8]>) -> Arg {
     let Some(text) = arg.known().filter(|_| !mark.is_empty()) else { return arg.clone() };
     let Some(at) = text.windows(mark.len()).position(|window| window == mark) else { return arg.clone() };
@@ -108,10 +108,11 @@ fn fill(arg: &Arg, mark: &[u8], value: Option<&[u8]>) -> Arg {
     Arg::exact(out)
 }
 
-/// Limit on the length of a word after placeholders are replaced. A longer word is treated as unknown.
+/// The maximum length of a word after placeholders are replaced. The analysis treats a longer word as unknown.
 const LONGEST_FILLED: usize = 64 * 1024;
 
 /// Splits the input of xargs into words, or into lines if `-I` is given. Only quotes and backslashes are special.
+/// Returns `None` if a quote is not closed, or if there are more than `MOST_ITEMS` words or lines.
 fn xargs_items(text: &[u8], lines: bool) -> Option<Vec<Vec<u8>>> {
     let mut items = Vec::new();
     let mut item: Option<Vec<u8>> = None;
@@ -139,7 +140,8 @@ fn xargs_items(text: &[u8], lines: bool) -> Option<Vec<Vec<u8>>> {
     (items.len() <= MOST_ITEMS).then_some(items)
 }
 
-/// Limit on the items that are judged in advance. More items are judged only at run time.
+/// The maximum number of input items that the analysis judges in advance. With more items, the supervisor judges each
+/// command when it starts.
 const MOST_ITEMS: usize = 1024;
 
 /// Analyses `find … -exec command {} ;` and similar actions. `-delete` and `-fprint` write files.
@@ -209,7 +211,7 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// Returns true if a test of find takes an argument, which could look like an action.
+/// Returns true if this test of find takes an argument. The argument could otherwise be mistaken for an action.
 fn takes_argument(option: &[u8]) -> bool {
     option.starts_with(b"-newer")
         || matches!(

@@ -1,4 +1,4 @@
-//! When older messages become a summary, and what the summary keeps.
+//! Tests when a summary replaces older messages, and what the summary keeps.
 
 use super::*;
 
@@ -134,7 +134,7 @@ fn the_compacted_conversation_is_one_system_message_and_the_recent_ones() {
     assert_eq!(compacted[1..], history.messages()[16..]);
 }
 
-/// The background task has not answered yet: the next turns must not ask the model again.
+/// Until the background task has returned the model's answer, the next turns must not ask the model again.
 #[test]
 fn a_plan_is_returned_once_until_it_is_applied() {
     let mut history = exchanges(&[1_000; 12]);
@@ -188,7 +188,8 @@ fn a_stored_summary_is_used_only_for_its_own_messages() {
     assert!(!restored(changed));
 }
 
-/// The last eight messages have 40,000 tokens: fewer stay verbatim, and the others are summarised.
+/// If the last eight messages have 40,000 tokens, fewer than eight must stay verbatim, and the plan must summarise
+/// the others.
 #[test]
 fn recent_messages_that_alone_exceed_the_budget_are_summarised_too() {
     let mut history = exchanges(&[10_000; 6]);
@@ -201,7 +202,7 @@ fn recent_messages_that_alone_exceed_the_budget_are_summarised_too() {
     assert!(prompt.prompt_text.contains(&history.messages()[11].content));
 }
 
-/// The recent messages alone exceed the threshold. Compaction must not ask the model for every few new words.
+/// The recent messages alone exceed the threshold. A few new words must not start another compaction.
 #[test]
 fn a_small_gain_does_not_start_a_compaction() {
     let mut history = exchanges(&[2_500; 4]);

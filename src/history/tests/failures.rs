@@ -1,4 +1,4 @@
-//! Summary models that fail, and prompts that time out.
+//! Tests with summary models that fail and prompts that time out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,7 +65,8 @@ fn after_two_failures_the_oldest_messages_are_dropped() {
     assert_eq!(history.build_prompt("next").left_out, 0);
 }
 
-/// A model summarised 16 messages, and then failed: its summary stays, and only later messages count as left out.
+/// A model summarises 16 messages and fails afterwards. The history must keep the summary, and only later messages
+/// may count as left out.
 #[test]
 fn dropping_messages_keeps_the_earlier_summary() {
     let mut history = exchanges(&[1_000; 12]);
@@ -168,8 +169,9 @@ fn without_a_summarizer_messages_are_dropped() {
     assert!(matches!(applied, Applied::Truncated(_)), "{applied:?}");
 }
 
-/// A prompt of 12,000 tokens timed out: guard compacts and tries a prompt of at most 8,000 tokens. If that fails as well,
-/// it offers to clear the history. A small prompt did not time out because of its size.
+/// A prompt of 12,000 tokens times out: the history must advise a retry with at most 8,000 tokens. If the retry times
+/// out as well, it must advise to offer clearing the history. For a small prompt, it must say that the size was not
+/// the reason.
 #[test]
 fn a_time_out_leads_to_a_smaller_prompt_and_then_to_an_offer() {
     let mut history = exchanges(&[1_500; 8]);

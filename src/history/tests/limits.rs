@@ -1,4 +1,4 @@
-//! Budgets of all sizes, all models, and very long conversations.
+//! Tests with budgets of all sizes, all models, and very long conversations.
 
 use std::time::{Duration, Instant};
 
@@ -58,8 +58,9 @@ fn a_budget_of_a_few_tokens_is_kept() {
     }
 }
 
-/// A prompt of 10,000 messages reads only the messages that are part of it. 10 ms is the target of a release build;
-/// `cargo bench --bench history` measures it. Ten times as long shows in any build that all messages were read again.
+/// Building a prompt in a conversation of 10,000 messages must read only the messages that become part of the
+/// prompt. The target in a release build is 10 ms, which `cargo bench --bench history` measures. The test
+/// allows ten times as long, which no build exceeds unless it reads all messages again.
 #[test]
 fn a_prompt_of_ten_thousand_messages_is_built_quickly() {
     let mut history = GeminiHistoryManager::new(HistoryConfig::default());

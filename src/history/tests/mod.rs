@@ -10,13 +10,14 @@ mod scenarios;
 
 use super::*;
 
-/// A text with exactly this many estimated tokens that says which one it is.
+/// Returns a text that begins with `name` and has exactly this many estimated tokens.
 fn text_of(name: &str, tokens: usize) -> String {
     let text = format!("{name} {}", "lorem ipsum ".repeat(tokens / 3 + 1));
     text[..tokens * 4].to_string()
 }
 
-/// A conversation of exchanges: the user's message has an eighth of the tokens, the answer the rest.
+/// Returns a conversation of exchanges with these numbers of tokens: the question has an eighth, the answer the
+/// rest.
 fn exchanges(tokens: &[usize]) -> GeminiHistoryManager {
     let mut history = GeminiHistoryManager::new(HistoryConfig::default());
     for (index, tokens) in tokens.iter().enumerate() {
@@ -26,14 +27,14 @@ fn exchanges(tokens: &[usize]) -> GeminiHistoryManager {
     history
 }
 
-/// Plans a compaction that must be due.
+/// Returns the plan for a compaction; fails if none is due.
 fn plan(history: &mut GeminiHistoryManager) -> CompactionPlan {
     history
         .maybe_compress()
         .unwrap_or_else(|| panic!("no compaction of {}", history.estimated_total_tokens()))
 }
 
-/// A summary that must be accepted.
+/// Applies a summary and returns it; fails if the history does not accept it.
 fn accept(history: &mut GeminiHistoryManager, plan: &CompactionPlan, text: &str) -> Summary {
     match history.apply_summary(plan, Ok(text.to_string())) {
         Applied::Accepted(summary) => summary,
@@ -41,7 +42,7 @@ fn accept(history: &mut GeminiHistoryManager, plan: &CompactionPlan, text: &str)
     }
 }
 
-/// The sections of a prompt: title and body.
+/// Returns the sections of a prompt as (title, body).
 fn sections(prompt: &str) -> Vec<(String, String)> {
     let parts = prompt.split("\n\n## ").skip(1);
     parts

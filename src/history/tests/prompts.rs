@@ -1,4 +1,4 @@
-//! The format of prompts, and what they contain.
+//! Tests of the format and the content of prompts.
 
 use super::*;
 
@@ -126,12 +126,14 @@ fn the_last_eight_messages_stay_verbatim_when_older_ones_do_not_fit() {
     for message in &history.messages()[12..] {
         assert!(prompt.prompt_text.contains(&message.content));
     }
-    // 16,000 tokens hold five exchanges and a bit: the question and the answer of the sixth are separate messages.
+    // The prompt has room for five exchanges of 3,000 tokens, which are ten messages. The answer of the sixth does
+    // not fit.
     assert_eq!(prompt.left_out, 10);
     assert_eq!(prompt.warning, Some(SizeWarning::MessagesLeftOut { messages: 10 }));
 }
 
-/// New messages of 40,000 tokens are cut, so that the summary and the user's constraints keep their share of the prompt.
+/// Recent messages of 40,000 tokens must be cut, so that the prompt still contains the summary with the user's
+/// constraints.
 #[test]
 fn the_summary_keeps_its_share_when_the_recent_messages_are_too_large() {
     let mut history = GeminiHistoryManager::new(HistoryConfig::default());

@@ -1,10 +1,11 @@
-//! What holds for every conversation.
+//! Property tests: what must hold for every conversation.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Texts with everything that is special to a prompt, from empty to far above a small budget.
+/// Generates texts with everything that has a meaning in a prompt, from empty to far larger than a small
+/// budget.
 fn text() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         4 => "[a-z ]{1,12}",
@@ -39,7 +40,7 @@ fn config() -> impl Strategy<Value = HistoryConfig> {
     )
 }
 
-/// A turn: a question, an answer, and what the summary model says if it is asked.
+/// Generates a turn: a question, an answer, and the reply of the summary model in case it is asked.
 fn turn() -> impl Strategy<Value = (String, String, Result<String, SummaryError>)> {
     let answer = prop_oneof![
         3 => text().prop_map(Ok),
@@ -49,7 +50,7 @@ fn turn() -> impl Strategy<Value = (String, String, Result<String, SummaryError>
     (text(), text(), answer)
 }
 
-/// Compares a prompt with the conversation that it was built from.
+/// Checks a prompt against the conversation that it was built from.
 fn check(history: &GeminiHistoryManager, new: &str) -> Result<(), TestCaseError> {
     let prompt = history.build_prompt(new);
     let budget = history.config().max_prompt_tokens;
@@ -57,7 +58,8 @@ fn check(history: &GeminiHistoryManager, new: &str) -> Result<(), TestCaseError>
     prop_assert_eq!(prompt.estimated_tokens, estimate_tokens(&prompt.prompt_text));
     prop_assert!(prompt.left_out <= history.message_count());
     prop_assert_eq!(&prompt, &history.build_prompt(new), "the same prompt twice");
-    // Recent messages, with escapes at most twice as large, and the new one: if they fit, they are verbatim.
+    // Estimate the recent messages, with escapes at most twice as large, and the new message. If they fit, the
+    // prompt must contain them verbatim.
     let count = history.config().recent_message_count;
     let recent = &history.messages()[history.message_count().saturating_sub(count)..];
     let size = |text: &str| 2 * estimate_tokens(text) + 5;
@@ -78,8 +80,9 @@ fn check(history: &GeminiHistoryManager, new: &str) -> Result<(), TestCaseError>
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever is said and whatever the summary model answers: no prompt exceeds the budget, recent messages that fit are
-    /// verbatim, the summary never covers fewer messages than before, and it is smaller than what it replaces.
+    /// Whatever the messages are and whatever the summary model answers: no prompt exceeds the budget, recent
+    /// messages that fit are verbatim, the summary never covers fewer messages than before, and it is smaller
+    /// than what it replaces.
     #[test]
     fn a_conversation_keeps_its_promises(config in config(), turns in prop::collection::vec(turn(), 0..10)) {
         let mut history = GeminiHistoryManager::new(config);
@@ -106,7 +109,7 @@ proptest! {
         prop_assert_eq!(restored.build_prompt("next"), history.build_prompt("next"));
     }
 
-    /// A prompt for one new message is never above the budget, whatever the message is.
+    /// A prompt for one new message must never exceed the budget, whatever the message is.
     #[test]
     fn one_message_fits(config in config(), new in text(), old in text()) {
         let mut history = GeminiHistoryManager::new(config);

@@ -1,8 +1,8 @@
-//! The two conversations of the requirements, and the life of a conversation of 60 turns.
+//! Tests of three whole conversations: two short turns, fifteen long turns, and sixty turns.
 
 use super::*;
 
-/// Turn 1 asks for 2+2, turn 2 for 3+3: the second prompt contains the first exchange.
+/// The user asks for 2+2 in turn 1 and for 3+3 in turn 2: the second prompt must contain the first exchange.
 #[test]
 fn two_short_turns() {
     let mut history = GeminiHistoryManager::new(HistoryConfig::default());
@@ -30,8 +30,8 @@ fn two_short_turns() {
     assert!(history.maybe_compress().is_none());
 }
 
-/// Turn 15, after 14 exchanges with about 12,000 tokens: the first ten exchanges (8,000 tokens) become a summary of
-/// about 50 tokens, and the last four stay verbatim.
+/// Turn 15, after 14 exchanges with about 12,000 tokens: the first ten exchanges (8,000 tokens) must become a summary
+/// of about 50 tokens, and the last four must stay verbatim.
 #[test]
 fn the_fifteenth_turn_compacts_the_first_ten_exchanges() {
     let sizes = [vec![800; 10], vec![1_000; 4]].concat();
@@ -69,8 +69,8 @@ fn the_fifteenth_turn_compacts_the_first_ten_exchanges() {
     assert_eq!(history.message_count(), 29, "the full history is kept");
 }
 
-/// Someone talks for 60 turns with answers of 700 tokens. Compaction is due every few turns, not at every turn, and every
-/// prompt contains the last four exchanges and leaves out nothing.
+/// A user talks for 60 turns, with answers of 700 tokens. A compaction must be due every few turns, not at
+/// every turn, and every prompt must contain the last four exchanges and leave out nothing.
 #[test]
 fn sixty_turns() {
     let mut history = GeminiHistoryManager::new(HistoryConfig::default());

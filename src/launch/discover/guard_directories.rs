@@ -1,14 +1,14 @@
-//! Protects guard's own directories: no run may write to guard's records, configuration or policies.
+//! Protects guard's own directories: guard must not let a run write to its records, configuration or policies.
 //!
-//! Otherwise a run could change what the next run may do, or what `guard log` shows of this one.
+//! Otherwise a run could change the permissions of the next run, or the events that `guard log` shows of this run.
 
 use std::path::{Path, PathBuf};
 
 use crate::launch::plan::{LaunchError, RunRequest};
 use crate::sandbox::Grant;
 
-/// Refuses a plan that lets the run write to guard's own directories. `made_for_run` lists the exceptions: directories
-/// inside guard's that guard creates for this run alone.
+/// Refuses a plan that lets the run write to guard's own directories. `made_for_run` lists the exceptions:
+/// directories inside guard's own directories that guard creates for this run alone.
 pub(crate) fn check(
     request: &RunRequest,
     grants: &[Grant],
@@ -37,8 +37,8 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Returns the path with symbolic links resolved. If the path does not exist yet, only its longest existing ancestor is
-/// resolved.
+/// Returns the path with symbolic links resolved. If the path does not exist yet, resolves only its longest existing
+/// ancestor.
 fn resolve(path: &Path) -> PathBuf {
     for above in path.ancestors() {
         if let (Ok(real), Ok(below)) = (std::fs::canonicalize(above), path.strip_prefix(above)) {

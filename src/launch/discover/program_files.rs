@@ -1,8 +1,8 @@
 //! Finds the files of a program's installation: the program, its interpreters, and the packages or installation
-//! prefixes (`PREFIX/bin`, `PREFIX/lib`) that they belong to.
+//! prefixes (`PREFIX/bin`, `PREFIX/lib`) that contain them.
 //!
-//! Takes an absolute path and returns real paths, which guard grants for reading and executing. This module only reads
-//! files, leaves out what it cannot read, and must never return a protected path (see `protected_paths`).
+//! Takes an absolute path and returns real paths, which guard grants to a run for reading and executing. This module
+//! only reads files, skips files that it cannot read, and must never return a protected path (see `protected_paths`).
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -13,22 +13,22 @@ use super::protected_paths::{ProtectedPaths, outermost};
 
 /// The maximum number of symbolic links that guard follows in one path. The kernel has the same limit.
 const MAX_LINKS: usize = 40;
-/// The longest chain of scripts in which each script is the interpreter of the one before. The kernel has the same
-/// limit.
+/// The maximum number of interpreters that guard follows if the interpreter of a script is itself a script. execve(2)
+/// documents a limit of four recursions.
 const MAX_SCRIPT_DEPTH: usize = 4;
 /// How many bytes of a file the kernel reads for its `#!` line.
 const SHEBANG_BYTES: usize = 256;
-/// How many bytes of a file guard reads: enough for the second line of a script, in which Python's installers put the
-/// path of an interpreter that is too long for the `#!` line.
+/// How many bytes of a file guard reads: enough for the second line of a script. Python's installers put the path of
+/// the interpreter there if it is too long for the `#!` line.
 const HEAD_BYTES: u64 = 4096;
 
 /// Returns the files and directories of a program's installation: real paths, without duplicates and without paths
 /// inside others. Empty if the program does not exist.
 ///
-/// - `home` is the user's home, which is never part of the result as a whole.
+/// - `home` is the user's home directory. The result never contains the whole home directory.
 /// - `path` is the PATH in which `env` looks for interpreters.
-/// - `writable` lists directories that an agent can write. A program there adds nothing, because the agent may have
-///   written a symbolic link or a `#!` line that names any file.
+/// - `writable` lists directories that an agent can write. For a program there the result is empty, because the
+///   agent may have written a symbolic link or a `#!` line that names any file.
 pub fn installation(program: &Path, home: &Path, path: &OsStr, writable: &[PathBuf]) -> Vec<PathBuf> {
     let mut search = Search { protected: ProtectedPaths::new(home), path, writable, found: Vec::new() };
     search.program(program, 0);
@@ -47,8 +47,8 @@ impl Search<'_> {
         if leads_through(program, self.writable) {
             return;
         }
-        // Not only the file counts, but every link to it: the `python` of a virtual environment links to a file
-        // outside.
+        // Look at the file and at every link to it: for example, the `python` of a virtual environment is a link to a
+        // file outside the environment.
         let Some(chain) = link_chain(program) else { return };
         let Some(file) = chain.last() else { return };
         self.grant(file);
@@ -63,7 +63,7 @@ impl Search<'_> {
         }
     }
 
-    /// Grants the package, virtual environment or installation prefix that contains a file.
+    /// Grants access to the package, virtual environment or installation prefix that contains a file.
     fn grant_package(&mut self, file: &Path) {
         if let Some(modules) = node_modules(file) {
             self.grant(&modules);
@@ -85,8 +85,9 @@ impl Search<'_> {
         }
     }
 
-    /// Grants the installation prefix of a `bin` directory: its parent, if that also contains `lib`. Skips prefixes of
-    /// the system, which `{system}` grants. If the prefix is a git repository, grants only `bin` and `lib`.
+    /// Grants access to the installation prefix of a `bin` directory: its parent, if that also contains `lib`. Skips
+    /// prefixes of the system, which a policy grants as `{system}`. If the prefix is a git repository, grants only
+    /// `bin` and `lib`.
     fn grant_prefix(&mut self, bin: &Path) {
         let Some(prefix) = bin.parent().filter(|prefix| prefix.join("lib").is_dir()) else { return };
         if prefix == Path::new("/") || prefix.starts_with("/usr") {
@@ -109,8 +110,8 @@ impl Search<'_> {
     }
 }
 
-/// Returns true if the path, with symbolic links followed one by one, enters one of these directories at any point.
-/// Also true for a chain of too many links.
+/// Returns true if the path, with symbolic links followed one by one, enters one of the directories at any point.
+/// Also returns true if there are too many links to follow.
 fn leads_through(path: &Path, directories: &[PathBuf]) -> bool {
     let mut ahead: Vec<OsString> =
         path.components().rev().map(|part| part.as_os_str().to_os_string()).collect();
@@ -161,8 +162,8 @@ fn link_chain(program: &Path) -> Option<Vec<PathBuf>> {
     None
 }
 
-/// Returns the outermost `node_modules` (or `.pnpm`, in which pnpm keeps packages) that contains a file. It also
-/// contains the dependencies of the file's package.
+/// Returns the outermost `node_modules` directory that contains a file (or `.pnpm`, in which pnpm stores packages).
+/// This directory also contains the dependencies of the file's package.
 fn node_modules(file: &Path) -> Option<PathBuf> {
     let mut folder = PathBuf::new();
     for component in file.parent()?.components() {
@@ -192,8 +193,8 @@ fn virtual_environment(file: &Path) -> Option<PathBuf> {
     folders.into_iter().find(|folder| folder.join("pyvenv.cfg").is_file()).map(Path::to_path_buf)
 }
 
-/// Returns the installation prefixes of the interpreter that a virtual environment was created from: by the path in
-/// `pyvenv.cfg`, and by the interpreter's real path.
+/// Returns the installation prefixes of the interpreter from which a virtual environment was created: the prefix in
+/// `pyvenv.cfg`, and the prefix of the interpreter's real path.
 fn base_prefixes(environment: &Path) -> Vec<PathBuf> {
     let Some(text) = head(&environment.join("pyvenv.cfg")) else { return Vec::new() };
     let home = text.split(|&byte| byte == b'\n').find_map(|line| {
@@ -218,8 +219,8 @@ fn shared_prefix(prefix: &Path) -> Option<PathBuf> {
     cellar.parent().map(Path::to_path_buf)
 }
 
-/// Returns the programs that run a script: the one in its `#!` line and, if that is `env`, also the one that `env`
-/// finds.
+/// Returns the programs that run a script: the program in its `#!` line and, if that is `env`, also the program that
+/// `env` would start.
 fn interpreters(file: &Path, path: &OsStr) -> Vec<PathBuf> {
     let Some(head) = head(file).filter(|head| head.starts_with(b"#!")) else { return Vec::new() };
     let mut lines = head.split(|&byte| byte == b'\n');

@@ -1,13 +1,15 @@
-//! The paths in the user's home that guard must never grant for a toolchain or a program.
+//! The paths in the user's home directory to which guard must never give a run access, even if a toolchain or a
+//! program seems to need them.
 //!
-//! guard finds toolchains by environment variables and symbolic links, which any program may have set. So everything
-//! found passes this check, which refuses the home itself, its ancestors, and every path that holds keys or passwords.
+//! guard finds toolchains by environment variables and symbolic links, which any program may have set. So guard
+//! checks every path that it finds, and refuses the home directory itself, its ancestors, and every path that
+//! contains keys or passwords.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Files and directories below a home that hold keys, passwords, tokens or shell history. guard grants neither them,
-/// nor paths inside them, nor their ancestors.
+/// Files and directories below a home directory that contain keys, passwords, tokens or shell history. guard grants
+/// access neither to them, nor to paths inside them, nor to their ancestors.
 const SECRETS: &[&str] = &[
     ".anthropic",
     ".aws",
@@ -72,11 +74,11 @@ const SECRETS: &[&str] = &[
     ".zsh_history",
 ];
 
-/// The maximum number of entries that guard lists in a home. For a larger home it makes no listing.
+/// The maximum number of entries that guard lists in a home directory. guard makes no listing of a larger directory.
 const MAX_NAMES: usize = 2000;
 
-/// The names of the entries of a home, read once; `None` if there are too many. guard looks for many paths in a home,
-/// and nearly all of them do not exist. With the listing it needs no `stat` for each of these.
+/// The names of the entries of a home directory, read once; `None` if there are too many. guard looks for many paths
+/// in the home directory, and nearly all of them do not exist. The listing saves a `stat` call for each of these.
 pub(crate) struct HomeListing(Option<Vec<OsString>>);
 
 impl HomeListing {
@@ -87,8 +89,8 @@ impl HomeListing {
         Self(names.ok().filter(|names: &Vec<OsString>| names.len() <= MAX_NAMES))
     }
 
-    /// Returns true if a path below the home can exist, which is the case if its first component, which may end in `*`,
-    /// is in the listing. Always true if there is no listing. Ignores case, because some file systems do.
+    /// Returns true if a path below the home directory can exist, because the listing contains its first component,
+    /// which may end in `*`. Always true if there is no listing. Ignores case, because some file systems do.
     pub(crate) fn may_have(&self, path: &str) -> bool {
         let first = path.split('/').next().unwrap_or(path);
         let matches = |name: &OsString| match first.strip_suffix('*') {
@@ -102,21 +104,21 @@ impl HomeListing {
     }
 }
 
-/// The paths in one home that guard must never grant.
+/// The paths in one home directory to which guard must never give a run access.
 pub(crate) struct ProtectedPaths {
-    /// The home by the path that the caller gave, and by its real path if that is different.
+    /// The path of the home directory as the caller gave it, and its real path if that is different.
     homes: Vec<PathBuf>,
     /// The targets of protected files that are symbolic links.
     link_targets: Vec<PathBuf>,
 }
 
 impl ProtectedPaths {
-    /// Finds the protected paths of a home.
+    /// Finds the protected paths of the home directory `home`.
     pub(crate) fn new(home: &Path) -> Self {
         Self::with_listing(home, &HomeListing::read(home))
     }
 
-    /// Like [`Self::new`], with an existing listing of the home.
+    /// Finds the protected paths of the home directory `home`. `listing` contains the entries of that directory.
     pub(crate) fn with_listing(home: &Path, listing: &HomeListing) -> Self {
         let homes: Vec<PathBuf> = std::iter::once(home.to_path_buf()).chain(target(home)).collect();
         let existing = SECRETS.iter().filter(|secret| listing.may_have(secret));
@@ -125,8 +127,8 @@ impl ProtectedPaths {
         Self { homes, link_targets }
     }
 
-    /// Checks whether guard may grant parts of this directory; if not, returns the reason. The path must not contain
-    /// symbolic links.
+    /// Checks whether guard may grant access to parts of this directory; if not, returns the reason. The path must
+    /// not contain symbolic links.
     pub(crate) fn check_parent(&self, path: &Path) -> Result<(), &'static str> {
         if self.homes.iter().any(|home| home.starts_with(path)) {
             return Err("it is the home directory or contains it");
@@ -137,8 +139,8 @@ impl ProtectedPaths {
         Ok(())
     }
 
-    /// Checks whether guard may grant a path with everything below it; if not, returns the reason. The path must not
-    /// contain symbolic links.
+    /// Checks whether guard may grant access to a path and everything below it; if not, returns the reason. The path
+    /// must not contain symbolic links.
     pub(crate) fn check_grant(&self, path: &Path) -> Result<(), &'static str> {
         self.check_parent(path)?;
         if self.any_secret(path, |path, secret| secret.starts_with(path)) {
@@ -147,8 +149,8 @@ impl ProtectedPaths {
         Ok(())
     }
 
-    /// Returns true if `matches(path, secret)` is true for any protected path, existing or not. The path must not be an
-    /// ancestor of the home.
+    /// Returns true if `matches(path, secret)` is true for any protected path, even one that does not exist. The path
+    /// must not be an ancestor of the home directory.
     fn any_secret(&self, path: &Path, matches: impl Fn(&Path, &Path) -> bool) -> bool {
         let below_homes = self.homes.iter().filter_map(|home| path.strip_prefix(home).ok());
         let is_named = |below: &Path| SECRETS.iter().any(|secret| matches(below, Path::new(secret)));

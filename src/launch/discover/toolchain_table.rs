@@ -1,31 +1,33 @@
-//! A table of the places where version managers keep toolchains and where package managers keep caches. Changes need
-//! review.
+//! A table of the directories in which version managers store toolchains and package managers store caches. Changes
+//! need review, because runs get access to these directories.
 //!
-//! guard only ever grants parts of a manager's directory, because the same directory holds settings and tokens.
+//! guard grants access only to parts of a manager's directory, because the same directory contains settings and
+//! tokens.
 
-/// When guard sets the environment variable that names a manager's directory.
+/// When guard sets the environment variable that contains the path of a manager's directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Export {
-    /// Never: the manager uses its default directory in the private home.
+    /// guard never sets the variable: the manager uses its default directory in the run's private home directory.
     Never,
-    /// If the user has set the variable.
+    /// guard sets the variable only if the user has set it.
     AsSet,
-    /// Always: the manager would otherwise look in the private home.
+    /// guard always sets the variable: the manager would otherwise look in the run's private home directory.
     Always,
 }
 
-/// A program, such as rustup or nvm, that keeps toolchains in the user's home.
+/// A program, such as rustup or nvm, that stores toolchains in the user's home directory.
 pub(crate) struct Manager {
     pub(crate) toolchain: &'static str,
-    /// The name shown to users.
+    /// The manager's name in messages to users.
     pub(crate) name: &'static str,
-    /// The environment variable that names the manager's directory; empty if there is none.
+    /// The environment variable that contains the path of the manager's directory; empty if there is none.
     pub(crate) variable: &'static str,
-    /// The manager's default directories, relative to the home. A name may end in `*`.
+    /// The manager's default directories, relative to the home directory. A name may end in `*`.
     pub(crate) defaults: &'static [&'static str],
-    /// A directory belongs to the manager only if it contains one of these files or directories.
+    /// guard accepts a directory as the manager's only if it contains one of these files or directories.
     pub(crate) markers: &'static [&'static str],
-    /// The parts of the manager's directory to grant. A name may end in `*`; `.` is the directory itself.
+    /// The parts of the manager's directory to which guard grants access. A name may end in `*`; `.` is the directory
+    /// itself.
     pub(crate) parts: &'static [&'static str],
     pub(crate) export: Export,
 }
@@ -45,7 +47,8 @@ use Export::{Always, AsSet, Never};
 
 #[rustfmt::skip]
 pub(crate) static MANAGERS: &[Manager] = &[
-    // rustup alone uses `downloads` and `tmp`. Its proxies need the settings and the toolchains.
+    // Only rustup itself uses `downloads` and `tmp`. The proxies that it installs need the settings and the
+    // toolchains.
     manager("rust", "rustup", ("RUSTUP_HOME", Always), &[".rustup"], &["toolchains"], &["toolchains", "settings.toml", "update-hashes"]),
     manager("rust", "cargo", ("CARGO_HOME", Never), &[".cargo"], &["bin", "registry"], &["bin", "env"]),
     manager("rust", "asdf", ("ASDF_DATA_DIR", Always), &[".asdf"], &["installs/rust"], &["installs/rust", "plugins/rust", "bin", "lib", "libexec", "shims"]),
@@ -83,9 +86,9 @@ pub(crate) static MANAGERS: &[Manager] = &[
     manager("java", "mise", ("MISE_DATA_DIR", Always), &[".local/share/mise"], &["installs/java"], &["installs/java", "shims"]),
 ];
 
-/// For each toolchain, the names of the programs that use its package caches, or prefixes of these names. If a run gets
-/// its caches as directories of symbolic links, guard creates those of a toolchain when the first of these programs
-/// starts, and delays the program until then.
+/// For each toolchain, the names (or prefixes of the names) of the programs that use its package caches. If a run
+/// gets its caches as directories of symbolic links, guard creates the links of a toolchain when the first of these
+/// programs starts, and delays the program until then.
 pub(crate) static CACHE_USERS: &[(&str, &[&str])] = &[
     ("rust", &["cargo", "clippy", "maturin", "mise", "rust"]),
     ("node", &["bun", "corepack", "deno", "mise", "npm", "npx", "pnpm", "yarn"]),
@@ -100,18 +103,21 @@ pub(crate) static CACHE_USERS: &[(&str, &[&str])] = &[
     ("java", &["gradle", "java", "mise", "mvn", "sbt"]),
 ];
 
-/// A package cache in the user's home.
+/// A package cache in the user's home directory.
 pub(crate) struct Cache {
     pub(crate) toolchain: &'static str,
-    /// The name shown to users.
+    /// The cache's name in messages to users.
     pub(crate) name: &'static str,
-    /// Environment variables that name the directory with the cache. The first one that is set counts.
+    /// Environment variables that contain the path of the cache's root directory. guard uses the first one that is
+    /// set.
     pub(crate) variables: &'static [&'static str],
-    /// The default directory with the cache, relative to the user's home. It has the same path in the private home.
+    /// The cache's default root directory, relative to the user's home directory. The run finds the cache at the same
+    /// path in its private home directory.
     pub(crate) default: &'static str,
-    /// The path of the cache below the directory with the cache. It may end in `*`.
+    /// The path of the cache below its root directory. A `*` at the end stands for the rest of a file name.
     pub(crate) part: &'static str,
-    /// The `depth` of the layer (see `toolchains::Layer`) that shows the cache in the private home.
+    /// For a run that gets the cache as symbolic links: how many levels of directories below the top directory of the
+    /// cache are real directories, to which the run can add entries. Everything below them is a link.
     pub(crate) depth: usize,
     pub(crate) offline_use: OfflineUse,
 }
@@ -123,7 +129,7 @@ pub(crate) enum OfflineUse {
     Adds,
     /// Programs only read entries of the cache.
     Reads,
-    /// Programs only add entries that they unpack from archives in this subdirectory of the cache's default directory.
+    /// Programs only add entries that they unpack from archives in this subdirectory of the cache's root directory.
     Unpacks(&'static str),
 }
 
@@ -149,8 +155,8 @@ pub(crate) static CACHES: &[Cache] = &[
     cache("rust", "cargo's repositories", &["CARGO_HOME"], ".cargo", "git/db", (0, Adds)),
     cache("rust", "cargo's repositories", &["CARGO_HOME"], ".cargo", "git/checkouts", (1, Adds)),
 
-    // Below the type of hash, npm stores contents in two levels of directories, named after the first digits of the
-    // hash.
+    // npm stores contents in a directory for each type of hash, below which are two levels of directories that are
+    // named after the first digits of the hash.
     cache("node", "npm's cache", &["npm_config_cache", "NPM_CONFIG_CACHE"], ".npm", "_cacache/content-v2", (3, Adds)),
     cache("node", "npm's cache", &["npm_config_cache", "NPM_CONFIG_CACHE"], ".npm", "_cacache/index-v5", (2, Adds)),
     cache("node", "Yarn's cache", &["YARN_CACHE_FOLDER"], ".cache/yarn", "v6", (0, Adds)),
@@ -163,7 +169,7 @@ pub(crate) static CACHES: &[Cache] = &[
     cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "wheels-v*", (2, Adds)),
     cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "simple-v*", (1, Adds)),
 
-    // An artifact's depth depends on the number of parts in its group's name.
+    // The depth of an artifact depends on the number of parts in the name of its group.
     cache("java", "Maven's repository", &[], ".m2", "repository", (8, Adds)),
     cache("java", "Gradle's wrappers", &["GRADLE_USER_HOME"], ".gradle", "wrapper/dists", (2, Adds)),
 ];

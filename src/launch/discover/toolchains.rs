@@ -1,13 +1,14 @@
-//! Finds the toolchains in the user's home that a run needs to build programs, by the home's content, the environment
-//! and PATH.
+//! Finds the toolchains in the user's home directory that a run needs to build programs. Uses the content of the home
+//! directory, the environment and PATH.
 //!
-//! A run has a private, empty home and can read only what guard grants of the user's. This module finds compilers and
-//! similar programs there, and grants them read-only and in parts: it must never grant the settings, tokens and
-//! credentials beside them. Directories that programs write to (`CARGO_HOME`, `GOPATH`, npm's cache …) stay at their
-//! defaults below the private home, where the user's packages appear as [`Layer`]s.
+//! A run has a private, empty home directory, and can read only those parts of the user's home directory to which
+//! guard grants access. This module finds compilers and similar programs there, and grants read-only access to parts
+//! of their directories: it must never grant access to the settings, tokens and credentials beside them. Directories
+//! that programs write to (`CARGO_HOME`, `GOPATH`, npm's cache …) stay at their defaults below the private home
+//! directory, where the run sees the user's packages as [`Layer`]s.
 //!
-//! Returns paths, variables, layers and, for `--dry-run`, reasons. This module only reads files, and treats what it
-//! cannot read as missing.
+//! The result has paths, variables, layers and, for `--dry-run`, reasons. This module only reads files, and treats
+//! files that it cannot read as missing.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -17,34 +18,36 @@ use super::protected_paths::{HomeListing, ProtectedPaths, outermost};
 use super::toolchain_table::{CACHES, Cache, Export, MANAGERS, Manager, OfflineUse};
 use crate::policy::{Caches, TOOLCHAINS};
 
-/// One toolchain, such as `rust`, with everything that guard grants and sets so that a run can use it.
+/// One toolchain, such as `rust`, with the paths that guard grants and the variables that it sets so that a run can
+/// use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Toolchain {
-    /// `rust`, `node`, `python`, `go` or `java`; `path` for directories of PATH that belong to none of them.
+    /// The toolchain's name: `rust`, `node`, `python`, `go` or `java`; `path` for directories of PATH that are part
+    /// of none of these.
     pub name: &'static str,
-    /// The reason shown to users: `rustup in ~/.rustup; cargo in ~/.cargo`.
+    /// Why guard chose these paths, for users: `rustup in ~/.rustup; cargo in ~/.cargo`.
     pub why: String,
-    /// Existing real paths to grant for reading and executing, none inside another.
+    /// The real paths that the run may read and execute. All of them exist, and none is inside another.
     pub read: Vec<PathBuf>,
     /// Environment variables to set for the run: (name, value).
     pub variables: Vec<(OsString, OsString)>,
-    /// Directories of the user, such as package caches, that appear in the private home.
+    /// Directories of the user, such as package caches, that the run sees in its private home directory.
     pub layers: Vec<Layer>,
-    /// Notes for users: what guard does not grant, and why.
+    /// Notes for users: to which paths guard grants no access, and why.
     pub notes: Vec<String>,
 }
 
-/// A package cache of the user that the run sees in its private home. The run can add files there, but guard does not
-/// copy them into the user's directory.
+/// A package cache of the user that the run sees in its private home directory. The run can add files there, but
+/// guard does not copy them into the user's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
-    /// The user's directory, as a real path. It must be granted for reading as well.
+    /// The real path of the user's directory. The run must also have read access to this path.
     pub lower: PathBuf,
-    /// The path at which the run sees the cache, relative to the private home.
+    /// The path at which the run sees the cache, relative to its private home directory.
     pub upper: PathBuf,
-    /// For a run without mounts, which gets the cache as symbolic links: how many levels of directories below `upper`
-    /// must be real directories, so that the run can add entries to them. With 0 only `upper` itself is a real
-    /// directory, and its entries are links.
+    /// The number of levels of directories below `upper` that must be real directories, so that the run can add
+    /// entries to them. Applies only to a run without mounts, which gets the cache as symbolic links. With 0 only
+    /// `upper` itself is a real directory, and its entries are links.
     pub depth: usize,
     /// Whether a run without network access adds entries to the cache.
     pub offline_additions: OfflineAdditions,
@@ -62,7 +65,7 @@ pub enum OfflineAdditions {
 }
 
 impl Layer {
-    /// Returns true if a layer of symbolic links leaves out an entry of this name. True for lock files and partial
+    /// Returns true if guard makes no symbolic link for a cache entry of this name. True for lock files and partial
     /// downloads: programs open them for writing, which would fail through a link.
     pub fn is_omitted(name: &OsStr) -> bool {
         let name = name.as_bytes();
@@ -70,8 +73,8 @@ impl Layer {
     }
 }
 
-/// Finds the toolchains in a home that the run should get. If it should get none, guard does not grant the directories
-/// of PATH either.
+/// Finds the toolchains in the home directory `home` that are in the list `wanted`. If the list is empty, guard does
+/// not grant access to the directories of PATH either.
 pub fn detect(
     home: &Path,
     environment: &[(OsString, OsString)],
@@ -102,12 +105,12 @@ pub fn detect(
 
 struct Search<'a> {
     home: &'a Path,
-    /// The real path of the home, with symbolic links resolved.
+    /// The path of the home directory with symbolic links resolved.
     real_home: PathBuf,
     environment: &'a [(OsString, OsString)],
     protected: ProtectedPaths,
     listing: HomeListing,
-    /// Whether the run sees the user's package caches.
+    /// True if the run sees the user's package caches.
     shares_caches: bool,
 }
 
@@ -158,7 +161,7 @@ impl Search<'_> {
         }
     }
 
-    /// Grants toolchains that rustup only links to (`rustup toolchain link`).
+    /// Grants access to toolchains outside rustup's directory to which rustup has links (`rustup toolchain link`).
     fn add_linked_toolchains(&self, found: &mut Found) {
         let links = self.roots(&["RUSTUP_HOME"], &[".rustup"], &mut Found::new("rust"));
         for link in links.iter().flat_map(|root| matching(root, "toolchains/*")) {
@@ -168,9 +171,9 @@ impl Search<'_> {
         }
     }
 
-    /// Adds the packages that `pip install --user` has installed. The run gets them as layers, so that Python finds
-    /// them and pip can add more in the private home. With `PYTHONUSERBASE` instead, pip would write to the user's
-    /// directory.
+    /// Adds the packages that the user installed with `pip install --user`. The run gets them as layers, so that
+    /// Python finds them and pip can add more in the private home directory. If guard set `PYTHONUSERBASE` instead,
+    /// pip would write to the user's directory.
     fn add_user_sites(&self, found: &mut Found) {
         if !self.listing.may_have(".local") {
             return;
@@ -199,8 +202,8 @@ impl Search<'_> {
         }
     }
 
-    /// Adds Go's module cache: one layer for the downloads and one for each host of modules. Programs never change the
-    /// directory of a module, and its depth differs between hosts.
+    /// Adds Go's module cache: one layer for the downloads, and one for each host of modules, because the depth of
+    /// module directories differs between hosts. Programs never change the directory of a module.
     fn add_go_modules(&self, found: &mut Found) {
         let named = self.roots(&["GOMODCACHE"], &[], found);
         let mut roots = self.roots(&["GOPATH"], &["go"], found);
@@ -225,8 +228,8 @@ impl Search<'_> {
         }
     }
 
-    /// Adds Gradle's modules as a second, read-only cache. They cannot be a layer, because Gradle changes the indexes
-    /// of its own cache in place.
+    /// Makes Gradle use the user's modules as a second, read-only cache. A layer is not possible, because Gradle
+    /// changes the indexes of its own cache in place.
     fn add_gradle_modules(&self, found: &mut Found) {
         for root in self.roots(&["GRADLE_USER_HOME"], &[".gradle"], found) {
             let caches = root.join("caches");
@@ -237,8 +240,8 @@ impl Search<'_> {
         }
     }
 
-    /// Adds a note for each settings file that builds may depend on, but that guard does not grant because it can hold
-    /// tokens. So users need not search for the cause of a failing build.
+    /// Adds a note for each settings file that builds may depend on, but that the run cannot read because it can
+    /// contain tokens. The note tells users why a build may fail.
     fn note_hidden_settings(&self, name: &str, found: &mut Found) {
         let settings: &[&str] = match name {
             "rust" => &[".cargo/config.toml", ".cargo/config"],
@@ -254,8 +257,9 @@ impl Search<'_> {
         }
     }
 
-    /// Grants the directories of PATH that belong to none of the toolchains in `found` and `unwanted`, and that
-    /// `{system}` does not cover. If such a directory is the `bin` of an installation prefix, grants the prefix.
+    /// Grants access to the directories of PATH that are not part of the toolchains in `found` and `unwanted`, and
+    /// that `{system}` in a policy does not cover. If such a directory is the `bin` of an installation prefix, grants
+    /// access to the prefix.
     fn grant_path(&self, found: &[Toolchain], unwanted: &[Toolchain]) -> Toolchain {
         let mut granted = Found::new("path");
         let path = self.value("PATH").unwrap_or_default();
@@ -278,8 +282,9 @@ impl Search<'_> {
         granted.into_toolchain()
     }
 
-    /// Returns true if guard may grant a directory of PATH. CI images often have toolchains in a home other than
-    /// `HOME`. That home may hold keys, too, so its protected paths are checked as well.
+    /// Returns true if guard may grant access to a directory of PATH. CI images often have toolchains in a home
+    /// directory other than `HOME`. That home directory may also contain keys, so guard checks its protected paths as
+    /// well.
     fn may_grant(&self, path: &Path) -> bool {
         let other_home = path
             .ancestors()
@@ -290,8 +295,8 @@ impl Search<'_> {
         is_in_home || !is_system && other_home.is_none_or(is_unprotected)
     }
 
-    /// Returns the real paths of a manager's or a cache's directories: the directory named by the first of these
-    /// variables that is set or, if none is set, the default directories that exist.
+    /// Returns the real paths of a manager's or a cache's directories: the directory in the first of these variables
+    /// that is set or, if none is set, those default directories that exist.
     fn roots(&self, variables: &[&str], defaults: &[&str], found: &mut Found) -> Vec<PathBuf> {
         let named = variables.iter().find_map(|name| Some((*name, self.variable(name)?)));
         let Some((name, path)) = named else {
@@ -311,8 +316,8 @@ impl Search<'_> {
         vec![root]
     }
 
-    /// Returns the existing directories that match a default path. The path is below the home or, if an XDG variable
-    /// such as `XDG_CACHE_HOME` is set, below the directory that the variable names.
+    /// Returns the existing directories that match a default path. The path is below the home directory or, if an XDG
+    /// variable such as `XDG_CACHE_HOME` is set, below the directory in that variable.
     fn default_directories(&self, default: &str) -> Vec<PathBuf> {
         let xdg_bases = [
             (".local/share/", "XDG_DATA_HOME"),
@@ -330,7 +335,8 @@ impl Search<'_> {
         }
     }
 
-    /// Grants a path with everything below it, unless the path is protected. Returns whether it was granted.
+    /// Grants access to a path and everything below it, unless the path is protected. Returns true if it granted
+    /// access.
     fn grant(&self, path: &Path, found: &mut Found) -> bool {
         match self.allowed(path, found) {
             Some(real) => {
@@ -341,8 +347,8 @@ impl Search<'_> {
         }
     }
 
-    /// Adds a layer for the user's directory `lower`, unless that is protected or not a directory. Returns whether the
-    /// layer was added.
+    /// Adds a layer for the user's directory `lower`, unless the path is protected or not a directory. Returns true
+    /// if it added the layer.
     fn add_layer(
         &self,
         lower: &Path,
@@ -359,7 +365,8 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the real path of a path that guard may grant. If the path is protected, adds a note and returns `None`.
+    /// Returns the real path of a path to which guard may grant access. If the path is protected, adds a note and
+    /// returns `None`.
     fn allowed(&self, path: &Path, found: &mut Found) -> Option<PathBuf> {
         let real = path.canonicalize().ok()?;
         match self.protected.check_grant(&real) {
@@ -377,14 +384,14 @@ impl Search<'_> {
         self.environment.iter().find(is_set).map(|(_, value)| value.as_os_str())
     }
 
-    /// Returns the directory that an environment variable names. GOPATH may name several directories: only the first
-    /// counts, to which Go writes.
+    /// Returns the directory in an environment variable. GOPATH may contain several directories: returns only the
+    /// first, to which Go writes.
     fn variable(&self, name: &str) -> Option<PathBuf> {
         let value = self.value(name)?;
         if name == "GOPATH" { std::env::split_paths(value).next() } else { Some(PathBuf::from(value)) }
     }
 
-    /// Returns a path as shown in messages, with `~` for the home.
+    /// Formats a path for messages, with `~` in place of the home directory.
     fn shown(&self, path: &Path) -> String {
         match path.strip_prefix(self.home).or_else(|_| path.strip_prefix(&self.real_home)) {
             Ok(rest) => Path::new("~").join(rest).display().to_string(),
@@ -393,7 +400,7 @@ impl Search<'_> {
     }
 }
 
-/// A toolchain while the search still adds to it.
+/// A toolchain to which the search is still adding paths and variables.
 struct Found {
     toolchain: Toolchain,
     reasons: Vec<String>,
@@ -425,7 +432,8 @@ impl Found {
         }
     }
 
-    /// Sets an environment variable for the run, unless it is set already: the first directory found counts.
+    /// Sets an environment variable for the run, unless it is set already: guard uses the first directory that it
+    /// finds.
     fn export(&mut self, name: &str, value: &Path) {
         if !self.toolchain.variables.iter().any(|(known, _)| known == name) {
             self.toolchain.variables.push((OsString::from(name), value.into()));

@@ -1,9 +1,9 @@
-//! Finds configuration files in the directories above the working directory. Build tools look for them up to the root,
-//! and some fail if they may not read one that exists. So guard grants the run read access to such a file, unless it
-//! seems to hold a secret.
+//! Finds configuration files in the directories above the working directory. Build tools look for such files up to
+//! the root directory, and some tools fail if they may not read one that exists. So guard grants the run read access
+//! to such a file, unless the file seems to contain a secret.
 //!
-//! An agent that worked in such a directory earlier may have created the file. So guard never grants symbolic or hard
-//! links, which would expose any file that they lead to.
+//! An agent that worked in such a directory earlier may have created the file. So guard never grants access to
+//! symbolic or hard links, because the agent could then read the files to which they lead.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -35,28 +35,29 @@ const NAMES: [&str; 14] = [
     "setup.cfg",
 ];
 
-/// The largest size of a directory for which guard lists the entries instead of checking each name. On file systems
-/// where the size grows with the number of files, such a directory hardly has more than a hundred files.
+/// The maximum size of a directory for which guard lists the entries instead of checking each name, in bytes. On file
+/// systems where the size grows with the number of files, such a directory hardly has more than a hundred files.
 const SMALL_DIRECTORY_BYTES: u64 = 4096;
 /// The maximum number of entries that guard lists in a directory. In a larger directory it checks each name.
 const MAX_ENTRIES: usize = 200;
-/// The largest configuration file that guard grants, in bytes.
+/// The maximum size of a configuration file that guard lets the run read, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Words, in lower case, that suggest that a file holds a secret.
+/// Words, in lower case, that suggest that a file contains a secret.
 const SECRET_WORDS: [&str; 9] =
     ["token", "passw", "secret", "credential", "api_key", "apikey", "api-key", "_auth", "private key"];
 
 /// Configuration files in the directories above a working directory.
 #[derive(Debug, Default)]
 pub(crate) struct AncestorConfigs {
-    /// Read access to the files that do not seem to hold a secret.
+    /// Read access to the files that do not seem to contain a secret.
     pub(crate) grants: Vec<Grant>,
-    /// Files that guard does not grant: (path, reason). The reason completes "the file, which …".
+    /// Files that guard does not let the run read: (path, reason). The reason completes "the file, which …".
     pub(crate) withheld: Vec<(PathBuf, &'static str)>,
 }
 
-/// Finds the configuration files in the directories above `directory` that `grants` do not cover yet.
+/// Finds the configuration files in the directories above `directory` that the run may not read yet, according to
+/// `grants`.
 pub(crate) fn find_ancestor_configs(directory: &Path, grants: &[Grant]) -> AncestorConfigs {
     let mut above = AncestorConfigs::default();
     let is_granted = |path: &Path| grants.iter().any(|grant| path.starts_with(&grant.path));
@@ -81,8 +82,8 @@ pub(crate) fn find_ancestor_configs(directory: &Path, grants: &[Grant]) -> Ances
     above
 }
 
-/// Returns the names of the configuration files that exist in a directory. There are many names and rarely a match, so
-/// this lists a small directory once instead of checking every name with a system call.
+/// Returns the names of the configuration files that exist in a directory. There are many names and rarely a match,
+/// so guard lists a small directory once instead of checking every name with a system call.
 fn configs_in(directory: &Path) -> Vec<&'static str> {
     let is_small = directory.metadata().is_ok_and(|found| found.len() <= SMALL_DIRECTORY_BYTES);
     let entries = if is_small { std::fs::read_dir(directory).ok() } else { None };
@@ -105,10 +106,10 @@ fn configs_in(directory: &Path) -> Vec<&'static str> {
     NAMES.into_iter().filter(|name| may_exist(name) && exists(name)).collect()
 }
 
-/// Returns why guard does not grant a configuration file; `None` if guard grants it.
+/// Returns why guard does not let the run read a configuration file; `None` if the run may read it.
 fn reason_to_withhold(path: &Path) -> Option<&'static str> {
     let mut text = Vec::new();
-    // Checked before the file is opened, because opening a named pipe would block.
+    // Check the file's type before opening it, because opening a named pipe would block.
     if !path.symlink_metadata().is_ok_and(|found| found.is_file() && found.nlink() == 1) {
         return Some("is not a regular file or has hard links");
     }
@@ -121,7 +122,8 @@ fn reason_to_withhold(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Returns true if a text may hold a secret: it has a word that suggests one, or a URL with a user name or password.
+/// Returns true if a text may contain a secret: it has a word that suggests one, or a URL with a user name or
+/// password.
 fn may_hold_secret(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text).to_lowercase();
     let has_user = |rest: &str| {

@@ -1,7 +1,7 @@
-//! Gets API keys from three sources: from guard's environment, from which they are removed before guard starts
-//! anything; from a file; or from the output of a command.
+//! Gets API keys from three sources: from guard's environment, from a file, or from the output of a command. guard
+//! removes the keys from its environment before it starts any process.
 //!
-//! A key is held in a memory page that no child process inherits ([`Secret`]). The agent must only ever get a
+//! guard stores a key in a memory page that no child process inherits ([`Secret`]). The agent must only ever get a
 //! placeholder.
 
 use std::ffi::OsString;
@@ -21,12 +21,12 @@ use crate::sys::secret::{LARGEST, Secret, SecretError, take_variable};
 /// How long a command may take to print a key. Some commands have to ask the user for a password.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Where a gateway's key comes from.
+/// The source of a gateway's API key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeySource {
     /// A variable of the caller's environment.
     Variable(String),
-    /// A file that holds only the key.
+    /// A file that contains only the key.
     File(PathBuf),
     /// A command that prints the key: the program and its arguments.
     Command(Vec<String>),
@@ -44,7 +44,7 @@ impl std::fmt::Display for KeySource {
     }
 }
 
-/// API keys that guard has removed from its environment.
+/// The API keys that guard has removed from its environment.
 #[derive(Debug, Default)]
 pub struct Keys {
     /// The removed variables: (name, key).
@@ -54,7 +54,7 @@ pub struct Keys {
 /// The API keys of a run and other secrets, all of which the transcript redacts.
 #[derive(Debug, Default)]
 pub struct Secrets {
-    /// The key of each gateway, in the order of the gateways.
+    /// The API key of each gateway, in the order of the gateways in the plan; `None` for a gateway without a key.
     pub gateways: Vec<Option<Secret>>,
     /// Secrets that no gateway of the run uses.
     pub others: Vec<Secret>,
@@ -70,12 +70,12 @@ impl Secrets {
 }
 
 impl Keys {
-    /// Returns the keys that [`Keys::fetch`] has not returned.
+    /// Returns the keys that no gateway uses: those that [`Keys::fetch`] has not returned.
     pub(crate) fn into_unused(self) -> Vec<Secret> {
         self.variables.into_iter().map(|(_, secret)| secret).collect()
     }
 
-    /// Moves every API key out of this process's environment. Must be called while guard has a single thread.
+    /// Moves every API key out of this process's environment. guard must call this while it has only one thread.
     pub fn take(config: &Config) -> Self {
         let own = config.gateway.values().filter_map(|gateway| gateway.key_variable.as_deref());
         let mut keys = Self::default();
@@ -93,13 +93,14 @@ impl Keys {
         filled.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Returns the removed variables that are not in `used`, with their values: a policy may pass them to the agent.
+    /// Returns the removed variables that are not in `used`, with their values. A policy may pass these variables to
+    /// the agent.
     pub fn others(&self, used: &[&str]) -> Vec<(OsString, OsString)> {
         let others = self.variables.iter().filter(|(name, _)| !used.contains(&name.as_str()));
         others.map(|(name, secret)| (name.into(), OsString::from_vec(secret.expose().to_vec()))).collect()
     }
 
-    /// Fetches the key of a gateway from its source.
+    /// Returns the API key of a gateway, read from its source.
     pub fn fetch(&mut self, gateway: &str, source: &KeySource) -> Result<Secret, LaunchError> {
         let failed = |problem: KeyError| {
             LaunchError::Input(format!(
@@ -117,7 +118,7 @@ impl Keys {
     }
 }
 
-/// Why a key cannot be read from its source.
+/// Why guard cannot read a key from its source.
 #[derive(Debug, thiserror::Error)]
 enum KeyError {
     #[error("the variable is not set")]
@@ -159,7 +160,7 @@ fn from_file(path: &Path) -> Result<Secret, KeyError> {
 fn from_command(argv: &[String]) -> Result<Secret, KeyError> {
     let (program, rest) = argv.split_first().ok_or(KeyError::EmptyCommand)?;
     let search = ProgramSearch::from_environment();
-    // A name with a slash is a path, which needs no search.
+    // A name with a slash is a path, so guard does not search PATH for it.
     let program = match program.contains('/') {
         true => PathBuf::from(program),
         false => search.find(program)?,

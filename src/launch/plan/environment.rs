@@ -14,8 +14,8 @@ pub(super) fn value(environment: &[(OsString, OsString)], name: &str) -> Option<
     environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
 }
 
-/// Returns the agent's environment: what the policy passes and sets, what toolchains need, and the variables that point
-/// programs at the private directories, the proxy and the gateways.
+/// Returns the agent's environment: the variables that the policy passes and sets, those that toolchains need, and
+/// those that make programs use the private directories, the proxy and the gateways.
 pub(super) fn environment(
     request: &RunRequest,
     shims: Option<&Path>,
@@ -42,11 +42,11 @@ pub(super) fn environment(
         }
     }
     if request.uid == 0 {
-        // Root inside the sandbox may not change the owner of files, but tar tries to if root runs it.
+        // Inside the sandbox even root may not change the owner of files, but tar tries to if root runs it.
         set(OsStr::new("TAR_OPTIONS"), "--no-same-owner".into());
     }
     if request.checkout.is_none() {
-        // The repository is read-only to the agent, so git must not take locks that it can do without.
+        // The agent cannot write to the repository, so git must not take locks that it can do without.
         set(OsStr::new("GIT_OPTIONAL_LOCKS"), "0".into());
     }
     for (name, value) in network.variables(home) {
@@ -66,9 +66,9 @@ pub(super) fn environment(
     let path = variables.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
     let path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     let mut directories: Vec<PathBuf> = shims.iter().map(|directory| directory.to_path_buf()).collect();
-    // With a relative entry, a command's meaning would depend on the working directory.
+    // Skip relative entries: with them, the meaning of a command would depend on the working directory.
     let entries = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
-    // A link to a version (`~/.nvm/current`) does not exist in a hidden home, but its target does.
+    // The run does not see links in the user's home directory, such as `~/.nvm/current`, but it sees their targets.
     let in_home = |directory: &PathBuf| request.home.as_ref().is_some_and(|home| directory.starts_with(home));
     directories.extend(entries.map(|directory| match directory.canonicalize() {
         Ok(real) if in_home(&directory) => real,

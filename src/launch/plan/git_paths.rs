@@ -1,6 +1,6 @@
-//! The git paths of a plan: those of the worktree created for the run or, without one, those of the repository that
-//! contains the working directory. guard must never grant a path because of a `.git` file that an agent may have
-//! written.
+//! Plans which git paths a run may use: those of the worktree that guard created for the run or, without one, those
+//! of the repository that contains the working directory. guard must never grant access to a path because of a `.git`
+//! file that an agent may have written.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -13,34 +13,37 @@ use super::RunRequest;
 use super::workdir::is_same;
 use crate::sandbox::{Grant, Rights};
 
-/// The worktree and git directory created for one run.
+/// The worktree and git directory that guard created for one run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Checkout {
-    /// The branch the run commits to.
+    /// The branch to which the run commits.
     pub branch: String,
-    /// The commit the branch starts at.
+    /// The commit at which the branch begins.
     pub base: String,
     /// The run's working tree.
     pub worktree: PathBuf,
     /// The run's private git directory. The agent may change anything in it.
     pub git_folder: PathBuf,
-    /// A `.git` file that points at `git_folder`. In a mount namespace, it is mounted over the worktree's `.git`.
+    /// The path of a `.git` file that points to `git_folder`. In a run with a mount namespace, guard mounts it over
+    /// the worktree's `.git`.
     pub pointer: PathBuf,
-    /// The object directories of the user's repository, and other paths that the run may read.
+    /// Paths that the run may read: the object directories of the user's repository, `pointer`, and the user's untracked
+    /// files to which the worktree has symbolic links.
     pub readable: Vec<PathBuf>,
-    /// Dependencies installed in the user's checkout that the run sees in its worktree: (path in the worktree, the
-    /// user's path).
+    /// Dependencies in the user's checkout that the run sees in its worktree: (path in the worktree, the user's
+    /// path).
     pub dependencies: Vec<(PathBuf, PathBuf)>,
-    /// The repository's hooks, which run inside the sandbox.
+    /// The directory with copies of the repository's hooks, which run inside the sandbox.
     pub hooks: PathBuf,
-    /// The git directory of the user's repository, which all its worktrees share (`git rev-parse --git-common-dir`).
+    /// The git directory of the user's repository that all of its worktrees share (`git rev-parse --git-common-dir`).
     pub common_dir: PathBuf,
-    /// Whether the user has uncommitted changes that the run does not get.
+    /// True if the user has uncommitted changes that guard did not copy into the run's worktree.
     pub leaves_changes_behind: bool,
 }
 
 impl Checkout {
-    /// Returns the grants for all paths of the checkout except the worktree, which the policy grants.
+    /// Returns the grants for all paths of the checkout except the worktree, to which the policy itself grants
+    /// access.
     pub(crate) fn grants(&self) -> Vec<Grant> {
         let grant =
             |path: &Path, rights, why: &str| Grant { path: path.to_path_buf(), rights, why: why.to_string() };
@@ -57,8 +60,9 @@ impl Checkout {
         grants
     }
 
-    /// Returns the files to mount read-only: (file, mount point). The pointer goes over the worktree's `.git`, and the
-    /// private git directory's configuration over itself, so that the agent cannot disable the repository's hooks.
+    /// Returns the files that guard mounts read-only: (file, mount point). guard mounts the pointer over the
+    /// worktree's `.git`, and the configuration of the private git directory over itself, so that the agent cannot
+    /// disable the repository's hooks.
     pub(crate) fn mounted_files(&self) -> [(PathBuf, PathBuf); 2] {
         let config = self.git_folder.join("config");
         [(self.pointer.clone(), self.worktree.join(".git")), (config.clone(), config)]
@@ -72,8 +76,8 @@ pub(crate) fn readable_git_paths(request: &RunRequest, directory: &Path) -> Vec<
     for level in directory.ancestors() {
         let dot_git = level.join(".git");
         let Ok(found) = dot_git.symlink_metadata() else { continue };
-        // The agent cannot write above its directory, but another user may. git, too, trusts only the user's
-        // repositories.
+        // The agent cannot write above its working directory, but another user may. Like git, trust only the user's
+        // own repositories.
         let is_trusted = level == directory
             || found.uid() == request.uid && !is_shared_directory(request.home.as_deref(), level);
         if !is_trusted {
@@ -88,7 +92,7 @@ pub(crate) fn readable_git_paths(request: &RunRequest, directory: &Path) -> Vec<
                 paths.push(dot_git);
             }
         } else if let Some((own, common)) = linked_git_directories(&dot_git, level) {
-            // An earlier run may have written the file, so it must not lead to a directory that the agent can write.
+            // An earlier run may have written the `.git` file, so accept only targets that the agent cannot write.
             if !own.starts_with(directory) && !common.starts_with(directory) {
                 paths.extend([own, common]);
             }
@@ -99,14 +103,14 @@ pub(crate) fn readable_git_paths(request: &RunRequest, directory: &Path) -> Vec<
 }
 
 /// Returns true if a directory may be in a git repository. This quick check may also return true for a directory that
-/// git rejects.
+/// git does not accept as part of a repository.
 pub fn may_be_in_repository(folder: &Path) -> bool {
     let is_bare = |level: &Path| level.join("HEAD").is_file() && level.join("objects").is_dir();
     folder.ancestors().any(|level| level.join(".git").symlink_metadata().is_ok() || is_bare(level))
 }
 
-/// Returns true if a directory is too broad to be granted just because it contains a `.git`: the root, the user's home
-/// or a directory above it, or a shared directory such as `/tmp`.
+/// Returns true if a directory is too broad to grant access to it just because it contains a `.git`: the root
+/// directory, the user's home directory or a directory above it, or a shared directory such as `/tmp`.
 pub fn is_shared_directory(home: Option<&Path>, level: &Path) -> bool {
     let holds_home = home.is_some_and(|home| home.starts_with(level) || is_same(home, level));
     holds_home
@@ -114,9 +118,10 @@ pub fn is_shared_directory(home: Option<&Path>, level: &Path) -> bool {
         || ["/tmp", "/var/tmp", "/home", "/var", "/srv"].iter().any(|place| level == Path::new(place))
 }
 
-/// Returns the directories that a `.git` file of a linked worktree leads to: (the worktree's git directory, the
-/// repository's git directory). Accepts only what `git worktree add` creates: a directory `COMMON/worktrees/NAME` that
-/// points back at this file. For any other file, which an agent may have written, returns `None`.
+/// Returns the directories to which the `.git` file of a linked worktree leads: (the worktree's git directory, the
+/// repository's git directory). Accepts only the structure that `git worktree add` creates: a directory
+/// `COMMON/worktrees/NAME` that points back to this file. Returns `None` for any other file, because an agent may
+/// have written it.
 fn linked_git_directories(file: &Path, level: &Path) -> Option<(PathBuf, PathBuf)> {
     let line = |path: &Path| -> Option<PathBuf> {
         let bytes = std::fs::read(path).ok().filter(|bytes| bytes.len() < 8192)?;

@@ -1,5 +1,5 @@
-//! Plans which paths a run may read, write and execute: those of the policy, of the caller's options, and of the
-//! program.
+//! Plans which paths a run may read, write and execute: those in the policy, those in the caller's options, and those
+//! of the program.
 
 use std::cell::OnceCell;
 use std::ffi::OsString;
@@ -18,7 +18,8 @@ pub(super) struct Placeholders<'p> {
     pub(super) tmp: &'p Path,
     pub(super) var_tmp: &'p Path,
     pub(super) toolchains: &'p [Toolchain],
-    /// The grants of `{system}` and the notes about them. Computed on first use, because finding them takes time.
+    /// The grants for the policy placeholder `{system}` (the directories of programs and libraries) and the notes about
+    /// them. Computed on first use, because finding them takes time.
     pub(super) system: OnceCell<(Vec<Grant>, Vec<String>)>,
 }
 
@@ -31,7 +32,7 @@ impl Placeholders<'_> {
         })
     }
 
-    /// Returns the grants for one path of a policy, which may begin with a placeholder.
+    /// Returns the grants for one path in a policy. The path may begin with a placeholder such as `{home}`.
     fn expand(&self, entry: &str, rights: Rights, as_root: bool) -> Vec<Grant> {
         let (name, rest) = match entry.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
             Some((name, rest)) => (name, rest.trim_start_matches('/')),
@@ -47,7 +48,7 @@ impl Placeholders<'_> {
             "tmp" => one(self.tmp, "private temporary files"),
             "system" => self.system(as_root).0.clone(),
             "toolchains" => self.toolchains.iter().flat_map(toolchain_grants).collect(),
-            // The placeholder for the document of a role, which is only set in a task's workflow.
+            // The placeholder for a role's document has a value only in the workflow of a task.
             _ => Vec::new(),
         }
     }
@@ -72,7 +73,7 @@ pub(super) fn policy_grants(
     let files = &request.policy.filesystem;
     let as_root = request.uid == 0;
     let mut grants: Vec<Grant> = Vec::new();
-    // The run's private directories need not exist yet. Other paths that do not exist are left out, with a note.
+    // The run's private directories need not exist yet. Skip other paths that do not exist, and add a note.
     let mut exists = |grant: &Grant| {
         let is_planned = request.checkout.is_some() && grant.path.starts_with(placeholders.worktree);
         let is_private = is_planned
@@ -119,7 +120,8 @@ pub(super) fn policy_grants(
                 };
             }
         }
-        // A directory of programs may be inside a directory without the right to execute, so it needs a separate grant.
+        // A directory of programs may be inside a directory in which the run may not execute files, so it needs its
+        // own grant.
         grants.extend(directories.into_iter().filter(|path| path.exists()).map(|path| Grant {
             path,
             rights: Rights::ReadExecute,

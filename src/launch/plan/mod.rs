@@ -1,7 +1,7 @@
-//! Turns a request and its policy into a [`LaunchPlan`]: a complete description of a run before any of it exists.
+//! Turns a request and its policy into a [`LaunchPlan`]: a complete description of a run that has not started yet.
 //!
 //! [`plan`] inspects the machine (which paths exist, where a program is) but must create and change nothing. So guard
-//! can show a plan (`guard run --dry-run`), and tests can compare plans. The code that carries out a plan makes no
+//! can show a plan (`guard run --dry-run`), and tests can compare plans. The code that executes a plan makes no
 //! decisions.
 pub(crate) mod ancestor_configs;
 pub(crate) mod api_keys;
@@ -41,7 +41,7 @@ pub use request::{Limits, Options, RunRequest};
 use shims::{Shims, why_no_shims};
 use workdir::working_directory;
 
-/// A complete description of a run: everything that guard will create, grant and start.
+/// A complete description of a run: everything that guard will create and start, and all access that it will grant.
 #[derive(Debug, Clone, Serialize)]
 pub struct LaunchPlan {
     /// The id that guard has given the run.
@@ -57,18 +57,18 @@ pub struct LaunchPlan {
     pub folder: PathBuf,
     /// The worktree and git directory of the run, if it works in a repository.
     pub checkout: Option<Checkout>,
-    /// The run's directory, with the transcript and the private home.
+    /// The run's directory, which contains the transcript and the run's private home directory.
     pub run_folder: PathBuf,
     /// The run's private home directory.
     pub home: PathBuf,
-    /// The run's private directory for temporary files. In a mount namespace, the run sees it at another path.
+    /// The run's private directory for temporary files. In a run with a mount namespace, the run sees it as `/tmp`.
     pub tmp: PathBuf,
     /// The agent's complete environment.
     #[serde(serialize_with = "serialize_pairs")]
     pub environment: Vec<(OsString, OsString)>,
-    /// Patterns (with `*`) for the names of variables whose values guard redacts in records.
+    /// Patterns (with `*`) for the names of variables. guard redacts the values of these variables in its records.
     pub redact: Vec<String>,
-    /// Every path that the run may use, with its rights.
+    /// Every path that the run may use, with the rights to read, write or execute it.
     pub grants: Vec<Grant>,
     /// Configuration files above the working directory. The run may read them, unless its mounts hide them.
     pub settings_above: Vec<Grant>,
@@ -78,31 +78,31 @@ pub struct LaunchPlan {
     pub limits: Limits,
     /// Whether the run must, may or must not use namespaces.
     pub namespaces: Namespaces,
-    /// The mounts of the run, which apply only if it has namespaces.
+    /// The mounts of the run. guard makes them only if the run has namespaces.
     pub view: MountPlan,
-    /// Caches that a run without namespaces gets as directories of symbolic links.
+    /// Package caches that a run without namespaces gets as directories of symbolic links.
     pub linked_caches: Vec<LinkedCache>,
-    /// The initial content of the private home, and what guard saves of it for the next run.
+    /// The initial content of the private home directory, and which of its files guard saves for the next run.
     pub home_state: HomeState,
-    /// Files that guard writes into the private home: (path, content).
+    /// Files that guard writes into the private home directory: (path, content).
     pub home_files: Vec<(PathBuf, String)>,
-    /// Files that guard copies into the private home: (from, to).
+    /// Files that guard copies into the private home directory: (from, to).
     pub imports: Vec<(PathBuf, PathBuf)>,
     /// The shims that replace git and the shells on the agent's PATH.
     pub shims: Option<Shims>,
-    /// The socket on which the shims reach the supervisor.
+    /// The path of the socket through which the shims reach the supervisor.
     pub control: PathBuf,
-    /// Whether the supervisor verifies programs after they have started.
+    /// True if the supervisor verifies programs after the kernel has loaded them.
     pub verify_exec: bool,
-    /// Why this run is unsafe without namespaces; `None` if it is safe. Names the git repositories that only a mount
-    /// namespace can protect.
+    /// Why this run is unsafe without namespaces; `None` if it is safe. The text lists the git repositories that only
+    /// a mount namespace can protect.
     pub needs_view: Option<String>,
     /// Directories that the run may write, each with the git repositories that guard found in it.
     #[serde(skip)]
     pub(crate) searched: Vec<SearchedDirectory>,
-    /// Git repositories that are read-only if the run has a mount namespace.
+    /// Git repositories to which a run with a mount namespace cannot write.
     pub protected_repositories: Vec<PathBuf>,
-    /// Notes for the user: what guard found, left out or could not do.
+    /// Notes for the user: what guard found, left out or could not do while it planned the run.
     pub notes: Vec<String>,
 }
 
@@ -128,7 +128,7 @@ pub enum LaunchError {
     /// The program exists but cannot be executed.
     #[error("cannot run {program}: {problem}")]
     NotExecutable {
-        /// The program as the caller named it.
+        /// The program as the caller wrote it.
         program: String,
         /// Why the program cannot be executed.
         problem: String,
@@ -141,12 +141,12 @@ pub enum LaunchError {
         /// Why the run may not use the directory.
         problem: String,
     },
-    /// An option, a variable or a path of the policy cannot be used. Holds the complete message.
+    /// guard cannot use an option, a variable or a path of the policy. Contains the complete message.
     #[error("{0}")]
     Input(String),
 }
 
-/// Returns the files to write into the private home.
+/// Returns the files that guard writes into the private home directory: (path, content).
 fn home_files(
     request: &RunRequest,
     network: &NetworkPlan,
@@ -160,7 +160,7 @@ fn home_files(
     own.chain(network.home_files().into_iter().map(|(path, text)| (home.join(path), text))).collect()
 }
 
-/// Plans the run that a request asks for.
+/// Plans the run that `request` describes.
 pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchError> {
     let _span = tracing::info_span!("plan", run = %run_id, policy = %request.policy.name).entered();
     let folder = working_directory(request)?;
@@ -290,7 +290,7 @@ impl LaunchPlan {
         let of_tmp = self.grants.iter().filter(|grant| grant.path == self.tmp).map(|grant| grant.rights);
         let rights = of_tmp.max_by_key(|rights| rights.is_write());
         self.grants.retain(|grant| !grant.path.starts_with(&self.tmp));
-        // If the policy does not grant `{tmp}`, the run gets no `/tmp` either.
+        // If the policy does not grant access to `{tmp}`, the run gets no `/tmp` either.
         if let Some(rights) = rights {
             let grant = |path: &PathBuf| {
                 let why = "private temporary files".to_string();
@@ -325,7 +325,8 @@ fn find_toolchains(request: &RunRequest) -> Vec<Toolchain> {
     toolchains::detect(home, &request.environment, &wanted.detect, wanted.caches)
 }
 
-/// Plans the shims. `None` if the caller wants none or, with a note that says why, if guard cannot use any.
+/// Plans the shims. Returns `None` if the caller wants none. If guard cannot use shims, adds a note with the reason
+/// and returns `None`.
 fn shims(request: &RunRequest, notes: &mut Vec<String>) -> Option<Shims> {
     if request.options.no_shims {
         return None;
@@ -342,7 +343,7 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// Returns the path of the program that the command's first word names.
+/// Returns the path of the program that is the first word of the command.
 fn find_program(
     command: &[OsString],
     directory: &Path,
@@ -372,7 +373,7 @@ fn find_program(
         };
     }
     let path = value(environment, "PATH").unwrap_or_default();
-    // Skip the shims: the supervisor judges the start of the command itself like every other exec.
+    // Skip the shims: the supervisor judges the agent's own start like every other exec.
     std::env::split_paths(&path)
         .filter(|directory| Some(directory.as_path()) != shims)
         .map(|directory| directory.join(name))
@@ -380,7 +381,8 @@ fn find_program(
         .ok_or_else(|| LaunchError::CommandNotFound(shown()))
 }
 
-/// Returns the mounts of a run with namespaces: which paths it sees, which it may write, and which are hidden.
+/// Returns the mounts of a run with namespaces: the paths that the run sees, those that it may write, and those that
+/// are hidden from it.
 fn mount_plan(
     request: &RunRequest,
     grants: &[Grant],
@@ -393,7 +395,7 @@ fn mount_plan(
     let private = [(placeholders.tmp, "/tmp"), (placeholders.var_tmp, "/var/tmp")];
     let private = private.into_iter().map(|(from, at)| (from.to_path_buf(), PathBuf::from(at)));
     let private = private.filter(|(_, at)| at.is_dir()).collect();
-    // Resolved, because guard does not mount over a symbolic link.
+    // Resolve the path, because guard does not mount over a symbolic link.
     let memory = std::fs::canonicalize("/dev/shm").into_iter().filter(|at| at.is_dir()).collect();
     let mut view = MountPlan { private, memory, layers, ..MountPlan::default() };
     // A private directory already hides everything below it.
@@ -408,7 +410,7 @@ fn mount_plan(
     for grant in grants {
         let path = std::fs::canonicalize(&grant.path).unwrap_or_else(|_| grant.path.clone());
         if path.starts_with(placeholders.tmp) {
-            // The run sees it as `/tmp` or `/var/tmp` instead.
+            // The run sees this directory as `/tmp` or `/var/tmp` instead.
             continue;
         }
         if grant.rights.is_write() {
@@ -421,7 +423,7 @@ fn mount_plan(
     writable.dedup();
     visible.sort();
     visible.dedup();
-    // The mount of a writable directory includes everything in it.
+    // A mount of a writable directory already includes everything in it.
     let roots = writable.clone();
     visible.retain(|path| {
         repositories.binary_search(path).is_ok() || !roots.iter().any(|root| path.starts_with(root))
@@ -431,8 +433,8 @@ fn mount_plan(
     MountPlan { writable, visible, hidden, ..view }
 }
 
-/// Returns the directories that the run sees as empty: the user's home and the directory of all runs, unless they
-/// contain directories of the system.
+/// Returns the directories that the run sees as empty: the user's home directory and the directory of all runs,
+/// unless they contain directories of the system.
 fn hidden_directories(request: &RunRequest, notes: &mut Vec<String>) -> Vec<PathBuf> {
     let mut hidden: Vec<PathBuf> = Vec::new();
     for directory in request.home.iter().chain([&request.runs]) {

@@ -1,4 +1,5 @@
-//! A request to run a command, and the values that follow from the request alone: limits and private directories.
+//! A request to run a command, and the values that guard derives from the request alone: limits and private
+//! directories.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -22,29 +23,30 @@ pub struct RunRequest {
     pub environment: Vec<(OsString, OsString)>,
     /// The caller's home directory.
     pub home: Option<PathBuf>,
-    /// The directory that contains the run directories of all runs.
+    /// The directory that contains the directories of all runs.
     pub runs: PathBuf,
     /// The directory in which guard creates the temporary directories of runs.
     pub scratch: PathBuf,
     /// The effective user id of the caller.
     pub uid: u32,
-    /// The caller's changes to the policy for this run.
+    /// The changes that the caller makes to the policy for this run.
     pub options: Options,
-    /// The worktree and git directory created for the run, if it works in a repository.
+    /// The worktree and git directory that guard created for the run; `None` if the run does not work in a
+    /// repository.
     pub checkout: Option<Checkout>,
     /// The user's `config.toml`.
     pub config: Config,
-    /// The directory of the user's configuration and policies.
+    /// The directory that contains the user's configuration and policies.
     pub config_dir: Option<PathBuf>,
     /// The names of the variables with API keys, which guard has removed from `environment`.
     pub key_variables: Vec<String>,
 }
 
 impl RunRequest {
-    /// Returns the run's limits: the policy's, as changed by the caller's options.
+    /// Returns the run's limits: those of the policy, changed by the caller's options.
     pub(crate) fn limits(&self) -> Limits {
         let get = |key: &str| self.policy.limits.get(key).and_then(|value| u64::try_from(value).ok());
-        // With a user at the terminal, the policy's time limits do not apply. 0 means no limit.
+        // If a user is at the terminal, the policy's time limits do not apply. 0 means no limit.
         let time = |requested: Option<u64>, key: &str| {
             let of_policy = if self.options.is_attended { None } else { get(key) };
             requested.or(of_policy).filter(|&seconds| seconds > 0)
@@ -68,13 +70,13 @@ impl RunRequest {
         RunPaths { run_folder, home, tmp }
     }
 
-    /// Returns whether to use namespaces: as the caller's option says or, without one, as the policy says.
+    /// Returns whether to use namespaces. The caller's option overrides the policy.
     pub(crate) fn wanted_namespaces(&self) -> Namespaces {
         self.options.namespaces.unwrap_or(self.policy.sandbox.namespaces)
     }
 }
 
-/// Returns the upper bound on a run's memory: three quarters of the machine's, so that the machine stays usable.
+/// Returns the maximum memory of any run: three quarters of the machine's memory, so that the machine stays usable.
 fn max_memory_mib() -> u64 {
     use nix::unistd::{SysconfVar, sysconf};
     let get = |variable| sysconf(variable).ok().flatten().and_then(|value| u64::try_from(value).ok());
@@ -87,60 +89,62 @@ fn max_memory_mib() -> u64 {
 /// The paths of a run's private directories.
 #[derive(Debug, Clone)]
 pub(crate) struct RunPaths {
-    /// The directory that holds the transcript and the private home.
+    /// The run's directory, which contains the transcript and the private home directory.
     pub(crate) run_folder: PathBuf,
     /// The private home directory.
     pub(crate) home: PathBuf,
-    /// The private directory for temporary files. Its parent belongs to the run alone, and other users cannot enter it.
+    /// The private directory for temporary files. Its parent directory is only for this run, and other users cannot
+    /// enter it.
     pub(crate) tmp: PathBuf,
 }
 
 impl RunPaths {
-    /// Returns the directory mounted at `/var/tmp`, if the run has a mount namespace.
+    /// Returns the directory that guard mounts at `/var/tmp` if the run has a mount namespace.
     pub(crate) fn var_tmp(&self) -> PathBuf {
         self.tmp.with_file_name("var")
     }
 }
 
-/// A caller's changes to the policy, for one run.
+/// The changes that a caller makes to the policy for one run.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Overrides the policy's setting for namespaces.
+    /// Whether the run uses namespaces; `None` to follow the policy.
     pub namespaces: Option<Namespaces>,
-    /// Paths that the run may read, in addition to the policy's.
+    /// Paths that the run may read, in addition to those of the policy.
     pub read: Vec<PathBuf>,
-    /// Paths that the run may write, in addition to the policy's.
+    /// Paths that the run may write, in addition to those of the policy.
     pub write: Vec<PathBuf>,
     /// Environment variables to set for the agent: (name, value).
     pub set: Vec<(OsString, OsString)>,
-    /// Whether to ignore the toolchains in the user's home directory.
+    /// True to ignore the toolchains in the user's home directory.
     pub no_toolchains: bool,
-    /// Whether to start the run without shims.
+    /// True to start the run without shims.
     pub no_shims: bool,
     /// Overrides the policy's idle limit, in seconds; 0 means no limit.
     pub idle_seconds: Option<u64>,
     /// Overrides the policy's total limit, in seconds; 0 means no limit.
     pub total_seconds: Option<u64>,
-    /// Whether a user types into the run. The policy's time limits then do not apply.
+    /// True if a user types into the run. The policy's time limits then do not apply.
     pub is_attended: bool,
-    /// Hosts that the run may reach, in addition to the policy's.
+    /// Hosts that the run may reach, in addition to those of the policy.
     pub hosts: Vec<String>,
-    /// Loopback ports on which the run's servers may listen, in addition to the policy's.
+    /// Loopback ports on which the run's servers may listen, in addition to those of the policy.
     pub listen: Vec<u16>,
-    /// Network presets to apply, in addition to the policy's.
+    /// Network presets that apply in addition to those of the policy.
     pub presets: Vec<String>,
-    /// The initial content of the private home, and what guard saves of it for the next run.
+    /// The initial content of the private home directory, and which of its files guard saves for the next run.
     pub home_state: HomeState,
-    /// Files to write into the private home, replacing existing ones: (path relative to the home, content). In the
-    /// content, `{NAME-port}` stands for the port of the gateway NAME and `{directory}` for the working tree, escaped
-    /// as inside a double-quoted string.
+    /// Files that guard writes into the private home directory, replacing existing ones: (path relative to the home
+    /// directory, content). In the content, guard replaces `{NAME-port}` by the port of the gateway NAME, and
+    /// `{directory}` by the path of the working tree, escaped as inside a double-quoted string.
     pub home_files: Vec<(PathBuf, String)>,
-    /// A budget for model requests. For each limit, the smaller one of this budget and the policy's counts.
+    /// A budget for model requests. For each of its limits, guard applies the smaller of this limit and the policy's.
     pub budget: Budget,
-    /// Whether to start the run even if guard cannot protect the git repositories that the run may write. guard then
-    /// only reports changes of these repositories.
+    /// True to start the run even if guard cannot protect the git repositories that the run may write. guard then
+    /// only reports changes to these repositories.
     pub allow_unprotected_repositories: bool,
-    /// Whether to skip the verification of programs after they have started, whatever the policy says. For benchmarks.
+    /// True to skip the verification of programs after the kernel has loaded them, whatever the policy says. For
+    /// benchmarks.
     pub no_verify: bool,
 }
 

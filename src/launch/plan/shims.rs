@@ -1,10 +1,10 @@
 //! The shims that the agent finds on its PATH as `git`, `sh`, `bash` and so on. A shim tells the agent why the
 //! supervisor denied a command.
 //!
-//! guard's binary contains the shim program (`shims/main.rs`), so that guard is a single file. The first run that needs
-//! it writes it to the state directory. It is a separate program because the agent starts it with every command, and
-//! guard itself would take twice as long to start (1.26 ms instead of 0.59 ms, where `git --version` takes 1.2 ms;
-//! medians of 500): the loader has to relocate all of it.
+//! guard's binary contains the shim program (`shims/main.rs`), so that guard is a single file. The first run that
+//! needs the shim program writes it to guard's state directory. It is a separate program because the agent starts it
+//! with every command, and guard itself would take twice as long to start (1.26 ms instead of 0.59 ms, where `git
+//! --version` takes 1.2 ms; medians of 500): the loader would have to relocate all of guard.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, OpenOptions};
@@ -18,10 +18,10 @@ use serde::Serialize;
 /// The shim program, compiled by `build.rs`.
 pub const SHIM_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guard-shim"));
 
-/// The hash of the shim program, which distinguishes it from the shims of other versions of guard.
+/// The hash of the shim program, which distinguishes this shim program from that of other versions of guard.
 const VERSION: &str = env!("GUARD_SHIM_HASH");
 
-/// The programs that shims replace.
+/// The names of the programs that shims replace.
 const NAMES: [&str; 5] = ["git", "sh", "bash", "dash", "zsh"];
 
 const FILE_NAME: &str = "guard-shim";
@@ -29,8 +29,8 @@ const FILE_NAME: &str = "guard-shim";
 /// The directory with the shim program, and with links to it that have the names of the replaced programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Shims {
-    /// The directory of the shims. All runs that use this version of guard and the same names share it, so it is
-    /// created once.
+    /// The directory of the shims. guard creates it once for all runs that use this version of guard and the same
+    /// names.
     pub directory: PathBuf,
     /// The names of the programs that the shims replace.
     pub names: Vec<String>,
@@ -52,8 +52,9 @@ impl Shims {
         self.directory.join(FILE_NAME)
     }
 
-    /// Creates the shims that do not exist yet. If that fails, for example because the disk is full, the directory
-    /// stays empty. The run can still start, because the agent finds the real programs further down its PATH.
+    /// Creates the shims that do not exist yet. If that fails, for example because the disk is full, leaves the
+    /// directory empty. The run can still start, because the agent finds the real programs in later directories of
+    /// its PATH.
     pub(crate) fn make(&self) -> io::Result<()> {
         DirBuilder::new().mode(0o700).recursive(true).create(&self.directory)?;
         if self.fill().is_err() {
@@ -69,10 +70,10 @@ impl Shims {
         self.program().is_file()
     }
 
-    /// Writes the shim program and the links. Other runs may be creating or using them at the same time.
+    /// Writes the shim program and the links. Must work while other runs create or use the same files.
     fn fill(&self) -> io::Result<()> {
         let program = self.program();
-        // Compares the contents, because a crash of the machine can leave a damaged file.
+        // Compare the contents, because a crash of the machine can leave a damaged file.
         if !std::fs::read(&program).is_ok_and(|found| found == SHIM_PROGRAM) {
             let new = self.directory.join(format!("new-{}", std::process::id()));
             if let Err(error) = write_program(&new).and_then(|()| std::fs::rename(&new, &program)) {
@@ -107,7 +108,7 @@ fn shims_directory(runs: &Path) -> PathBuf {
 /// Returns why guard cannot use shims for runs in the directory `runs`; `None` if it can.
 pub fn why_no_shims(runs: &Path) -> Option<String> {
     let directory = shims_directory(runs);
-    // The directory may not exist yet.
+    // The directory may not exist yet: examine its nearest existing ancestor.
     let found = directory.ancestors().find_map(|part| statvfs(part).ok())?;
     let is_noexec = found.flags().contains(FsFlags::ST_NOEXEC);
     is_noexec.then(|| format!("{} is on a file system that is mounted noexec", directory.display()))

@@ -1,4 +1,4 @@
-//! The value of the placeholder `{system}`: the parts of the machine that every program needs to read. Also lists the
+//! The value of the placeholder `{system}` in policies: the paths that every program needs to read. Also lists the
 //! devices that every run may use. If guard runs as root, `{system}` must not include files that only root may read.
 
 use std::os::unix::fs::MetadataExt;
@@ -33,16 +33,16 @@ const MACHINE_INFO: &[&str] = &[
     "/var/lib/ca-certificates",
 ];
 
-/// Devices that every run may use, because they hold no data.
+/// Devices that every run may use, because they contain no data.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 
 /// Directories in which administrators put files, including keys and passwords. The rest of `/usr` comes from the
 /// package manager and is public.
 const LOCAL: &[&str] = &["/etc", "/usr/local", "/opt"];
 
-/// Returns the grants of `{system}`. With `as_root`, leaves out files below [`LOCAL`] that only root may read: the
+/// Returns the grants for `{system}`. With `as_root`, leaves out files below [`LOCAL`] that only root may read: the
 /// agent could read them even without capabilities, because it has root's user id. Also leaves out directories that
-/// could not be examined in time, and adds a note about them.
+/// guard could not examine in time, and adds a note about them.
 pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     let mut grants = Vec::new();
     let mut add = |path: &Path, rights: Rights| {
@@ -50,7 +50,7 @@ pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
             grants.push(Grant { path: path.to_path_buf(), rights, why: "system".to_string() });
         }
     };
-    // If `/bin` and the like are links into `/usr`, the grant of `/usr` covers them.
+    // If directories such as `/bin` are links into `/usr`, the grant for `/usr` covers them.
     let is_in_usr = |path: &str| {
         let to = std::fs::read_link(path).map(|to| Path::new("/").join(to));
         to.is_ok_and(|to| to.starts_with("/usr") && !to.components().any(|part| part == Component::ParentDir))
@@ -65,7 +65,7 @@ pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     for path in PROGRAMS.iter().filter(|path| !is_in_usr(path)) {
         match (as_root, *path) {
             (true, "/opt") => {}
-            // Granted as a whole, it would include files in `/usr/local` that only root may read.
+            // A grant for all of `/usr` would include files in `/usr/local` that only root may read.
             (true, "/usr") if !is_public("/usr/local") => {
                 entries_without_local("/usr").iter().for_each(|path| add(path, Rights::ReadExecute));
             }
@@ -85,15 +85,15 @@ pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     grants
 }
 
-/// Returns true if `{system}` grants this directory of programs. Checks only the mode of the directory itself, not of
-/// its parents.
+/// Returns true if `{system}` includes this directory of programs. Checks only the mode of the directory itself, not
+/// of its parents.
 pub(crate) fn is_granted(directory: &Path) -> bool {
     let is_public = || directory.metadata().is_ok_and(|found| found.mode() & 0o005 == 0o005);
     PROGRAMS.iter().any(|programs| directory.starts_with(programs)) && is_public()
 }
 
-/// Returns the entries of a directory that are not in [`LOCAL`]. Skips symbolic links: a program can use one only if
-/// its target is granted.
+/// Returns the entries of a directory that are not in [`LOCAL`]. Skips symbolic links: a program can use a link only
+/// if it may use the target.
 fn entries_without_local(directory: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path()).filter(|path| !path.is_symlink());
@@ -129,7 +129,7 @@ impl Search {
     }
 
     /// Examines a directory. If all users may read everything in it, adds only the directory itself and returns true.
-    /// Otherwise adds the readable parts.
+    /// Otherwise adds the files and directories in it that all users may read.
     fn directory(&mut self, directory: &Path, depth: usize) -> bool {
         if depth > MAX_DEPTH || self.entries_left == 0 || Instant::now() >= self.deadline {
             self.unexamined.push(directory.to_path_buf());
@@ -139,7 +139,7 @@ impl Search {
         let before = self.found.len();
         let mut all = true;
         for entry in entries.flatten() {
-            // Whether the target of a link is granted depends on the target.
+            // Skip links: whether the agent may read the target of a link depends on the target.
             if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
                 continue;
             }
@@ -160,7 +160,7 @@ impl Search {
             if metadata.mode() & 0o004 == 0 {
                 all = false;
             } else if metadata.is_dir() {
-                // The recursive call adds what it finds below.
+                // The recursive call adds the readable files that it finds.
                 all &= metadata.mode() & 0o001 != 0 && self.directory(&path, depth + 1);
             } else {
                 self.found.push(path);

@@ -1,15 +1,15 @@
-//! Checks the working directory of a run. Refuses a path with a symbolic link that an agent could have created, a home,
-//! a shared temporary directory, and guard's own directories.
+//! Checks the working directory of a run. Refuses a path with a symbolic link that an agent could have created, a
+//! home directory, a shared temporary directory, and guard's own directories.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{LaunchError, RunRequest};
 
-/// Refuses a directory whose path contains a symbolic link that an agent could have created. Otherwise, if an earlier
-/// run left such a link, a caller that starts runs by directory name would give the run a different directory than the
-/// one it names. Links of the system (such as `/home`) are allowed. Call this only for a directory that the caller
-/// names, not for its current directory.
+/// Refuses a directory whose path contains a symbolic link that an agent could have created. A program that starts
+/// runs in directories of given names would otherwise follow a link that an earlier run left, and let the run work in
+/// a different directory. Allows links of the system (such as `/home`). guard calls this only for a directory that
+/// the caller names, not for the caller's current directory.
 pub fn check_links(directory: &Path) -> Result<(), LaunchError> {
     let Ok(directory) = std::path::absolute(directory) else { return Ok(()) };
     let mut at = PathBuf::new();
@@ -35,7 +35,7 @@ pub fn check_links(directory: &Path) -> Result<(), LaunchError> {
 pub(crate) fn working_directory(request: &RunRequest) -> Result<PathBuf, LaunchError> {
     let refused = |problem: String| LaunchError::Directory { directory: request.folder.clone(), problem };
     if request.checkout.as_ref().is_some_and(|checkout| !checkout.worktree.exists()) {
-        // A dry run: guard would create the worktree before the run.
+        // In a dry run the worktree does not exist: guard would create it before the run.
         return Ok(request.folder.clone());
     }
     let directory = std::fs::canonicalize(&request.folder).map_err(|error| refused(error.to_string()))?;
@@ -61,7 +61,7 @@ pub(crate) fn working_directory(request: &RunRequest) -> Result<PathBuf, LaunchE
                 .into(),
         ));
     }
-    // The parent of the run directories also contains the shims.
+    // The parent of the directory of all runs also contains the shims.
     let records = request.runs.parent().unwrap_or(&request.runs);
     let is_worktree =
         request.checkout.as_ref().is_some_and(|checkout| directory.starts_with(&checkout.worktree));

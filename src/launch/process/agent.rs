@@ -1,9 +1,9 @@
-//! The process that becomes the agent: gives up its privileges, tests with the canary that it has none left, and
-//! executes the program.
+//! The process that becomes the agent: it gives up its privileges, tests with the canary (actions that must fail)
+//! that it has none left, and executes the program.
 //!
-//! This code runs between fork and exec, in a child of init. Init has one thread, so the child may allocate memory. The
-//! child talks to guard only over the `setup` socket. It must never return to its caller: it reports every failure and
-//! exits.
+//! This code runs between fork and exec, in a child of init. Init has only one thread, so the child may allocate
+//! memory. The child communicates with guard only over the `setup` socket. It must never return to its caller: it
+//! reports every failure and exits.
 
 use std::ffi::CString;
 use std::io;
@@ -26,17 +26,18 @@ pub(crate) struct ChildResources {
     pub(crate) filters: sandbox::Filters,
     /// The agent's standard input, output and error.
     pub(crate) stdio: [OwnedFd; 3],
-    /// Whether standard input is `/dev/null`. Init then opens it again inside its mount namespace.
+    /// True if standard input is `/dev/null`. Init then opens `/dev/null` again inside its mount namespace.
     pub(crate) null_input: bool,
-    /// The loopback port on which guard listens, and to which the canary tries to connect.
+    /// The port on loopback at which guard listens, and to which the canary (the self-test of the sandbox) tries to
+    /// connect.
     pub(crate) canary_port: u16,
-    /// Whether the run has its own mount namespace.
+    /// True if the run has its own mount namespace.
     pub(crate) has_mount_namespace: bool,
-    /// Whether `RLIMIT_NPROC` counts every process of the user on the machine, and not only those of the run.
+    /// True if `RLIMIT_NPROC` counts every process of the user on the machine, and not only those of the run.
     pub(crate) rlimit_counts_all: bool,
 }
 
-/// The name of the step in which the canary runs, for messages.
+/// The name, for error messages, of the step in which the canary (the self-test of the sandbox) runs.
 const TEST_SANDBOX: &str = "test the sandbox";
 
 /// Restricts this process and executes the agent's program.
@@ -55,12 +56,13 @@ pub(crate) fn become_agent(
     process::exit_now(125)
 }
 
-/// Adds the step that failed to an error. `step` is a verb with its object.
+/// Adds the name of the failed step to an error. `step` is a verb with its object.
 fn step<T, E: std::fmt::Display>(step: &str, result: Result<T, E>) -> Result<T, StartError> {
     result.map_err(StartError::at(step))
 }
 
-/// Gives up every right that the plan does not grant, and tests with the canary that these rights are gone.
+/// Gives up every right that the plan does not grant, and tests with the canary (actions that must fail) that these
+/// rights are gone.
 fn restrict(
     plan: &LaunchPlan,
     resources: &ChildResources,
@@ -81,8 +83,9 @@ fn restrict(
     reset_signals()?;
     step("drop capabilities", process::drop_capabilities())?;
     step("set no_new_privs", process::set_no_new_privileges())?;
-    // The filters come first: installing them takes the longest, and guard can start the supervisor meanwhile. From
-    // here on, a notified system call blocks until the supervisor answers. The canary makes the first such call.
+    // Install the filters before Landlock: installing them takes the longest, and guard can start the supervisor
+    // meanwhile. After this, every system call of which the filter notifies the supervisor blocks until the supervisor
+    // answers. The canary makes the first such call.
     step("install the seccomp filter", seccomp::install(&resources.filters.deny))?;
     let listener = seccomp::install_listener(&resources.filters.notify)
         .map_err(|error| StartError::Listener(error.to_string()))?;
@@ -90,15 +93,15 @@ fn restrict(
         "send the seccomp listener to guard",
         socket::send_with(setup.as_fd(), &AgentMessage::Listener.encode(), listener.as_raw_fd()),
     )?;
-    // From here on the supervisor must be able to read this process's memory. Earlier it would have exposed the copy of
-    // guard's memory that a forked process has.
+    // From here on the supervisor must be able to read this process's memory. Do not make the process dumpable earlier
+    // than that, because its memory is a copy of guard's memory.
     step("make the agent process dumpable", process::set_dumpable(true))?;
     step("apply Landlock", sandbox::restrict(&plan.grants))?;
     run_canary(plan, resources, setup)
 }
 
 fn connect_stdio(stdio: &[OwnedFd; 3]) -> Result<(), StartError> {
-    // Move all three out of the way first, so that none is overwritten before it is in place.
+    // Duplicate all three descriptors to higher numbers first, so that no `dup2` overwrites one that is still needed.
     let mut moved = Vec::new();
     for fd in stdio {
         let copy = nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(3));
@@ -121,7 +124,7 @@ fn set_limits(plan: &LaunchPlan, resources: &ChildResources) -> Result<(), Start
     ];
     for (resource, value) in wanted {
         let Some(value) = value else { continue };
-        // Limits are only ever lowered.
+        // guard only lowers limits, and never raises them.
         let (soft, hard) = step("read the resource limits", nix::sys::resource::getrlimit(resource))?;
         let value = value.min(hard);
         let soft = if resource == Resource::RLIMIT_NOFILE { soft.min(value) } else { value };
@@ -139,8 +142,9 @@ fn reset_signals() -> Result<(), StartError> {
     step("unblock signals", sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None))
 }
 
-/// The canary: tries a write, a connect and an exec that the sandbox must refuse. If one succeeds, reports that and
-/// exits. Otherwise guard checks from outside, when the program is about to start, that no attempt has had an effect.
+/// Runs the canary, the self-test of the sandbox: tries a write, a connect and an exec that the sandbox must refuse.
+/// If one succeeds, reports that and exits. Otherwise guard checks from outside, just before the program starts, that
+/// no attempt had an effect.
 fn run_canary(plan: &LaunchPlan, resources: &ChildResources, setup: &OwnedFd) -> Result<(), StartError> {
     let mut breaches = Vec::new();
     let forbidden = canary_file(&plan.run_folder);
@@ -150,14 +154,14 @@ fn run_canary(plan: &LaunchPlan, resources: &ChildResources, setup: &OwnedFd) ->
     let is_refused = |error: &io::Error| error.raw_os_error().is_some_and(|errno| refused.contains(&errno));
     match std::fs::File::create(&forbidden) {
         Err(error) if is_refused(&error) => {}
-        // In a mount namespace the path may be in the private /tmp, where the agent may write. guard checks whether the
-        // file exists outside.
+        // In a mount namespace the path may be in the private /tmp, to which the agent may write. guard checks
+        // whether the file exists outside the namespace.
         _ if resources.has_mount_namespace => {}
         _ => breaches.push(Breach::Write),
     }
     match connect_and_send(resources.canary_port, plan.run_id.as_bytes()) {
         Err(error) if is_refused(&error) => {}
-        // The connect was not even tried, for lack of a resource, which shows nothing about the sandbox.
+        // The kernel lacked a resource and did not even try to connect, which shows nothing about the sandbox.
         Err(error) if is_untried(&error) => return Err(StartError::at(TEST_SANDBOX)(error)),
         _ => breaches.push(Breach::Connect),
     }
@@ -177,7 +181,7 @@ fn run_canary(plan: &LaunchPlan, resources: &ChildResources, setup: &OwnedFd) ->
 }
 
 /// Connects to a loopback port and sends the run's id, whatever the connect returned. guard recognizes the canary by
-/// the id, because unrelated clients may connect to the same port.
+/// the id, because other clients may connect to the same port.
 fn connect_and_send(port: u16, run_id: &[u8]) -> io::Result<()> {
     use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, connect, send, socket};
     let client = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
@@ -206,7 +210,8 @@ fn execute(plan: &LaunchPlan, setup: &OwnedFd) -> ! {
     process::exit_now(if errno == libc::ENOENT { 127 } else { 126 })
 }
 
-/// Returns the file that the canary tries to create. guard checks from outside that the file does not exist.
+/// Returns the path of the file that the canary (the self-test of the sandbox) tries to create. guard checks from
+/// outside that the file does not exist.
 pub(crate) fn canary_file(run_folder: &Path) -> std::path::PathBuf {
     run_folder.join("canary")
 }

@@ -1,7 +1,7 @@
-//! The run's cgroups (version 1 or 2), which limit its number of processes and its memory.
+//! The run's cgroups (version 1 or 2), which limit the number of its processes and its memory.
 //!
-//! guard creates them where the user has the right to. Where it cannot, another mechanism limits the number of
-//! processes, and nothing limits the memory. [`Group`] says which limits are in force.
+//! guard creates cgroups if the user has the right to. Otherwise another mechanism limits the number of processes,
+//! and nothing limits the memory. [`Group`] says which limits are in force.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use crate::launch::plan::Limits;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Group {
     directories: Vec<PathBuf>,
-    /// Whether a cgroup enforces the memory limit.
+    /// True if a cgroup enforces the memory limit.
     pub(crate) bounds_memory: bool,
     /// The mechanism that enforces the limit on the number of processes.
     pub(crate) process_bound: ProcessBound,
-    /// Why a cgroup could not be created. Empty if none was needed or all were created.
+    /// Why guard could not create a cgroup. Empty if guard needed none or created all.
     pub(crate) problem: String,
 }
 
@@ -30,12 +30,12 @@ pub(crate) enum ProcessBound {
     Cgroup,
     /// `RLIMIT_NPROC`, which the kernel applies to every user but root.
     Rlimit,
-    /// The supervisor, which is notified of every fork.
+    /// The supervisor, which the kernel notifies of every fork.
     Supervisor,
 }
 
 impl ProcessBound {
-    /// Returns the name of the mechanism in the run's result.
+    /// Returns the name of the mechanism as the run's result shows it; `None` if there is no limit.
     pub(crate) fn name(self) -> Option<&'static str> {
         match self {
             Self::None => None,
@@ -47,9 +47,9 @@ impl ProcessBound {
 }
 
 impl Group {
-    /// Creates the cgroups that this user may create. Succeeds even if none can be created; the caller then reports
-    /// which limits are not enforced. Without a cgroup, `RLIMIT_NPROC` limits the number of processes or, for root, the
-    /// supervisor does.
+    /// Creates the cgroups that this user may create. Does not fail if the user may create none; the caller then
+    /// reports which limits are not enforced. Without a cgroup, `RLIMIT_NPROC` limits the number of processes or, for
+    /// root, the supervisor does.
     pub(crate) fn make(run_id: &str, limits: &Limits, is_root: bool) -> Self {
         let mut group = Self::default();
         group.create_cgroups(run_id, limits);
@@ -92,8 +92,8 @@ impl Group {
         }
     }
 
-    /// Creates a version 2 cgroup, as a sibling of guard's own: a cgroup that contains processes cannot enable
-    /// controllers for child cgroups.
+    /// Creates a version 2 cgroup as a sibling of guard's own cgroup. A child cgroup is not possible: a cgroup that
+    /// contains processes cannot enable controllers for its children.
     fn create_v2(&mut self, path: &str, name: &str, memory: Option<u64>, processes: Option<u64>) {
         let own = Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
         let Some(parent) = own.parent().filter(|parent| parent.join("cgroup.subtree_control").exists())
@@ -122,7 +122,8 @@ impl Group {
         }
     }
 
-    /// Creates one cgroup and writes its limits: (file, value). Returns whether it could be created with all limits.
+    /// Creates one cgroup and writes its limits: (file, value). Returns true if it could create the cgroup with all
+    /// limits.
     fn add(&mut self, directory: &Path, limits: &[(&str, Option<u64>)]) -> bool {
         if let Err(error) = std::fs::create_dir(directory) {
             self.problem = format!("cannot create {}: {error}", directory.display());
@@ -141,7 +142,8 @@ impl Group {
         true
     }
 
-    /// Moves the calling process, and so everything it starts, into the cgroups.
+    /// Moves the calling process, which must have only one thread, into the cgroups. The processes that it starts will
+    /// be in the same cgroups.
     pub(crate) fn join(&self) -> std::io::Result<()> {
         for directory in &self.directories {
             std::fs::OpenOptions::new().write(true).open(directory.join("cgroup.procs"))?.write_all(b"0")?;
@@ -149,9 +151,9 @@ impl Group {
         Ok(())
     }
 
-    /// Returns true if the kernel killed a process of the run because its memory limit was reached.
+    /// Returns true if the kernel killed a process of the run because the run reached its memory limit.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
-        // The counter has the same name in cgroup versions 1 and 2.
+        // The counter `oom_kill` has the same name in cgroup versions 1 and 2.
         let has_killed = |directory: &PathBuf| {
             let texts = ["memory.events", "memory.oom_control"]
                 .map(|file| std::fs::read_to_string(directory.join(file)));
@@ -167,7 +169,7 @@ impl Group {
     /// Removes the cgroups, which must be empty.
     pub(crate) fn remove(&self) {
         for directory in &self.directories {
-            // A process that was just killed may still be in it.
+            // A process that was just killed may still be in the cgroup.
             for _ in 0..MAX_TRIES {
                 match std::fs::remove_dir(directory) {
                     Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
@@ -183,12 +185,12 @@ impl Group {
 /// The maximum number of attempts to remove a cgroup, with a millisecond between them.
 const MAX_TRIES: usize = 100;
 
-/// The age below which guard does not remove a cgroup of another run: it may be empty because that run has not yet
-/// moved its init into it.
+/// The minimum age of another run's cgroup before guard removes it: a younger one may be empty because that run has
+/// not yet moved its init into it.
 const MIN_AGE: Duration = Duration::from_secs(60);
 
-/// Removes the cgroups of earlier runs whose guard was killed. The kernel refuses to remove those that contain
-/// processes.
+/// Removes the cgroups that earlier runs left because their guard process was killed. The kernel refuses to remove
+/// cgroups that contain processes.
 fn remove_abandoned(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let is_ours = entry.file_name().as_encoded_bytes().starts_with(b"guard-");
@@ -199,7 +201,7 @@ fn remove_abandoned(parent: &Path) {
     }
 }
 
-/// Returns the number of threads on the whole machine, from `/proc/loadavg`: reading that is faster than listing
+/// Returns the number of threads on the whole machine, from `/proc/loadavg`. Reading that file is faster than listing
 /// `/proc`.
 pub(crate) fn threads_on_machine() -> u64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();

@@ -1,11 +1,11 @@
 //! Lists and kills the descendants of a process by reading `/proc`. guard uses this to measure the CPU time of a run,
-//! and to kill what is left of a run whose init was killed. A process that forks meanwhile can be missed, so callers
-//! repeat the call.
+//! and to kill the remaining processes of a run whose init was killed. The list can miss a process that is forked
+//! meanwhile, so callers repeat the call.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Returns the process ids of all descendants of a process, nearest first.
+/// Returns the process ids of all descendants of the process `root`.
 pub(crate) fn list(root: i32) -> Vec<i32> {
     let mut found: Vec<i32> = Vec::new();
     let mut next = vec![root];

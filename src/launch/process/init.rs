@@ -1,9 +1,9 @@
-//! The init process of a run: sets up the mounts, starts the agent, reaps orphans, and kills every process of the run
-//! when guard asks for it or has died.
+//! The init process of a run: it sets up the mounts, starts the agent, reaps orphans, and kills every process of the
+//! run when guard requests it or has died.
 //!
-//! Init stays outside the agent's sandbox, but it can signal only its own descendants: because it is PID 1 of a PID
-//! namespace, or because of a Landlock scope. So one `kill(-1)` kills the whole run and nothing else, without a race
-//! against processes that fork.
+//! Init stays outside the agent's sandbox, but it can signal only its own descendants: either it is PID 1 of a PID
+//! namespace, or a Landlock scope restricts it. So one `kill(-1)` kills the whole run and nothing else, without a
+//! race against processes that fork.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -20,16 +20,16 @@ use crate::launch::plan::LaunchPlan;
 use crate::sandbox;
 use crate::sys::{process, socket, terminal};
 
-/// The settings of init that are not in the plan.
+/// The settings that guard gives to init in addition to the plan.
 pub(crate) struct InitConfig<'s> {
-    /// The user and group id to map into the user namespace, if init gets one.
+    /// The user and group id to map into init's user namespace; `None` if init gets no user namespace.
     pub(crate) user: Option<(u32, u32)>,
     pub(crate) group: &'s Group,
-    /// Which of the agent's standard streams (input, output, error) init connects to a new terminal.
+    /// For standard input, output and error of the agent: true if init connects the stream to a new terminal.
     pub(crate) terminal: [bool; 3],
 }
 
-/// The main function of init. It starts the agent, watches over the run's processes and never returns.
+/// The main function of init. It starts the agent, reaps and kills the run's processes, and never returns.
 pub(crate) fn run_init(
     plan: &LaunchPlan,
     mut resources: ChildResources,
@@ -50,12 +50,12 @@ pub(crate) fn run_init(
     watch(control, agent)
 }
 
-/// Sends a message to guard. Ignores errors: if guard has died, no one needs the message.
+/// Sends a message to guard. Ignores errors, because nobody needs the message if guard has died.
 fn send(control: &OwnedFd, message: &InitMessage) {
     let _ = nix::unistd::write(control, &message.encode());
 }
 
-/// Does everything up to the fork of the agent, and returns the agent's process id.
+/// Sets up the run's cgroup, namespaces, mounts and terminal, and forks the agent. Returns the agent's process id.
 fn start_agent(
     plan: &LaunchPlan,
     resources: &mut ChildResources,
@@ -63,7 +63,7 @@ fn start_agent(
     control: &OwnedFd,
     setup: &OwnedFd,
 ) -> Result<i32, StartError> {
-    // The run's result states that these limits are in force, so the run must not start without them.
+    // The run's result states that the cgroup's limits are in force, so the run must not start without them.
     config.group.join().map_err(StartError::at("join the cgroup"))?;
     if resources.has_mount_namespace {
         enter_namespaces(plan, config.user)?;
@@ -71,7 +71,8 @@ fn start_agent(
         process::become_subreaper()?;
     }
     if resources.null_input {
-        // With a descriptor from the host's mount, root in the sandbox could change the mode of the host's device.
+        // Open `/dev/null` here: with a descriptor from the host's mount, root in the sandbox could change the mode
+        // of the host's device.
         let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
         resources.stdio[0] = null.map_err(StartError::at("open /dev/null"))?.into();
     }
@@ -79,8 +80,8 @@ fn start_agent(
     if !resources.has_mount_namespace {
         restrict_signals_of_init()?;
     }
-    // Before init drops its capabilities, which may be needed to enter the directory. Landlock still decides what the
-    // agent may do inside.
+    // Enter the directory before init drops its capabilities, which may be needed for that. Landlock still decides
+    // what the agent may do in the directory.
     let entered = std::env::set_current_dir(&plan.folder);
     // Init needs no privileges to reap and kill its children, and the agent must not inherit any.
     let _ = process::set_no_new_privileges();
@@ -94,7 +95,7 @@ fn start_agent(
     let agent = process::fork(0).map_err(StartError::at("fork the agent process"))?;
     if agent == 0 {
         process::run_child(|| {
-            // If init dies, nothing else can kill the agent.
+            // The agent must die with init, because no other process could kill it.
             let _ = process::die_with_parent();
             agent::become_agent(plan, resources, setup, terminal, &entered)
         });
@@ -102,7 +103,7 @@ fn start_agent(
     Ok(agent)
 }
 
-/// Without a PID namespace, a Landlock scope keeps init from signalling anything but its own descendants.
+/// Restricts init by a Landlock scope to signals to its own descendants, because it has no PID namespace.
 fn restrict_signals_of_init() -> Result<(), StartError> {
     process::set_no_new_privileges()?;
     Ok(sandbox::restrict_signals()?)
@@ -110,9 +111,9 @@ fn restrict_signals_of_init() -> Result<(), StartError> {
 
 /// Sets up the namespaces and mounts of init, which is PID 1 of its PID namespace.
 fn enter_namespaces(plan: &LaunchPlan, user: Option<(u32, u32)>) -> Result<(), StartError> {
-    // The death of PID 1 ends every process of its namespace.
+    // When PID 1 dies, the kernel kills every process in its namespace.
     process::die_with_parent()?;
-    // An undumpable process does not own its `/proc` files, and so could not write its uid and gid maps.
+    // A process that is not dumpable does not own its `/proc` files, and so could not write its uid and gid maps.
     let _ = process::set_dumpable(true);
     let prepared = sandbox::prepare_mounts(user);
     let _ = process::set_dumpable(false);
@@ -135,8 +136,8 @@ fn make_terminal(
     Ok(Some((master, slave)))
 }
 
-/// Closes every descriptor of init except the control socket. If init held a pipe of the agent open, the reader of the
-/// pipe would never see end of file.
+/// Closes every descriptor of init except the control socket. If init kept a pipe of the agent open, the reader of
+/// the pipe would never get end of file.
 fn close_all_but(control: &OwnedFd) {
     let number = control.as_raw_fd() as u32;
     let _ = process::close_range(0, number.saturating_sub(1));
@@ -183,7 +184,7 @@ fn watch(control: &OwnedFd, agent: i32) -> ! {
     }
 }
 
-/// Reaps every child that has ended and reports the agent's exit. Returns whether any child is left.
+/// Reaps every child that has ended and reports the agent's exit to guard. Returns true if any child is left.
 fn reap(control: &OwnedFd, agent: i32) -> bool {
     loop {
         match process::reap() {
@@ -205,13 +206,14 @@ fn kill_all_and_exit(control: &OwnedFd, agent: i32) -> ! {
         if !reap(control, agent) {
             break;
         }
-        // Killed processes need a moment to die. The next round kills any that were forked or orphaned meanwhile.
+        // Killed processes need a moment to die. The next iteration kills processes that were forked or orphaned
+        // meanwhile.
         std::thread::sleep(std::time::Duration::from_micros(200));
     }
     report_and_exit(control)
 }
 
-/// Reports that every other process of the run is dead, and exits. guard need not wait for the exit.
+/// Reports to guard that every other process of the run is dead, and exits. guard need not wait for the exit.
 fn report_and_exit(control: &OwnedFd) -> ! {
     send(control, &InitMessage::AllDead(Used::by_children()));
     process::exit_now(0)

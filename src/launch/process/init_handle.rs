@@ -1,5 +1,5 @@
-//! guard's handle to a run's init process: forks it, waits until it is ready, and kills it if the run cannot start.
-//! guard may fork only while it has a single thread.
+//! guard's handle to a run's init process: forks init, waits until it is ready, and kills it if the run cannot start.
+//! guard may fork only while it has only one thread.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -23,25 +23,26 @@ use crate::transcript::Stream;
 /// How long guard waits until init is ready, in milliseconds. Usually that takes a few milliseconds.
 const READY_TIMEOUT_MS: u16 = 30_000;
 
-/// An init process, and guard's ends of every channel to it.
+/// An init process, and guard's end of each socket and pipe to it.
 pub(crate) struct InitProcess {
     pub(crate) pid: i32,
-    /// The socket for messages from and to init.
+    /// The socket through which guard and init exchange messages.
     pub(crate) control: OwnedFd,
     /// The socket on which the agent process reports to guard until it executes the program.
     pub(crate) setup: OwnedFd,
     /// guard's ends of the pipes for the agent's standard output and error: (pipe, stream).
     pub(crate) pipes: Vec<(OwnedFd, Stream)>,
-    /// The pipe to which guard writes the agent's standard input, if the agent gets any.
+    /// The pipe to which guard writes the agent's standard input; `None` if the agent gets no input.
     pub(crate) feeder: Option<OwnedFd>,
-    /// A note for the user about the agent's standard input.
+    /// A note for the user about the agent's standard input, if there is one.
     pub(crate) note: Option<String>,
-    /// The listener to which the canary tries to connect, in vain if the sandbox works.
+    /// The listener to which the canary (the self-test of the sandbox) tries to connect. If the sandbox works, the
+    /// attempt fails.
     pub(crate) canary: std::net::TcpListener,
 }
 
 impl InitProcess {
-    /// Forks init. The run's directories must exist, and guard must have a single thread. The plan must be the result
+    /// Forks init. The run's directories must exist, and guard must have only one thread. `plan` must be the result
     /// of [`LaunchPlan::adapt_to_namespaces`].
     pub(crate) fn start(
         plan: &LaunchPlan,
@@ -94,13 +95,13 @@ impl InitProcess {
         }
     }
 
-    /// Returns a value that kills init when it is dropped, unless it is disarmed before.
+    /// Returns a value that kills init when it is dropped, unless the caller disarms it first.
     pub(crate) fn kill_on_drop(&self) -> KillOnDrop {
         KillOnDrop(Some(Pid::from_raw(self.pid)))
     }
 }
 
-/// Kills and reaps a child process on drop.
+/// Kills and reaps a child process when it is dropped.
 pub(crate) struct KillOnDrop(Option<Pid>);
 
 impl KillOnDrop {
@@ -112,14 +113,15 @@ impl KillOnDrop {
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if let Some(pid) = self.0 {
-            // The kernel kills the agent too: with the PID namespace, or by the agent's parent-death signal.
+            // The kernel then kills the agent too: with the PID namespace, or by the agent's parent-death signal.
             let _ = kill(pid, Signal::SIGKILL);
             while matches!(waitpid(pid, None), Err(nix::errno::Errno::EINTR)) {}
         }
     }
 }
 
-/// Waits until init has sent a message. Has a timeout, because an init that was stopped (SIGSTOP) never answers.
+/// Waits until init has sent a message. Has a timeout, because an init that another process stopped (SIGSTOP) never
+/// answers.
 fn await_readable(control: &OwnedFd) -> Result<(), StartError> {
     loop {
         match poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], READY_TIMEOUT_MS) {

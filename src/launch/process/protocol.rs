@@ -8,21 +8,23 @@
 //!             agent ──► guard   CanaryBroken, ExecFailed or Failed; a successful exec closes the socket
 //! ```
 //!
-//! Both sockets keep message boundaries. The first byte of a message is its type.
+//! Both sockets preserve message boundaries. The first byte of a message is its type.
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-/// Why a run's processes could not be started.
+/// Why guard could not start the processes of a run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StartError {
-    /// Init was stopped or is stuck. This does not mean that the machine lacks a feature, so guard does not retry.
+    /// Init was stopped or is stuck. That does not mean that the machine lacks a feature, so guard does not try again
+    /// without namespaces.
     #[error("the run's init process does not answer")]
     NoAnswer,
-    /// A package cache cannot be mounted as an overlay, because its file system cannot be the lower layer of one.
+    /// guard cannot mount an overlay over a package cache, because the cache's file system does not support that.
     #[error("{0}")]
     Overlay(String),
-    /// The kernel refused a seccomp listener: most likely an outer sandbox has installed one for this process tree.
+    /// The kernel refused a seccomp listener: most likely an outer sandbox has installed one for this process
+    /// tree.
     #[error("cannot install a seccomp listener: {0}")]
     Listener(String),
     /// Any other error, with its complete message.
@@ -31,7 +33,8 @@ pub(crate) enum StartError {
 }
 
 impl StartError {
-    /// For `map_err`: adds the step that failed to the error. `step` is a verb with its object, such as `fork init`.
+    /// Returns a function for `map_err` that adds the failed step to the error. `step` is a verb with its object,
+    /// such as `fork init`.
     pub(crate) fn at<E: std::fmt::Display>(step: &str) -> impl FnOnce(E) -> Self {
         move |error| Self::Other(format!("cannot {step}: {error}"))
     }
@@ -83,12 +86,12 @@ impl From<nix::errno::Errno> for StartError {
 /// Messages from init to guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum InitMessage {
-    /// The mounts are set up. The message carries the terminal's master end, if the agent gets a terminal.
+    /// Init has set up the mounts. The message carries the master end of the agent's terminal, if the agent gets one.
     Ready,
     Failed(StartError),
     /// The agent has ended with this wait status.
     AgentEnded(i32),
-    /// Every process of the run except init is dead. Holds the resources that these processes used.
+    /// Every process of the run except init is dead. Contains the resources that these processes used.
     AllDead(Used),
 }
 
@@ -142,12 +145,12 @@ impl InitRequest {
 /// Messages from the agent process to guard, before it executes the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AgentMessage {
-    /// The seccomp filters are installed. The message carries the seccomp listener.
+    /// The agent process has installed the seccomp filters. The message carries the seccomp listener.
     Listener,
-    /// The canary could perform these operations, which the sandbox must refuse.
+    /// The canary (the self-test of the sandbox) was able to perform these operations, which the sandbox must refuse.
     CanaryBroken(Vec<Breach>),
     Failed(StartError),
-    /// The program could not be executed. Holds the errno of the exec.
+    /// The agent process could not execute the program. Contains the errno of the exec.
     ExecFailed(i32),
 }
 
@@ -178,7 +181,7 @@ impl AgentMessage {
     }
 }
 
-/// An operation that the sandbox must refuse, but that the canary could perform.
+/// An operation that the sandbox must refuse, but that the canary (the self-test of the sandbox) was able to perform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Breach {
@@ -194,7 +197,7 @@ impl Breach {
         Self::ALL.into_iter().find(|breach| *breach as u8 == letter)
     }
 
-    /// Returns the operation as the end of a message: "it could …".
+    /// Returns the operation as the end of a sentence that begins with "it could".
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Self::Write => "write a file outside the granted directories",
@@ -204,7 +207,7 @@ impl Breach {
     }
 }
 
-/// The resources that processes used until they ended.
+/// The resources that the processes of a run have used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) cpu_ms: u64,

@@ -1,11 +1,12 @@
 //! Copies the caller's standard input to the agent, through a pipe that guard creates.
 //!
-//! The agent must never get the caller's own descriptor: it could open a pipe again for writing through
-//! `/proc/self/fd/0`, write to a socket, or change a file's metadata.
+//! The agent must never get the caller's own descriptor: through it, the agent could open a pipe again for writing
+//! (`/proc/self/fd/0`), write to a socket, or change a file's metadata.
 //!
-//! The caller may share its input with other programs: a script that runs guard in a `while read` loop continues to
-//! read after guard has ended. So guard must not read more than the agent does. It first *offers* bytes to the agent,
-//! one page at a time, without reading them, and *consumes* from the caller only what the agent has read.
+//! The caller may share its input with other programs: for example, a script that runs guard in a `while read` loop
+//! continues to read after guard has ended. So guard must not read more than the agent does. It first *offers* bytes
+//! to the agent, at most one page at a time, without reading them, and *consumes* from the caller's input only the
+//! bytes that the agent has read.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -23,10 +24,10 @@ use nix::unistd::{Whence, lseek};
 
 use crate::sys::{pipe, terminal};
 
-/// The maximum number of bytes that guard offers at once. The agent's pipe holds one page, so it becomes writable
-/// exactly when the agent has read everything that was offered.
+/// The maximum number of bytes that guard offers at once. The agent's pipe has room for one page, so it becomes
+/// writable exactly when the agent has read everything that guard offered.
 const OFFER_BYTES: usize = 4096;
-/// How often guard checks whether another program still reads from the terminal, in milliseconds.
+/// How often guard checks whether another program is still reading from the terminal, in milliseconds.
 const POLL_INTERVAL_MS: u16 = 50;
 
 /// Creates the pipe for the agent's standard input: the agent's end and the feeder's end.
@@ -44,7 +45,7 @@ pub(crate) struct StdinFeeder {
 }
 
 impl StdinFeeder {
-    /// Starts to copy from `source` to the feeder's end of [`agent_pipe`].
+    /// Starts a thread that copies from `source` to the feeder's end of the pipe from [`agent_pipe`].
     pub(crate) fn start(source: OwnedFd, agent: OwnedFd) -> io::Result<Self> {
         let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let stopped = stop.as_fd().try_clone_to_owned()?;
@@ -54,7 +55,7 @@ impl StdinFeeder {
         Ok(Self { stop, thread })
     }
 
-    /// Stops the thread. Afterwards the caller's input is positioned where the agent stopped reading.
+    /// Stops the thread. Afterwards the caller's input is at the position up to which the agent has read.
     pub(crate) fn stop(self) {
         let _ = self.stop.write(1);
         let _ = self.thread.join();
@@ -90,9 +91,9 @@ impl Source {
         })
     }
 
-    /// Returns true if the pending input is meant for the agent. That of a terminal is not, while another program (such
-    /// as `less` at the end of a pipe) reads single keys, or while guard is in the background, where a read would stop
-    /// guard.
+    /// Returns true if the pending input is for the agent. Pending input of a terminal is not, while another program
+    /// (such as `less` at the end of a pipe) reads single keys, or while guard is in the background, where a read
+    /// would stop guard.
     fn is_for_agent(&self) -> bool {
         let Self::Terminal(fd) = self else { return true };
         let reads_lines = tcgetattr(fd).is_ok_and(|modes| modes.local_flags.contains(LocalFlags::ICANON));
@@ -117,7 +118,7 @@ impl Source {
             Self::File { file, position } => file.read_at(&mut buffer, *position)?,
             Self::Terminal(fd) | Self::Other(fd) => nix::unistd::read(fd, &mut buffer)?,
         };
-        // Never a short write: the pipe is empty and holds a page.
+        // The write is never short, because the pipe is empty and has room for a page.
         Ok(nix::unistd::write(agent, &buffer[..got])?)
     }
 
@@ -140,7 +141,7 @@ impl Source {
     }
 }
 
-/// What the feeder's thread has found out by waiting.
+/// The result of waiting in the feeder's thread.
 #[derive(PartialEq, Eq)]
 enum WaitResult {
     Ready,
@@ -152,13 +153,13 @@ enum WaitResult {
 struct Feed {
     source: Source,
     agent: OwnedFd,
-    /// Becomes readable when the run is over.
+    /// A descriptor that becomes readable when the run is over.
     stopped: OwnedFd,
 }
 
 impl Feed {
-    /// Copies input until it ends, the agent's pipe has no reader, or the run is over. Then closes the pipe, so that
-    /// the agent sees the end of its input.
+    /// Copies input until the input ends, the agent's pipe has no reader, or the run is over. Then closes the pipe,
+    /// so that the agent gets the end of its input.
     fn run(mut self) {
         let mut offered = 0;
         while self.wait_until_read() == WaitResult::Ready {
@@ -172,7 +173,7 @@ impl Feed {
             match self.source.offer(&self.agent) {
                 Ok(0) => return,
                 Ok(count) => offered = count,
-                // Another program has read the caller's input first.
+                // Another program has read the caller's input before guard could.
                 Err(error) if is_transient(&error) => {}
                 Err(_) => return,
             }
@@ -181,7 +182,7 @@ impl Feed {
         let _ = self.source.consume(offered.saturating_sub(unread));
     }
 
-    /// Waits until the agent has read everything that was offered.
+    /// Waits until the agent has read everything that guard offered.
     fn wait_until_read(&self) -> WaitResult {
         loop {
             if self.wait(self.agent.as_fd(), PollFlags::POLLOUT) == WaitResult::Over {
@@ -190,7 +191,7 @@ impl Feed {
             if pipe::unread_bytes(&self.agent).unwrap_or(0) == 0 {
                 return WaitResult::Ready;
             }
-            // The agent has enlarged its pipe or written to it, so no poll event says when it is empty.
+            // The agent has enlarged its pipe or written to it, so no poll event tells guard when the pipe is empty.
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -201,7 +202,7 @@ impl Feed {
             if result == WaitResult::Over || self.source.is_for_agent() {
                 return result;
             }
-            // No event says that another program has stopped reading from the terminal.
+            // No event tells guard that another program has stopped reading from the terminal.
             let mut stopped = [PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN)];
             let _ = poll(&mut stopped, POLL_INTERVAL_MS);
         }
@@ -211,7 +212,7 @@ impl Feed {
         loop {
             let mut fds = [
                 PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN),
-                // No events requested: the kernel always reports POLLERR when the pipe has no reader.
+                // Request no events: the kernel always reports POLLERR when the pipe has no reader.
                 PollFd::new(self.agent.as_fd(), PollFlags::empty()),
                 PollFd::new(wanted, flags),
             ];

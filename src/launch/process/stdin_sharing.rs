@@ -1,8 +1,8 @@
 //! Detects a shell that reads its commands from guard's standard input: `ssh host bash -s`, `curl … | sh`, or a CI
 //! runner that pipes a job's script into a shell.
 //!
-//! The agent must not get this input. If it could read part of it, it would decide at which byte the shell continues,
-//! and so which commands the shell runs.
+//! The agent must not get this input. If the agent could read part of it, the agent would decide at which byte the
+//! shell continues, and so which commands the shell runs.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,14 +10,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The maximum number of ancestor processes of guard that are checked. There are never so many between a shell and
+/// The maximum number of ancestor processes that guard checks. There are never so many processes between a shell and
 /// guard.
 const MAX_ANCESTORS: usize = 64;
 
-/// The shells whose command-line options guard knows.
+/// The shells whose command-line options this module can parse.
 const SHELLS: [&str; 10] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "yash", "rbash", "fish"];
 
-/// Returns the name and process id of the nearest ancestor that is a shell and reads its commands from this input.
+/// Returns the name and process id of the nearest ancestor of guard that is a shell and reads its commands from
+/// `input`.
 pub(crate) fn shell_reading_commands_from(input: &OwnedFd) -> Option<(String, i32)> {
     let own = std::fs::metadata(format!("/proc/self/fd/{}", input.as_raw_fd())).ok()?;
     let mut pid = nix::unistd::getppid().as_raw();
@@ -26,7 +27,7 @@ pub(crate) fn shell_reading_commands_from(input: &OwnedFd) -> Option<(String, i3
             return None;
         }
         if let Some(shell) = shell_with_commands_on_stdin(pid) {
-            // guard cannot see the input of an ancestor of another user. Then the command line alone decides.
+            // guard cannot examine the input of another user's process. The shell's command line alone then decides.
             let is_same = std::fs::metadata(format!("/proc/{pid}/fd/0")).map_or_else(
                 |error| error.kind() == std::io::ErrorKind::PermissionDenied,
                 |its| (its.dev(), its.ino()) == (own.dev(), own.ino()),
@@ -53,7 +54,7 @@ fn shell_with_commands_on_stdin(pid: i32) -> Option<String> {
     reads_commands_from_stdin(&argv)
 }
 
-/// Returns the shell's name, if these arguments start a shell that reads its commands from standard input.
+/// Returns the shell's name if this argv starts a shell that reads its commands from standard input.
 fn reads_commands_from_stdin(argv: &[&[u8]]) -> Option<String> {
     let (program, mut rest) = argv.split_first()?;
     let mut name = base_name(program);
@@ -61,7 +62,7 @@ fn reads_commands_from_stdin(argv: &[&[u8]]) -> Option<String> {
         let (applet, after) = rest.split_first()?;
         (name, rest) = (base_name(applet), after);
     }
-    // A login shell has a dash before its name.
+    // The name of a login shell begins with a dash.
     let name = name.strip_prefix('-').unwrap_or(&name).to_string();
     if !SHELLS.contains(&name.as_str()) {
         return None;

@@ -1,6 +1,7 @@
 //! Creates the agent's standard streams: pipes to guard, `/dev/null`, or a terminal that init creates later.
 //!
-//! guard must never pass a descriptor of the caller to the agent, which could do more with it than read or write.
+//! guard must never pass a descriptor of the caller to the agent, because the agent could do more with it than read
+//! or write.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
@@ -19,11 +20,12 @@ pub(crate) struct AgentStdio {
     pub(crate) stdio: [OwnedFd; 3],
     /// guard's ends of the pipes for the agent's standard output and error: (pipe, stream).
     pub(crate) outputs: Vec<(OwnedFd, Stream)>,
-    /// The pipe to which guard writes the agent's standard input, if the agent gets any.
+    /// The pipe to which guard writes the agent's standard input; `None` if the agent gets no input.
     pub(crate) feeder: Option<OwnedFd>,
-    /// Whether the agent's standard input is `/dev/null`. Init then opens it again inside its mount namespace.
+    /// True if the agent's standard input is `/dev/null`. Init then opens `/dev/null` again inside its mount
+    /// namespace.
     pub(crate) null_input: bool,
-    /// A note for the user about the agent's standard input.
+    /// A note for the user about the agent's standard input, if there is one.
     pub(crate) note: Option<String>,
 }
 
@@ -31,13 +33,13 @@ impl AgentStdio {
     pub(crate) fn make(streams: &Streams) -> io::Result<Self> {
         let mut outputs = Vec::new();
         let mut output = |is_terminal: bool, stream: Stream| -> io::Result<OwnedFd> {
-            // Init replaces it with the agent's terminal before it starts the agent.
+            // Init replaces this descriptor with the agent's terminal before it starts the agent.
             if is_terminal {
                 return open_null();
             }
             let (guard_end, agent_end) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-            // The largest size that an unprivileged user may set, so that an agent that exits without waiting for its
-            // reader can still write all its output.
+            // Set the largest size that an unprivileged user may set, so that an agent that exits without waiting for
+            // its reader can still write all of its output.
             let _ = nix::fcntl::fcntl(&agent_end, nix::fcntl::FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
             outputs.push((guard_end, stream));
             Ok(agent_end)
@@ -66,8 +68,8 @@ impl AgentStdio {
     }
 }
 
-/// Returns the name and process id of a shell that reads its commands from this input. `None` if the input is a
-/// terminal: the kernel lets only the foreground process group read from it.
+/// Returns the name and process id of a shell that reads its commands from this input. Returns `None` for a terminal,
+/// because the kernel lets only the foreground process group read from it.
 fn shell_sharing(input: &OwnedFd) -> Option<(String, i32)> {
     if input.is_terminal() { None } else { shell_reading_commands_from(input) }
 }

@@ -1,4 +1,4 @@
-//! Begins the transcript of a run whose init process exists, and connects its standard streams.
+//! Begins the transcript of a run whose init process exists, and connects the run's standard streams.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
@@ -26,15 +26,15 @@ use crate::supervisor::Ask;
 use crate::sys::terminal;
 use crate::transcript::{self, EventType, Line, Observer, Sink, Stream};
 
-/// The lower and upper bound, in bytes, of what the transcript may use for events other than output. Between these
-/// bounds, it may use as many bytes as for output.
+/// The minimum and maximum, in bytes, of the space that the transcript may use for events other than output. Between
+/// these bounds, it may use as much for other events as for output.
 const EVENT_BYTES: std::ops::RangeInclusive<u64> = (8 << 20)..=(64 << 20);
 /// Bytes that the transcript may use beyond its limit, for events that are still in memory when it reaches the limit.
-/// The recorder and the writer together never hold more.
+/// The recorder and the writer together never have more in memory.
 const RESERVE_BYTES: u64 = 64 << 20;
 
-/// Begins the transcript and connects the standard streams. If there is a terminal, also returns the object that asks
-/// the user for approval on it.
+/// Begins the transcript and connects the standard streams. If the run has a terminal, also returns the object
+/// through which guard asks the user for approval there.
 pub(super) fn attach(
     mut started: Started,
     file: Box<dyn Sink>,
@@ -114,8 +114,8 @@ pub(super) fn attach(
     Ok((running, asker))
 }
 
-/// Returns a closure that makes the transcript's settings. The transcript's thread calls it, so that the launch need
-/// not wait.
+/// Returns a closure that computes the transcript's settings. The transcript's thread calls it, so that the launch
+/// need not wait for the result.
 fn transcript_settings(
     plan: &crate::launch::LaunchPlan,
     network: &Network,
@@ -135,21 +135,21 @@ fn transcript_settings(
     }
 }
 
-/// Returns the values of variables whose names match the policy's `redact`, from the agent's environment and the
-/// caller's.
+/// Returns the values of variables whose names match the policy's `redact` patterns, from the agent's environment and
+/// the caller's.
 fn secrets(names: &[String], given: Vec<(OsString, OsString)>) -> impl Iterator<Item = Vec<u8>> {
     let patterns: Vec<Pattern> = names.iter().filter_map(|text| Pattern::new(text).ok()).collect();
     let is_secret = move |name: &OsStr| patterns.iter().any(|pattern| pattern.matches(name.as_bytes()));
-    // The placeholder that the agent gets instead of a key is no secret. If the transcript redacted it, a reader would
-    // take it for the key.
+    // The placeholder that the agent gets instead of a key is not a secret. If the transcript redacted it, a reader
+    // would think that the agent had the key.
     let given = given.into_iter().filter(|(_, value)| value != network::PLACEHOLDER);
     let own = std::env::vars_os();
     own.chain(given).filter(move |(name, _)| is_secret(name)).map(|(_, value)| value.into_vec())
 }
 
 impl Running {
-    /// Connects every standard stream. Only the threads of a terminal start now; those of pipes start with their first
-    /// output.
+    /// Connects the run's standard streams to the caller's. The thread of an output pipe starts only with the first
+    /// output. Returns what asks the user about execs, if the run has a terminal on which guard may ask.
     fn connect(&mut self, streams: Streams) -> io::Result<Option<Box<dyn Ask>>> {
         let Streams { input, output, error, is_terminal, questions, reader } = streams;
         self.reader = reader.map(|reader| Arc::new(Mutex::new(reader)));
@@ -196,8 +196,8 @@ impl Running {
         Pump { from, to, screen, stream, recorder, tail, activity, all_dead, reader }
     }
 
-    /// Starts the thread that forwards the user's keys to the run's terminal or, while guard asks the user a question,
-    /// to that question.
+    /// Starts the thread that forwards the user's keys to the run's terminal. While guard asks the user a question,
+    /// the thread forwards the keys to that question instead.
     fn forward_keys(&self, from: OwnedFd, to: OwnedFd, keys: Option<Keys>) -> io::Result<()> {
         let over = self.over.clone();
         let work = move || {
@@ -219,7 +219,7 @@ impl Running {
                     return;
                 }
                 if interrupts.are_to_end_run(got, to.as_fd()) {
-                    // As if the terminal had sent the signal: the main thread ends the run.
+                    // Act as if the terminal had sent the signal: the main thread then ends the run.
                     let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), Signal::SIGINT);
                 }
             }

@@ -1,9 +1,10 @@
-//! Gives a run without a mount namespace the user's package caches, as directories of symbolic links. guard creates the
-//! links of a cache when a program starts that may use it: a cache has thousands of entries, and most runs use none.
+//! Gives the user's package caches to a run without a mount namespace, as directories of symbolic links. guard
+//! creates the links of a cache only when a program starts that may use it: a cache has thousands of entries, and
+//! most runs use none.
 //!
-//! By then the agent runs and can change its private home at will. So guard creates the links in a directory that the
-//! run cannot reach, and renames that directory into place through descriptors that it opened before the agent started.
-//! This module must never follow a path that the run can change.
+//! At that time the agent is running and can change its private home directory at will. So guard creates the links in
+//! a directory that the run cannot reach, and renames that directory into place through descriptors that it opened
+//! before the agent started. This module must never follow a path that the run can change.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, create_dir_all};
@@ -21,28 +22,28 @@ use crate::launch::plan::LaunchPlan;
 use crate::launch::plan::git_paths::Checkout;
 use crate::sandbox;
 
-/// The maximum number of entries of one directory that guard links. More would take too long, so the run does not see
-/// the others.
+/// The maximum number of entries of one directory to which guard makes links. More links would take too long, so the
+/// run does not see the other entries.
 const MAX_LINKS: usize = 20_000;
 
 /// A package cache of the user that the run gets as a directory of symbolic links.
 #[derive(Debug, Clone, Serialize)]
 pub struct LinkedCache {
-    /// The name of the toolchain that the cache belongs to.
+    /// The name of the toolchain whose programs use the cache.
     pub toolchain: &'static str,
     /// The user's cache, to whose entries the links point.
     pub from: PathBuf,
-    /// The path of the linked cache in the private home.
+    /// The path of the linked cache in the run's private home directory.
     pub at: PathBuf,
-    /// How many levels of directories below `at` are real directories, in which the run can add entries. The entries of
-    /// the deepest real directories are links.
+    /// The number of levels of directories below `at` that are real directories, in which the run can add entries.
+    /// The entries of the deepest real directories are links.
     pub depth: usize,
     /// The directory of the archives that programs unpack into this cache, if guard knows it. If all archives are
     /// unpacked already, the run will add nothing, and guard uses 0 instead of `depth`.
     pub unpacked_from: Option<PathBuf>,
 }
 
-/// Returns the package caches of toolchains, in two forms: as overlays for a run with a mount namespace, and as
+/// Returns the package caches of the toolchains in two forms: as overlays for a run with a mount namespace, and as
 /// directories of links for a run without one.
 pub(crate) fn caches(
     toolchains: &[Toolchain],
@@ -79,7 +80,7 @@ pub(crate) fn caches(
     (layers, linked)
 }
 
-/// Returns the dependencies installed in the user's checkout, as overlays for a run with a mount namespace.
+/// Returns the dependencies in the user's checkout as overlays for a run with a mount namespace.
 pub(crate) fn dependencies(checkout: Option<&Checkout>, run_folder: &Path) -> Vec<sandbox::Layer> {
     let all = checkout.iter().flat_map(|checkout| &checkout.dependencies).enumerate();
     let layer = |(index, (at, from)): (usize, &(PathBuf, PathBuf))| {
@@ -94,7 +95,7 @@ pub(crate) fn dependencies(checkout: Option<&Checkout>, run_folder: &Path) -> Ve
     all.map(layer).collect()
 }
 
-/// Links the dependencies installed in the user's checkout into the run's worktree, for a run without overlays. The
+/// Makes links in the run's worktree to the dependencies in the user's checkout, for a run without overlays. The
 /// agent must not run yet.
 pub(crate) fn link_dependencies(plan: &LaunchPlan) -> io::Result<()> {
     for (at, from) in plan.checkout.iter().flat_map(|checkout| &checkout.dependencies) {
@@ -105,19 +106,19 @@ pub(crate) fn link_dependencies(plan: &LaunchPlan) -> io::Result<()> {
     Ok(())
 }
 
-/// A cache that guard has not linked yet.
+/// A cache for which guard has not made the links yet.
 struct PendingCache {
     cache: LinkedCache,
-    /// The open directory of the private home in which guard will create the cache as `name`.
+    /// The open directory in the private home directory in which guard will create the cache as `name`.
     parent: File,
     name: OsString,
 }
 
-/// The caches that guard links when a program of the run first uses them.
+/// The caches for which guard makes links when a program of the run first uses them.
 pub(crate) struct Links {
     caches: Mutex<Vec<PendingCache>>,
     /// The directory in which guard creates the links. The run cannot reach it, but it is on the same file system as
-    /// the private home.
+    /// the private home directory, so that guard can rename entries from one to the other.
     staging: PathBuf,
     over: AtomicBool,
 }
@@ -145,32 +146,35 @@ impl Links {
         names
     }
 
-    /// Links the caches of a toolchain, unless that was done before. If it fails, the run sees an empty cache.
+    /// Makes the links for the caches of a toolchain, unless guard has done so before. If that fails, the run sees an
+    /// empty cache.
     pub(crate) fn make(&self, toolchain: &str) {
         let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = caches.extract_if(.., |pending| pending.cache.toolchain == toolchain);
         for (index, PendingCache { cache, parent, name }) in wanted.enumerate() {
             let made = self.staging.join(format!("{toolchain}-{index}"));
             if link_tree(&cache.from, &made, cache.real_levels(), &self.over).is_ok() {
-                // If the run has already created something of this name, the rename fails and that stays.
+                // If the run has already created a file or directory of this name, the rename fails, and guard leaves
+                // that entry alone.
                 let _ = nix::fcntl::renameat(nix::fcntl::AT_FDCWD, &made, &parent, name.as_os_str());
             }
         }
     }
 
-    /// Stops the linking of caches. After this returns, no more caches are created.
+    /// Stops the creation of links. After this returns, guard creates no more caches.
     pub(crate) fn stop(&self) {
         self.over.store(true, Ordering::Release);
         self.caches.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
-/// Returns the directory, out of the run's reach, in which guard creates the links.
+/// Returns the directory in which guard creates the links. The run cannot reach this directory.
 pub(crate) fn staging_directory(plan: &LaunchPlan) -> PathBuf {
     plan.run_folder.join("links")
 }
 
-/// Links all caches now, for a run with a mount namespace but without overlays. The agent must not run yet.
+/// Makes the links for all caches now, for a run with a mount namespace but without overlays. The agent must not run
+/// yet.
 pub(crate) fn link_all(plan: &LaunchPlan) -> io::Result<()> {
     let over = AtomicBool::new(false);
     let link = |cache: &LinkedCache| link_tree(&cache.from, &cache.at, cache.real_levels(), &over);
@@ -187,7 +191,7 @@ impl LinkedCache {
     }
 }
 
-/// Returns true if every archive below `archives` is completely unpacked, in the directory of the same name below
+/// Returns true if every archive below `archives` is completely unpacked into the directory of the same name below
 /// `unpacked`.
 fn is_unpacked(archives: &Path, unpacked: &Path) -> io::Result<bool> {
     for registry in std::fs::read_dir(archives)? {
@@ -208,8 +212,8 @@ fn is_unpacked(archives: &Path, unpacked: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Creates real directories down to `depth`, and in them symbolic links to the user's entries. Stops early when `over`
-/// becomes true.
+/// Creates real directories down to the depth `depth`, and in them symbolic links to the user's entries. Stops early
+/// when `over` becomes true.
 fn link_tree(from: &Path, at: &Path, depth: usize, over: &AtomicBool) -> io::Result<()> {
     create_dir_all(at)?;
     for entry in std::fs::read_dir(from)?.take(MAX_LINKS).flatten() {

@@ -1,7 +1,7 @@
-//! Writes to the caller's standard output and error, whose reader may be slow or gone.
+//! Writes to the caller's standard output and error. The program that reads them may be slow or may have ended.
 //!
-//! guard waits for a slow reader, as every program does. But when guard has been asked to end, it stops waiting and
-//! drops the rest of the output. The transcript still gets all of it.
+//! guard waits for a slow reader, as every program does. But when the user or another program has told guard to end,
+//! it stops waiting and drops the rest of the output. The transcript still gets all of it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -13,10 +13,11 @@ use nix::poll::{PollFd, PollFlags, poll};
 /// blocking.
 const WRITE_BYTES: usize = 4096;
 
-/// How often a waiting writer checks whether guard has given up on its output, in milliseconds.
+/// How often a waiting thread checks whether guard has stopped waiting for readers of its output, in milliseconds.
 const POLL_INTERVAL_MS: u16 = 50;
 
-/// Whether guard has stopped waiting for readers of its output. Global, because the whole process has one caller.
+/// True if guard has stopped waiting for readers of its output. The variable is global, because the whole process has
+/// one caller.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
 /// Makes every thread stop waiting for readers of guard's output.
@@ -29,7 +30,7 @@ pub(crate) fn is_output_given_up() -> bool {
     GIVEN_UP.load(Ordering::Acquire)
 }
 
-/// Writes all bytes to a stream of the caller. Fails with `TimedOut` once guard has stopped waiting for readers of its
+/// Writes all bytes to a stream of the caller. Fails with `TimedOut` if guard has stopped waiting for readers of its
 /// output, and with the stream's error if the write fails.
 pub fn write_to_caller(stream: impl AsFd, bytes: &[u8]) -> io::Result<()> {
     let mut left = bytes;

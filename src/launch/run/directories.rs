@@ -12,8 +12,8 @@ use crate::launch::plan::LaunchPlan;
 use crate::launch::plan::shims::Shims;
 
 /// Creates the run's private directories. Fails if one already exists: another user may have created it in a shared
-/// directory such as `/tmp`. Does not create the run directory of a run with a worktree: it was created along with the
-/// worktree.
+/// directory such as `/tmp`. Does not create the run's directory if the run has a worktree, because guard created
+/// that directory along with the worktree.
 pub(crate) fn make_directories(plan: &LaunchPlan) -> io::Result<()> {
     let runs = plan.run_folder.parent().unwrap_or(&plan.run_folder);
     DirBuilder::new().mode(0o700).recursive(true).create(runs)?;
@@ -22,7 +22,7 @@ pub(crate) fn make_directories(plan: &LaunchPlan) -> io::Result<()> {
     private.into_iter().try_for_each(|directory| DirBuilder::new().mode(0o700).create(directory))
 }
 
-/// Writes the planned files into the private home, and creates the shims.
+/// Writes the planned files into the private home directory, and creates the shims.
 pub(crate) fn write_files(plan: &LaunchPlan) -> io::Result<()> {
     plan.home_state.copy_into(&plan.home)?;
     for (to, text) in &plan.home_files {
@@ -42,12 +42,12 @@ pub(crate) fn write_files(plan: &LaunchPlan) -> io::Result<()> {
     plan.shims.as_ref().map_or(Ok(()), Shims::make)
 }
 
-/// Creates the directories that only a run with a mount namespace needs: those mounted at `/tmp` and `/var/tmp`, and
-/// the mount points, upper and work directories of overlays.
+/// Creates the directories that only a run with a mount namespace needs: those that guard mounts at `/tmp` and
+/// `/var/tmp`, and the mount points, upper and work directories of overlays.
 pub(crate) fn make_mount_directories(plan: &LaunchPlan) -> io::Result<()> {
     for (directory, _) in &plan.view.private {
         match DirBuilder::new().mode(0o700).create(directory) {
-            // `make_directories` or an earlier attempt to start the run has created it.
+            // `make_directories` or an earlier attempt to start the run has created this directory.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_owned_directory(directory) => {}
             made => made?,
         }
@@ -66,7 +66,7 @@ fn is_owned_directory(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == user)
 }
 
-/// The directories and files to remove after a run. The transcript stays.
+/// The directories and files that guard removes after a run. The transcript stays.
 pub(crate) struct RunCleanup {
     directories: [PathBuf; 4],
     control: PathBuf,
@@ -81,16 +81,16 @@ impl RunCleanup {
         Self { directories, control: plan.control.clone(), run_folder: plan.run_folder.clone() }
     }
 
-    /// Removes the run directory of a run that never started. Such a run has no transcript, so the directory is empty.
+    /// Removes the directory of a run that never started. Such a run has no transcript, so the directory is empty.
     pub(crate) fn remove_empty_run_directory(&self) {
-        // Fails if there is a transcript after all, which must stay.
+        // This fails if there is a transcript after all, which must stay.
         let _ = std::fs::remove_dir(&self.run_folder);
     }
 
     /// Removes the run's private directories and the socket of the shims.
     pub(crate) fn clean(&self) {
         for directory in &self.directories {
-            // If a directory cannot be removed, the finished run must not fail because of that.
+            // Ignore errors: a finished run must not fail because guard cannot remove a directory.
             let _ = crate::sys::remove_tree::remove_tree(directory);
         }
         let _ = std::fs::remove_file(&self.control);

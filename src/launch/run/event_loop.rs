@@ -1,4 +1,4 @@
-//! The main loop of a run, from the moment its init process exists to its end. It manages guard's threads for the run,
+//! The main loop of a run, from the start of its init process to its end. It manages guard's threads for the run,
 //! checks the limits and handles signals.
 //!
 //! `start.rs` has the steps before the agent's program runs, `finish.rs` those after its end. Until the run has ended,
@@ -40,35 +40,36 @@ use crate::sys::signals::SignalWaiter;
 use crate::sys::terminal;
 use crate::transcript::{EventType, Observer, Recorder, Stream, Writer};
 
-/// How long the agent may take to end after a signal that asks it to, before guard sends SIGKILL.
+/// How long guard waits for the agent to end after a termination signal, before it sends SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long init may take to kill every process of the run before guard kills init.
+/// How long guard waits for init to kill every process of the run, before it kills init.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the main thread checks the limits, and whether the transcript can still be written.
+/// How often the main thread checks the limits, and whether guard can still write the transcript.
 const TICK: Duration = Duration::from_millis(250);
 /// How often [`Running::close`] checks whether guard should stop waiting for readers of the output.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long an output pump may take to end after guard has stopped waiting for readers.
+/// How long guard waits for the threads that copy output to end, after it has stopped waiting for readers of the
+/// output.
 const PUMP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why guard ended a run early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopReason {
-    /// The run was idle for too long.
+    /// The run had no activity for longer than its idle limit.
     Idle,
-    /// The run took too long.
+    /// The run took longer than its total time limit.
     Total,
-    /// guard received this signal.
+    /// guard received this termination signal.
     Signal(Signal),
-    /// The transcript cannot be written.
+    /// guard cannot write the transcript.
     Transcript,
     /// The transcript has reached its size limit.
     Record,
-    /// The budget for model requests is used up.
+    /// The run has used up its budget for model requests.
     Budget,
-    /// The kernel killed a process because the memory limit was reached.
+    /// The kernel killed a process because the run reached its memory limit.
     Memory,
-    /// The supervisor's thread has panicked.
+    /// The supervisor's thread has ended early, by a panic or an error.
     Supervisor,
 }
 
@@ -77,11 +78,11 @@ pub(crate) enum StopReason {
 pub(crate) struct RunEnd {
     pub(crate) ended: Option<Ended>,
     pub(crate) stop_reason: Option<StopReason>,
-    /// Why the agent's program could not be executed. `None` unless that ended the run.
+    /// Why the agent process could not execute the program; `None` unless that ended the run.
     pub(crate) not_started: Option<ExecFailure>,
 }
 
-/// Why the agent's program could not be executed.
+/// Why the agent process could not execute the program.
 #[derive(Debug)]
 pub(crate) struct ExecFailure {
     pub(crate) errno: i32,
@@ -95,48 +96,51 @@ pub(crate) struct Running {
     pub(crate) recorder: Recorder,
     pub(crate) writer: Writer,
     pub(crate) tally: DenialCounter,
-    /// A counter that output, questions, program starts and requests increment. While it changes, the run is not idle.
+    /// A counter that increases with output, questions to the user, program starts and network requests. While it
+    /// changes, the run is not idle.
     pub(crate) activity: Arc<AtomicU64>,
     pub(crate) network: Network,
-    /// The network proxy, once its thread runs.
+    /// The network proxy; `None` until its thread runs.
     pub(crate) proxy: Option<egress::Handle>,
-    /// Set when the budget for model requests is used up.
+    /// True when the run has used up its budget for model requests.
     pub(crate) exhausted: Arc<AtomicBool>,
     /// The last part of every output stream, for the result.
     pub(crate) tails: Vec<(Stream, Tail)>,
-    /// Becomes readable when every process of the run is dead.
+    /// An eventfd that becomes readable when every process of the run is dead.
     pub(crate) everything_dead: Arc<EventFd>,
-    /// The sender for `pumps_done`. Every output pump holds a clone of it, so `pumps_done` is disconnected when the
-    /// last pump has ended.
+    /// The sender for `pumps_done`. Every thread that copies output has a clone of it, so `pumps_done` is
+    /// disconnected when the last of these threads has ended.
     pub(crate) pump_done: Option<Sender<()>>,
     pub(crate) pumps_done: Receiver<()>,
-    /// The parser of the agent's output, if guard knows the program.
+    /// The parser of the agent's output, if guard knows the agent's program.
     pub(crate) reader: Option<SharedReader>,
-    /// The thread that copies the caller's standard input.
+    /// The thread that copies the caller's standard input to the agent.
     pub(crate) feeder: Option<StdinFeeder>,
-    /// Services that have no thread yet, because there was no work for them.
+    /// Services for which guard has not started a thread yet, because they had no work.
     pub(crate) lazy_threads: Vec<LazyThread>,
-    /// The user's package caches, which guard links into the private home when a program first uses them.
+    /// The user's package caches, to which guard makes links in the private home directory when a program first uses
+    /// them.
     pub(crate) links: Option<Arc<Links>>,
-    /// The resources that the run used, which init reports when every other process is dead.
+    /// The resources that the run used. Init reports them when every other process is dead.
     pub(crate) used: Option<Used>,
-    /// Whether every process of the run, including init, has been reaped.
+    /// True if guard has reaped every process of the run, including init.
     pub(crate) all_dead: bool,
-    /// Set when the run is over, so that the thread that reads the user's keys ends.
+    /// True when the run is over, so that the thread that reads the user's keys ends.
     pub(crate) over: Arc<AtomicBool>,
-    /// The user's terminal, which is in raw mode while the run has a terminal.
+    /// The user's terminal in raw mode; `None` if the run has no terminal.
     pub(crate) raw: Option<Raw>,
     pub(crate) user_terminal: Option<OwnedFd>,
 }
 
-/// A service that gets a thread when its descriptor first becomes readable. Many short runs never need these threads,
-/// and starting them all would take a good part of the launch time.
+/// A service for which guard starts a thread when its descriptor first becomes readable. Many short runs never need
+/// these threads, and starting them all would take a good part of the launch time.
 pub(crate) enum LazyThread {
-    /// Copies an output stream. Readable when there is output, or when every writer has closed the stream.
+    /// Copies an output stream. Its descriptor becomes readable when there is output, or when every writer has closed
+    /// the stream.
     Output(Pump),
-    /// Answers the shims. Readable when a shim connects.
+    /// Answers the shims. Its descriptor becomes readable when a shim connects.
     Shims(UnixListener, Box<ShimService>),
-    /// The network proxy. Readable when a client connects to the proxy.
+    /// The network proxy. Its descriptor becomes readable when a client connects to the proxy.
     Network(Box<egress::ProxyConfig>),
 }
 
@@ -150,11 +154,11 @@ impl LazyThread {
     }
 }
 
-/// Why the agent's program was not started.
+/// Why guard did not start the agent's program.
 pub(crate) enum StartFailure {
-    /// guard could not set up the sandbox, or found that it does not work.
+    /// guard could not set up the sandbox, or found that the sandbox does not work.
     Failed(Failure),
-    /// The sandbox works, but the program could not be executed.
+    /// The sandbox works, but the agent process could not execute the program.
     NotStarted(ExecFailure),
 }
 
@@ -177,10 +181,11 @@ pub(crate) fn run_to_end(
     drop(launch);
     match program {
         Ok((enforcement, supervisor)) => {
-            // The agent's program runs, so the transcript's thread can no longer delay the launch.
+            // The agent's program is running, so the transcript's thread can no longer delay the launch.
             running.writer.write_now();
             let mut end = running.wait(&supervisor);
-            // Code 137 counts, too: a shell exits with it when the kernel has killed its child.
+            // Exit code 137 may also mean that the kernel killed a process: a shell exits with it when its child was
+            // killed.
             let was_killed = !matches!(end.ended, Some(Ended::Code(code)) if code != 137);
             if end.stop_reason.is_none() && was_killed && group.ran_out_of_memory() {
                 end.stop_reason = Some(StopReason::Memory);
@@ -190,8 +195,8 @@ pub(crate) fn run_to_end(
             running.finish(&end, enforcement, counts, task)
         }
         Err(StartFailure::Failed(failure)) => {
-            // The agent process may be waiting for an answer. Closing the socket also closes a seccomp listener in it
-            // that guard has not received, and the kernel then fails the system call that waits.
+            // The agent process may be waiting for an answer of the supervisor. Closing the socket also closes a
+            // seccomp listener in it that guard has not received, and the kernel then fails the waiting system call.
             running.started.setup = None;
             running.end_everything(None);
             running.reap_all();
@@ -208,8 +213,8 @@ pub(crate) fn run_to_end(
 }
 
 impl Running {
-    /// Starts the thread of a service that has work. If the thread cannot start, the service is dropped, which closes
-    /// its descriptor. So the agent sees that its peer is gone, instead of waiting forever.
+    /// Starts the thread of a service that has work. If that fails, drops the service, which closes its descriptor.
+    /// The agent then gets an error or end of file, instead of waiting forever.
     fn start_lazy_thread(&mut self, index: usize) {
         let started = match self.lazy_threads.swap_remove(index) {
             LazyThread::Output(pump) => pump.start(self.pump_done.clone()),
@@ -225,7 +230,8 @@ impl Running {
         }
     }
 
-    /// Waits until the agent ends, a limit is reached or a signal arrives.
+    /// Waits until the agent ends by itself, or until guard must end the run because of a limit, a signal or a failed
+    /// supervisor. Then kills every process of the run that is left.
     fn wait(&mut self, supervisor: &supervisor::Handle) -> RunEnd {
         let signals = SignalWaiter::new(&awaited_signals()).ok();
         let mut end = RunEnd::default();
@@ -243,11 +249,11 @@ impl Running {
                 }
                 Event::InitGone => break,
                 Event::Signal(Signal::SIGWINCH) => self.copy_terminal_size(),
-                // The second signal ends the grace period.
+                // A second signal ends the grace period.
                 Event::Signal(_) if kill_at.is_some() => break,
                 Event::Signal(signal) => {
                     end.stop_reason = Some(StopReason::Signal(signal));
-                    // With a terminal, the agent has already received Ctrl-C and did not end because of it.
+                    // If the run has a terminal, the agent has already received Ctrl-C and did not end because of it.
                     let was_interrupted = self.raw.is_some() && signal == Signal::SIGINT;
                     let forwarded = if was_interrupted { Signal::SIGTERM } else { signal };
                     kill_at =
@@ -268,7 +274,7 @@ impl Running {
             };
             match end.stop_reason {
                 None => {}
-                // Nothing may run unrecorded.
+                // Kill the run at once: no program may run without records and supervision.
                 Some(StopReason::Transcript | StopReason::Record | StopReason::Supervisor) => break,
                 Some(reason) => {
                     kill_at = Some(self.ask_to_end(
@@ -286,7 +292,7 @@ impl Running {
         if end.stop_reason.is_none() && self.exhausted.load(Ordering::Acquire) {
             end.stop_reason = Some(StopReason::Budget);
         }
-        // No program can start once the transcript is full, so an agent that exits then was stopped early, too.
+        // No program can start once the transcript is full, so the end of the agent counts as early in this case too.
         if end.stop_reason.is_none() && self.recorder.full_at().is_some() {
             end.stop_reason = Some(StopReason::Record);
         }
@@ -296,7 +302,7 @@ impl Running {
         end
     }
 
-    /// Returns the limit that is reached now, if any.
+    /// Returns the limit that the run has reached; `None` if it has reached none.
     fn limit_reached(&self, clock: &mut Clock) -> Option<StopReason> {
         let now = Instant::now();
         let activity = self.activity.load(Ordering::Relaxed);
@@ -325,8 +331,9 @@ impl Running {
         }
     }
 
-    /// Sends the agent a signal that asks it to end, and returns the time at which its grace period is over. A separate
-    /// thread records the signal, because a transcript that waits for a slow reader must not delay the end of the run.
+    /// Sends the agent a termination signal, and returns the time at which its grace period is over. A separate
+    /// thread records the signal, because a transcript that waits for a slow reader must not delay the end of the
+    /// run.
     fn ask_to_end(&self, signal: Signal, event_type: EventType, message: String) -> Instant {
         self.send_signal(signal);
         let recorder = self.recorder.clone();
@@ -335,15 +342,16 @@ impl Running {
         Instant::now() + GRACE
     }
 
-    /// Kills every process of the run and waits until all are dead. Returns how the agent ended: `known` or, if that is
-    /// `None`, what init reports.
+    /// Kills every process of the run and waits until all are dead. Returns how the agent ended: `known` or, if that
+    /// is `None`, the status that init reports.
     pub(crate) fn end_everything(&mut self, known: Option<Ended>) -> Option<Ended> {
         let mut ended = known;
         let _ = nix::unistd::write(&self.started.control, &InitRequest::Kill.encode());
         let deadline = Instant::now() + KILL_TIMEOUT;
         loop {
             if Instant::now() >= deadline {
-                // With a PID namespace, this kills everything in it. Without one, `reap_all` kills what is left.
+                // With a PID namespace, this kills everything in it. Without one, `reap_all` kills the remaining
+                // processes.
                 let init = nix::unistd::Pid::from_raw(self.started.init_pid);
                 let _ = nix::sys::signal::kill(init, Signal::SIGKILL);
                 break;
@@ -390,13 +398,13 @@ impl Running {
         let found = |at: usize| fds[at].revents().unwrap_or(PollFlags::empty());
         let has_work: Vec<bool> =
             (others..fds.len()).map(|at| found(at).contains(PollFlags::POLLIN)).collect();
-        // In reverse order, because `swap_remove` invalidates later indices. Not if init has sent a message, too: the
-        // run may be over, and `close` delivers the rest of the output.
+        // Go through the services in reverse order, because `swap_remove` invalidates later indices. Start none if
+        // init has sent a message as well: the run may be over, and `close` delivers the rest of the output.
         for at in (others..is_ready.len()).rev().filter(|&at| is_ready[at] && !is_ready[0]) {
             if has_work[at - others] {
                 self.start_lazy_thread(at - others);
             } else {
-                // The other end was closed without any output.
+                // The other end of the descriptor was closed without any data.
                 self.lazy_threads.swap_remove(at - others);
             }
         }
@@ -419,15 +427,15 @@ impl Running {
         let _ = nix::unistd::write(&self.started.control, &InitRequest::Signal(signal as i32).encode());
     }
 
-    /// Gives the run's terminal the size of the user's terminal.
+    /// Sets the size of the run's terminal to that of the user's terminal.
     fn copy_terminal_size(&self) {
         if let (Some(from), Some(to)) = (&self.user_terminal, &self.started.terminal) {
             let _ = terminal::copy_size(from.as_fd(), to.as_fd());
         }
     }
 
-    /// Ends the threads that copy input and output. Every process of the run must be dead. Before that, delivers the
-    /// rest of the output, unless guard has stopped waiting for readers.
+    /// Delivers the rest of the output, unless guard has stopped waiting for readers, and ends the threads that copy
+    /// input and output. Every process of the run must be dead.
     pub(crate) fn close(&mut self) {
         self.over.store(true, Ordering::Release);
         if let Some(feeder) = self.feeder.take() {
@@ -447,10 +455,10 @@ impl Running {
         }
         self.pump_done = None;
         let mut given_up: Option<Instant> = None;
-        // Pumps send nothing: the channel is disconnected when the last one ends.
+        // The threads send nothing: the channel is disconnected when the last of them ends.
         while matches!(self.pumps_done.recv_timeout(POLL_INTERVAL), Err(RecvTimeoutError::Timeout)) {
-            // A pump that is blocked by a terminal whose output is stopped (Ctrl-S) cannot be woken. It ends with
-            // guard.
+            // guard cannot wake a thread that is blocked by a terminal whose output is stopped (Ctrl-S). Such a
+            // thread ends with guard.
             if is_output_given_up() && given_up.get_or_insert_with(Instant::now).elapsed() > PUMP_TIMEOUT {
                 break;
             }
@@ -461,14 +469,14 @@ impl Running {
 
 /// Keeps track of when the agent was last active.
 struct Clock {
-    /// The value of [`Running::activity`] when it was last checked.
+    /// The value of [`Running::activity`] when the main loop last checked it.
     seen: u64,
     last_active: Instant,
     /// Detects work by CPU use, which [`Running::activity`] does not count.
     cpu: CpuActivity,
 }
 
-/// What the main thread has received while it waited.
+/// What the main thread received while it waited.
 enum Event {
     /// The agent has ended.
     Ended(Ended),
@@ -477,11 +485,11 @@ enum Event {
     /// Init has closed its socket, so it is dead.
     InitGone,
     Signal(Signal),
-    /// Nothing happened before the timeout, or nothing except that a service got work.
+    /// The main thread has nothing to do: the timeout has expired, or only services got work, and their threads do it.
     Nothing,
 }
 
-/// Reaps init. If init was killed, also kills and reaps the processes that it left behind, whose subreaper is guard.
+/// Reaps init. If init was killed, also kills and reaps the processes that it left behind: guard is their subreaper.
 pub(crate) fn reap_all_descendants(init_pid: i32) {
     let own = std::process::id() as i32;
     let mut first = process::thread_fd(init_pid).map(ThreadFd::into_fd).ok();
@@ -490,7 +498,8 @@ pub(crate) fn reap_all_descendants(init_pid: i32) {
             Ok(Some(_)) => {}
             Err(error) if error.raw_os_error() == Some(libc::ECHILD) => break,
             _ => match first.take() {
-                // Init has sent its last message or is dead. A wait for its end is shorter than a sleep in a loop.
+                // Init has sent its last message or is dead. Waiting for its end takes less time than sleeping in a
+                // loop.
                 Some(first) => {
                     let mut fds = [PollFd::new(first.as_fd(), PollFlags::POLLIN)];
                     let _ = poll(&mut fds, 1000u16);

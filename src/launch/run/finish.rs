@@ -1,5 +1,6 @@
-//! The end of a run: builds its result, records it as the last event of the transcript, and removes what only the run
-//! needed. Every process of the run but init must be dead before this code inspects any file.
+//! The end of a run: builds its result, records the result as the last event of the transcript, and removes the files
+//! and directories that only the run needed. Every process of the run except init must be dead before this code
+//! inspects any file.
 
 use std::sync::PoisonError;
 
@@ -28,8 +29,8 @@ impl Running {
         task: &mut Option<GitSession>,
     ) -> Result<Finished, Failure> {
         let mut result = self.build_result(end, enforcement, counts, task);
-        // The directories can be removed while the transcript is flushed to disk and init exits: no process uses them
-        // any more. Init has reported that every other process is dead, or `reap_all` waits for that.
+        // guard can remove the directories while the transcript is flushed to disk and init exits, because no process
+        // uses them any more. Init has reported that every other process is dead, or `reap_all` waits for that.
         self.writer.close();
         if self.used.is_none() {
             self.reap_all();
@@ -59,7 +60,7 @@ impl Running {
         task: &mut Option<GitSession>,
     ) -> RunResult {
         self.close();
-        // Init reports what all other processes used, unless init itself was killed.
+        // Init reports the resources that all other processes used, unless init itself was killed.
         let used = self.used.unwrap_or_else(|| {
             self.reap_all();
             Used::by_children()
@@ -159,7 +160,7 @@ impl Running {
         result
     }
 
-    /// Returns the last part of the agent's output, and whether an earlier part is missing.
+    /// Returns the last part of the agent's output, and true if an earlier part is missing.
     fn output_tail(&self) -> (String, bool) {
         let wanted = [Stream::Stdout, Stream::Terminal];
         let tail = self.tails.iter().find(|(stream, _)| wanted.contains(stream));

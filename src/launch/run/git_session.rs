@@ -1,6 +1,7 @@
-//! The git side of a run: creates a worktree with its branch and private git directory. After the run, copies the
-//! agent's commits into the user's repository, hands the worktree back, and reports what else has changed. This module
-//! must never change refs, files or settings of the user's repository other than those of this worktree and branch.
+//! Manages git for a run: creates a worktree with its branch and private git directory. After the run, copies the
+//! agent's commits into the user's repository, gives the worktree back to the user, and reports other changes. This
+//! module must never change refs, files or settings of the user's repository other than those of this worktree and
+//! branch.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,16 +19,18 @@ use crate::workspace::{Changed, merged};
 use crate::workspace::{DisposeReport, KeepPolicy, Limits, ReceiveError, Received, Repository, Request};
 use crate::workspace::{Workspace, WorkspaceError};
 
-/// Files in a worktree's git directory that guard itself writes when it hands the worktree back.
+/// Files in a worktree's git directory that guard itself writes when it gives the worktree back to the user, that is,
+/// when it makes the worktree's `.git` file point to the user's repository again.
 const WRITTEN_BY_GUARD: [&str; 4] = ["index", "logs/HEAD", "locked", "HEAD"];
 /// The maximum number of findings of one kind that the run's result lists.
 const MAX_FINDINGS: usize = 100;
 
-/// A worktree with its branch and private git directory, created for one run. Dropping the session before the run has
-/// started removes the worktree under the conditions of `KeepPolicy::Auto`.
+/// A worktree with its branch and private git directory, which guard created for one run. Dropping the session before
+/// the run has started removes the worktree and the branch, unless they contain new work.
 pub struct GitSession {
     workspace: Workspace,
-    /// Whether `end` was called. It hands the worktree back, so `drop` must not do that again.
+    /// True after a call of `end`, which gives the worktree back to the user (its `.git` file points to the user's
+    /// repository again), so that `drop` does not do that again.
     is_ending: bool,
     /// The state of the user's repository before the run. `None` if guard could not read it.
     before: Option<Fingerprint>,
@@ -42,9 +45,9 @@ pub(crate) struct Ending {
     pub(crate) commits: Vec<Commit>,
     pub(crate) findings: Vec<Finding>,
     pub(crate) worktree: Option<Worktree>,
-    /// The files that the run changed, and whether the list is complete. `None` if git could not list them.
+    /// The files that the run changed, and true if the list is complete; `None` if git could not list them.
     pub(crate) files: Option<(Vec<Change>, bool)>,
-    /// Set if the run failed for a reason that concerns git, whatever the command's exit code: (kind, message).
+    /// The reason if the run failed because of git, whatever the command's exit code: (kind, message).
     pub(crate) failure: Option<(ErrorKind, String)>,
 }
 
@@ -57,8 +60,9 @@ impl GitSession {
         limits: Limits,
     ) -> Result<Self, WorkspaceError> {
         let workspace = Workspace::open(repository, request)?;
-        // Taken after the worktree was created, so that the worktree does not count as a change. If guard cannot read
-        // the repository, the agent cannot change it either. A finding then says that there was no comparison.
+        // Take the fingerprint after creating the worktree, so that the worktree does not count as a change. If guard
+        // cannot read the repository, the agent cannot change it either; a finding then says that guard made no
+        // comparison.
         let before = Fingerprint::take(&repository.common_dir).ok();
         Ok(Self { workspace, is_ending: false, before, disposal, limits })
     }
@@ -81,34 +85,35 @@ impl GitSession {
         }
     }
 
-    /// Returns the number of paths with uncommitted changes of the user that guard copied into the worktree.
+    /// Returns the number of paths whose uncommitted changes guard copied from the user's worktree into the run's.
     pub fn carried_changes(&self) -> usize {
         self.workspace.carried_changes()
     }
 
-    /// Paths in the user's worktree that git ignores, and that the run does not get.
+    /// Returns the paths in the user's worktree that git ignores, and that guard did not copy into the run's
+    /// worktree.
     pub fn left_behind(&self) -> &[PathBuf] {
         self.workspace.left_behind()
     }
 
-    /// Passwords and tokens from the user's git configuration, which the transcript must redact.
+    /// Returns the passwords and tokens in the user's git configuration, which the transcript must redact.
     pub(crate) fn credentials(&self) -> Vec<Vec<u8>> {
         self.workspace.credentials().to_vec()
     }
 
-    /// Returns true if the user has uncommitted changes that the agent does not get.
+    /// Returns true if the user has uncommitted changes that guard did not copy into the run's worktree.
     pub fn leaves_changes_behind(&self) -> bool {
         self.workspace.has_uncommitted_changes()
     }
 
-    /// For a run without a mount namespace: makes the worktree's `.git` file point at the private git directory until
-    /// the run has ended.
+    /// Makes the worktree's `.git` file point to the private git directory until the run has ended. Needed in a run
+    /// without a mount namespace.
     pub(crate) fn point_at_quarantine(&self) -> Result<(), WorkspaceError> {
         self.workspace.point_at_quarantine()
     }
 
-    /// Call this after the agent has ended. Copies its commits into the user's repository, inspects what it left, and
-    /// hands the worktree back.
+    /// Copies the agent's commits into the user's repository, inspects the files that the agent left, and makes the
+    /// worktree's `.git` file point to the user's repository again. The agent must have ended.
     pub(crate) fn end(mut self, recorder: &Recorder, since: SystemTime) -> Ending {
         self.is_ending = true;
         let mut ending = Ending::default();
@@ -141,7 +146,7 @@ impl GitSession {
             }
         }
         let inspected = self.find_dangers(&mut ending);
-        // Keep the worktree if its commits were not copied, so that the user can inspect it.
+        // Keep the worktree if guard could not copy its commits, so that the user can inspect it.
         let disposal = if received.is_ok() { self.disposal } else { KeepPolicy::Keep };
         let settled = match self.workspace.dispose(disposal) {
             Ok(settled) => {
@@ -191,7 +196,7 @@ impl GitSession {
         }
     }
 
-    /// Returns the files that the run changed, in commits or uncommitted, and whether the list is complete.
+    /// Returns the files that the run changed, committed or not, and true if the list is complete.
     fn files(&self, inspected: Inspected, settled: &DisposeReport, since: SystemTime) -> (Vec<Change>, bool) {
         let committed = inspected.changed.into_iter().map(|(path, change)| (path.path(), change));
         let own = |(path, change): &&(PathBuf, Changed)| self.workspace.may_be_since(path, *change, since);
@@ -236,8 +241,9 @@ impl GitSession {
         }
     }
 
-    /// Compares the user's repository with its state before the run, and adds findings. The sandbox keeps the agent
-    /// from changing it. The user and other programs can change it, and guard leaves their changes alone.
+    /// Compares the user's repository with its state before the run, and adds a finding for each change. The sandbox
+    /// prevents changes by the agent. The user and other programs can change the repository, and guard does not undo
+    /// their changes.
     fn compare(&self, settled: &DisposeReport, ending: &mut Ending) {
         let compared = self.before.as_ref().map(|before| (before, before.retake()));
         let Some((before, Ok(after))) = compared else {
@@ -272,7 +278,7 @@ impl Drop for GitSession {
     fn drop(&mut self) {
         // After a panic, the agent may still be running in the worktree.
         if !self.is_ending && !std::thread::panicking() {
-            // If this fails, the user can still call `guard worktree clean`.
+            // If this fails, the user can still run `guard worktree clean`.
             let _ = self.workspace.dispose(KeepPolicy::Auto);
             self.workspace.forget();
         }

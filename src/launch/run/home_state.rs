@@ -1,8 +1,8 @@
-//! Keeps files of a conversation between its runs. Every run has a new private home: guard copies the files into it
-//! before the run, and out of it afterwards.
+//! Saves files of a conversation between its runs. Every run has a new private home directory: guard copies the files
+//! into it before the run, and out of it afterwards.
 //!
-//! An agent has written these files. So guard copies them only when no process of the run is alive, only regular files
-//! and directories, and only within size limits. It must never follow a symbolic link.
+//! An agent has written these files. So guard copies them only when all processes of the run have ended, copies only
+//! regular files and directories, and only within size limits. It must never follow a symbolic link.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -13,35 +13,35 @@ use serde::Serialize;
 
 use super::login::CopiedLogin;
 
-/// The maximum number of bytes that guard copies into or out of a private home.
+/// The maximum number of bytes that guard copies into or out of a private home directory.
 const MAX_BYTES: u64 = 512 << 20;
-/// The maximum number of files and directories that guard copies into or out of a private home.
+/// The maximum number of files and directories that guard copies into or out of a private home directory.
 const MAX_FILES: usize = 20_000;
-/// The maximum number of nested levels of directories that guard copies into or out of a private home.
+/// The maximum depth of directories that guard copies into or out of a private home directory.
 const MAX_DEPTH: usize = 32;
 
-/// The initial content of a run's private home, and what guard saves of it for the next run.
+/// The initial content of a run's private home directory, and which of its files guard saves for the next run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct HomeState {
-    /// Directories whose content guard copies into the home before the run. Files of a later directory overwrite those
-    /// of an earlier one.
+    /// Directories whose contents guard copies into the private home directory before the run. Files from a later
+    /// directory overwrite those from an earlier one.
     pub from: Vec<PathBuf>,
     /// The directory to which guard saves the paths in `keep` after the run.
     pub to: Option<PathBuf>,
-    /// The paths to save after the run, relative to the home.
+    /// The paths that guard saves after the run, relative to the private home directory.
     pub keep: Vec<PathBuf>,
-    /// The agent's own history of conversations, if guard keeps it.
+    /// The agent's own history of conversations; `None` if guard does not save it.
     pub history: Option<SavedHistory>,
-    /// A login of the user, such as a token file, of which the agent gets a copy.
+    /// A login of the user, such as a token file, of which the agent gets a copy; `None` if it gets none.
     pub login: Option<CopiedLogin>,
 }
 
-/// The agent's own history of conversations in one repository, which guard keeps between runs.
+/// The agent's own history of conversations in one repository, which guard saves between runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct SavedHistory {
-    /// The directory in which guard keeps the history between runs.
+    /// The directory in which guard saves the history between runs.
     pub place: PathBuf,
-    /// The files and directories of the history: (path below `place`, path below the private home).
+    /// The files and directories of the history: (path below `place`, path below the private home directory).
     pub paths: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -57,7 +57,8 @@ impl SavedHistory {
         Ok(())
     }
 
-    /// Adds the history in a private home to the saved history. A lock serializes runs that end at the same time.
+    /// Adds the history in a private home directory to the saved history. A lock serializes runs that end at the same
+    /// time.
     fn save_from(&self, home: &Path) -> io::Result<()> {
         make_parent(&self.place)?;
         let lock = fs::File::options().create(true).append(true).open(self.place.with_extension("lock"))?;
@@ -83,7 +84,7 @@ fn make_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |parent| DirBuilder::new().mode(0o700).recursive(true).create(parent))
 }
 
-/// Replaces a directory with a new one that `fill` has filled. If `fill` fails, the old directory stays.
+/// Replaces a directory with a new one whose content `fill` writes. If `fill` fails, the old directory stays.
 fn replace(place: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let new = place.with_extension(format!("new-{}", std::process::id()));
     let made = DirBuilder::new().mode(0o700).recursive(true).create(&new).and_then(|()| fill(&new));
@@ -101,8 +102,8 @@ fn replace(place: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Resu
     Ok(())
 }
 
-/// Copies one path out of a private home. Skips the path if a component is a symbolic link, because the agent could
-/// point the link anywhere.
+/// Copies one path out of a private home directory. Skips the path if a component is a symbolic link, because the
+/// agent could make the link point anywhere.
 fn copy_out(home: &Path, path: &Path, to: &Path, budget: &mut CopyBudget) -> io::Result<()> {
     let mut at = home.to_path_buf();
     let has_no_link = path.components().all(|part| {
@@ -117,13 +118,14 @@ fn copy_out(home: &Path, path: &Path, to: &Path, budget: &mut CopyBudget) -> io:
 }
 
 impl HomeState {
-    /// Returns the first path in `keep` that is empty, absolute or contains `..`, and so could lead out of the home.
+    /// Returns the first path in `keep` that is empty, absolute or contains `..`, and so could lead out of the
+    /// private home directory.
     pub fn invalid_path(&self) -> Option<&Path> {
         let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
         self.keep.iter().map(PathBuf::as_path).find(|path| path.as_os_str().is_empty() || !is_plain(path))
     }
 
-    /// Copies the history, the saved files and the login into a new private home.
+    /// Copies the history, the saved files and the login into a new private home directory.
     pub(crate) fn copy_into(&self, home: &Path) -> io::Result<()> {
         let mut budget = CopyBudget::new();
         self.history.iter().try_for_each(|history| history.copy_into(home, &mut budget))?;
@@ -131,8 +133,8 @@ impl HomeState {
         self.login.iter().try_for_each(|login| login.copy_into(home))
     }
 
-    /// Saves the history and the paths in `keep` from a private home that is about to be removed. Replaces the old copy
-    /// only when the new one is complete.
+    /// Saves the history and the paths in `keep` from a private home directory before guard removes it. Replaces the
+    /// old copy only when the new one is complete.
     pub(crate) fn save_from(&self, home: &Path) -> io::Result<()> {
         self.history.iter().try_for_each(|history| history.save_from(home))?;
         let Some(to) = &self.to else { return Ok(()) };

@@ -1,33 +1,33 @@
-//! Decides whether a silent run is working, by the CPU time of init and all its descendants.
+//! Decides whether a run without output is working, by the CPU time of init and all its descendants.
 //!
-//! A compiler can be silent for minutes, and so can an agent that waits for a model that never answers. CPU use tells
-//! them apart. The kernel adds the CPU time of a process that has ended to the parent that reaped it, so only the time
-//! of processes that have not been reaped is missing from a sample.
+//! A compiler can work for minutes without output, while an agent that waits for a model that never answers also has
+//! no output. CPU use distinguishes these cases. When a parent reaps a process, the kernel adds the CPU time of that
+//! process to the parent's, so a sample lacks only the time of processes that have ended but are not reaped.
 
 use std::time::{Duration, Instant};
 
 use crate::launch::process::descendants;
 
-/// The time between two samples of the run's CPU time. guard takes samples only while nothing else shows that the run
-/// is alive.
+/// The time between two samples of the run's CPU time. guard takes samples only while the run shows no other
+/// activity.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
-/// A run counts as working if it uses at least this fraction of the elapsed time as CPU time: one divided by this
-/// number. The timers of an idle process use less.
+/// A run counts as working if it uses at least `1 / MIN_SHARE_DIVISOR` of the elapsed time as CPU time. The timers of
+/// an idle process use less.
 const MIN_SHARE_DIVISOR: u32 = 50;
-/// A run also counts as working if a process was runnable in this many samples in a row: on an overloaded machine, a
-/// working process may get less CPU time than [`MIN_SHARE_DIVISOR`] requires.
+/// A run also counts as working if a process was runnable in this many consecutive samples: on an overloaded machine,
+/// a working process may get less CPU time than [`MIN_SHARE_DIVISOR`] requires.
 const RUNNABLE_SAMPLES: u32 = 5;
-/// The unit in which `/proc` reports CPU time: a hundredth of a second, whatever the kernel's own clock.
+/// The unit in which `/proc` reports CPU time: a hundredth of a second, whatever the frequency of the kernel's timer.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The CPU use of a run since it was last seen working.
+/// The CPU use of a run since guard last found that it was working.
 #[derive(Debug, Default)]
 pub(crate) struct CpuActivity {
-    /// The earlier sample with which the next one is compared.
+    /// The earlier sample with which guard compares the next one.
     since: Option<Sample>,
-    /// The time when the last sample was taken.
+    /// The time when guard took the last sample.
     last: Option<Instant>,
-    /// The number of samples in a row in which a process was runnable.
+    /// The number of consecutive samples in which a process was runnable.
     runnable_samples: u32,
 }
 
@@ -36,14 +36,14 @@ struct Sample {
     time: Instant,
     /// The CPU time that all processes of the run have used so far.
     used: Duration,
-    /// Whether a process of the run is running or waits for a CPU.
+    /// True if a process of the run is running or waits for a CPU.
     is_runnable: bool,
 }
 
 impl CpuActivity {
-    /// Starts over, because something other than CPU use has shown that the run is alive. The next sample is due in
-    /// half an interval. It is not taken now, because a short run needs none. But it is early enough that a second
-    /// sample, which can show work, is taken before the shortest idle limit of one second.
+    /// Starts over, because activity other than CPU use has shown that the run is alive. The next sample is due in
+    /// half an interval: guard does not take it now, because a short run needs none, but early enough to take a
+    /// second sample, which can show work, before the shortest idle limit of one second.
     pub(crate) fn reset(&mut self, now: Instant) {
         *self = Self { last: Some(now.checked_sub(SAMPLE_INTERVAL / 2).unwrap_or(now)), ..Self::default() };
     }
@@ -52,8 +52,8 @@ impl CpuActivity {
         self.last.is_none_or(|last| now.duration_since(last) >= SAMPLE_INTERVAL)
     }
 
-    /// Takes a sample if one is due. Returns whether the sample shows that `root` or a descendant has worked since work
-    /// was last seen.
+    /// Takes a sample if one is due. Returns true if the sample shows that `root` or a descendant has worked since
+    /// guard last found work.
     pub(crate) fn has_worked(&mut self, root: i32, now: Instant) -> bool {
         if !self.is_due(now) {
             return false;
@@ -69,7 +69,7 @@ impl CpuActivity {
         self.add(sample)
     }
 
-    /// Compares a sample with the earlier one. Returns whether it shows that the run has worked.
+    /// Compares a sample with the earlier sample. Returns true if the two show that the run has worked.
     fn add(&mut self, sample: Sample) -> bool {
         let Some(since) = self.since else {
             self.since = Some(sample);
@@ -79,7 +79,7 @@ impl CpuActivity {
         self.runnable_samples = if sample.is_runnable { self.runnable_samples + 1 } else { 0 };
         let is_working = is_work(elapsed, sample.used.saturating_sub(since.used))
             || self.runnable_samples >= RUNNABLE_SAMPLES;
-        // The total shrinks when a process ends that its parent does not reap.
+        // The total decreases when a process ends that its parent does not reap.
         let used = since.used.min(sample.used);
         self.since = Some(if is_working { sample } else { Sample { used, ..since } });
         is_working
@@ -90,7 +90,8 @@ fn is_work(elapsed: Duration, used: Duration) -> bool {
     used * MIN_SHARE_DIVISOR >= elapsed
 }
 
-/// Parses `/proc/PID/stat`: whether the process is runnable, and the CPU time of the process and its reaped children.
+/// Parses `/proc/PID/stat`. Returns true if the process is runnable, and the CPU time of the process and its reaped
+/// children.
 fn parse_stat(stat: &str) -> Option<(bool, Duration)> {
     // The process name may contain parentheses and blanks, so the other fields begin after the last parenthesis.
     let (_, rest) = stat.rsplit_once(')')?;
@@ -135,9 +136,9 @@ mod tests {
             work.add(Sample { time, used: Duration::from_millis(used), is_runnable: false })
         };
         assert!(!at(0, 500), "a first sample shows nothing");
-        // One tick in a second and a half is a timer; more is work.
+        // One tick in a second and a half is the work of a timer; more ticks are real work.
         assert!(!at(500, 500) && !at(1000, 510) && !at(1500, 510) && at(1600, 540));
-        // Counted anew from there. Time that vanished is not subtracted from later work.
+        // guard starts over at this sample. A decrease of the total is not subtracted from later work.
         assert!(!at(2100, 540) && !at(2600, 100) && at(2700, 140));
     }
 

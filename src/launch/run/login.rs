@@ -1,8 +1,8 @@
-//! Gives an agent that has no API key a copy of the user's login. guard copies the user's credential file into the
-//! private home, and after the run copies back the tokens that the agent's CLI has refreshed.
+//! Gives a copy of the user's login to an agent that has no API key. guard copies the user's credential file into the
+//! private home directory. After the run it copies back the tokens that the agent's CLI has refreshed.
 //!
 //! The agent can read the copy, and can write anything into it. So guard copies back only the values that a refresh
-//! replaces, each only with its old type, and only if the user's file has not changed since it was copied.
+//! replaces, only with their old types, and only if the user's file has not changed since guard copied it.
 
 use std::fmt;
 use std::fs;
@@ -15,34 +15,34 @@ use serde_json::Value;
 
 use crate::sys::fs::{Links, OpenError, read_regular_file};
 
-/// The largest file that guard accepts as a credential file, in bytes.
+/// The maximum size of a file that guard accepts as a credential file, in bytes.
 const MAX_FILE_BYTES: u64 = 256 << 10;
-/// The longest token that guard copies back, in bytes: the transcript cannot redact longer ones.
+/// The maximum length of a token that guard copies back, in bytes: the transcript cannot redact longer tokens.
 const MAX_TOKEN_BYTES: usize = crate::sys::secret::LARGEST;
 
-/// A credential file of the user of which a run gets a copy.
+/// A credential file of the user, and the copy that a run gets of it.
 #[derive(Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CopiedLogin {
     /// The user's credential file, with symbolic links resolved.
     pub source: PathBuf,
-    /// The path of the copy, relative to the private home.
+    /// The path of the copy, relative to the private home directory.
     pub at: PathBuf,
-    /// The values that a refresh replaces, as JSON keys joined by dots.
+    /// The JSON keys of the values that a refresh replaces. Nested keys are joined by dots.
     pub refreshed: Vec<String>,
     #[serde(skip)]
     content: Vec<u8>,
 }
 
-/// Why a login cannot be copied.
+/// Why guard cannot copy a login.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
     /// The credential file does not exist.
     #[error("{} does not exist", .0.display())]
     Missing(PathBuf),
-    /// The credential file cannot be read.
+    /// guard cannot read the credential file.
     #[error("cannot read {}: {error}", file.display())]
     Unreadable {
-        /// The credential file.
+        /// The path of the credential file.
         file: PathBuf,
         /// The error that reading the file returned.
         error: io::Error,
@@ -53,7 +53,7 @@ pub enum LoginError {
 }
 
 impl CopiedLogin {
-    /// Reads the user's credential file; `at` is its path relative to `home`.
+    /// Reads the user's credential file. `at` is the path of the file relative to `home`.
     pub fn read(home: &Path, at: &Path, refreshed: &[String]) -> Result<Self, LoginError> {
         let file = home.join(at);
         let source = match fs::canonicalize(&file) {
@@ -78,13 +78,13 @@ impl CopiedLogin {
         values.filter(|token| token.len() >= 16).map(str::to_string).collect()
     }
 
-    /// Writes the copy of the credential file into a private home.
+    /// Writes the copy of the credential file into the private home directory `home`.
     pub(crate) fn copy_into(&self, home: &Path) -> io::Result<()> {
         write_private(&home.join(&self.at), &self.content)
     }
 
-    /// Copies refreshed values from a private home back into the user's credential file. Returns whether there were
-    /// any.
+    /// Copies refreshed values from a private home directory back into the user's credential file. Returns true if
+    /// there were any.
     pub(crate) fn copy_back(&self, home: &Path) -> io::Result<bool> {
         let Some(refreshed) = read_in_home(home, &self.at)?.and_then(|bytes| parse(&bytes)) else {
             return Ok(false);
@@ -124,7 +124,7 @@ impl fmt::Debug for CopiedLogin {
     }
 }
 
-/// Returns true if the new value has the type of the old one, and looks like a token or a time.
+/// Returns true if the new value has the type of the old one, and looks like a token or a time stamp.
 fn is_token_like(new: &Value, old: &Value) -> bool {
     match (new, old) {
         (Value::String(new), Value::String(_)) => {
@@ -144,8 +144,8 @@ fn parse(bytes: &[u8]) -> Option<Value> {
     serde_json::from_slice(bytes).ok().filter(Value::is_object)
 }
 
-/// Returns the content of a file; `None` if the file is not regular or too large. Fails if the last component of the
-/// path is a symbolic link.
+/// Returns the content of a file; `None` if the file is not regular or is too large. Fails if the last component of
+/// the path is a symbolic link.
 fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match read_regular_file(path, MAX_FILE_BYTES, Links::Refuse) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -154,8 +154,8 @@ fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Returns the content of a file in the private home. `None` if the file does not exist, or if a component of its path
-/// is a symbolic link, which the agent may have created.
+/// Returns the content of a file in the private home directory; `None` if the file does not exist, or if a component
+/// of its path is a symbolic link, which the agent may have created.
 fn read_in_home(home: &Path, at: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut directory = home.to_path_buf();
     for part in at.parent().into_iter().flat_map(Path::components) {
@@ -256,7 +256,7 @@ mod tests {
         }
         homes.agent_writes(&format!(r#"{{"oauth":{{"access":"{}"}}}}"#, "x".repeat(300 << 10)));
         assert!(!homes.copy_back().unwrap_or(true));
-        // A link to another file of the user.
+        // The agent replaces its copy by a link to another file of the user.
         let other = homes.root.join("user/other.json");
         fs::write(&other, r#"{"oauth":{"access":"another-secret-000"}}"#)
             .unwrap_or_else(|error| panic!("{error}"));

@@ -1,10 +1,10 @@
-//! guard's own side of a run: creates what the plan lists, starts the processes, supervises and ends them, and returns
-//! the result.
+//! The part of a run that guard itself executes: it creates the files and directories in the plan, starts the
+//! processes, supervises and ends them, and returns the result.
 //!
-//! This code runs outside the sandbox. guard must have a single thread until init is ready, because `fork` copies only
-//! the calling thread, and guard forks again if the first init could not create its namespaces. Afterwards seccomp
-//! notifications, the transcript, the shims and every output stream have a thread each. The main thread only waits: for
-//! the end of the run, a signal or a limit.
+//! This code runs outside the sandbox. guard must have only one thread until init is ready, because `fork` copies
+//! only the calling thread, and guard forks again if the first init could not create its namespaces. Afterwards
+//! seccomp notifications, the transcript, the shims and every output stream have a thread each. The main thread only
+//! waits for the end of the run, a signal or a limit.
 mod attach;
 pub(crate) mod cache_links;
 pub(crate) mod caller_output;
@@ -45,29 +45,31 @@ use crate::supervisor;
 use crate::sys::process::{self, Ended};
 use crate::transcript::{self, Observer, Sink, Stream};
 
-/// Parses the standard output of an agent that guard knows, and completes the run's result with what the output says.
+/// Parses the standard output of an agent whose output format guard knows, and adds information from the output to
+/// the run's result.
 pub trait OutputReader: Send {
-    /// Receives the next bytes of output. A piece may end in the middle of a line or a character.
+    /// Receives the next bytes of output. They may end in the middle of a line or a character.
     fn read(&mut self, bytes: &[u8]);
-    /// Completes the result after the last byte of output and before guard records it. `stderr` is the last part of the
-    /// agent's standard error.
+    /// Completes the result after the last byte of output and before guard records the result. `stderr` is the last
+    /// part of the agent's standard error.
     fn conclude(&mut self, result: &mut RunResult, stderr: &str);
 }
 
 /// The caller's streams to which guard connects the agent's standard streams.
 pub struct Streams {
-    /// The source of the agent's standard input.
+    /// The stream from which guard copies the agent's standard input.
     pub input: OwnedFd,
-    /// The destination of the agent's standard output. With `None`, the output goes only to the transcript and the
-    /// result.
+    /// The stream to which guard copies the agent's standard output. With `None`, only the transcript and the result
+    /// get the output.
     pub output: Option<OwnedFd>,
-    /// The destination of the agent's standard error. With `None`, it goes only to the transcript and the result.
+    /// The stream to which guard copies the agent's standard error. With `None`, only the transcript and the result
+    /// get it.
     pub error: Option<OwnedFd>,
-    /// Which of the caller's streams (input, output, error) are the user's terminal.
+    /// For the caller's input, output and error: true if the stream is the user's terminal.
     pub is_terminal: [bool; 3],
     /// The terminal on which guard asks the user for approval, if there is one.
     pub questions: Option<OwnedFd>,
-    /// The parser of the agent's standard output, if guard knows the program.
+    /// The parser of the agent's standard output, if guard knows the agent's program.
     pub reader: Option<Box<dyn OutputReader>>,
 }
 
@@ -83,12 +85,13 @@ pub enum Failure {
         /// The missing kernel features, each with a way to get it.
         needs: Vec<Need>,
     },
-    /// The canary, a self-test that tries forbidden operations inside the sandbox, could perform one of them.
+    /// The canary, which tries forbidden operations inside the sandbox before the agent starts, was able to perform
+    /// one of them.
     #[error(
         "the sandbox does not work on this machine: a test inside it could {0}; guard did not start the agent"
     )]
     Canary(String),
-    /// A system call failed, or a process of the run did not do what it should.
+    /// A system call failed, or a process of the run did not behave as expected.
     #[error("cannot {step}: {problem}")]
     Step {
         /// The step that failed, as a verb with its object: `start the supervisor`.
@@ -98,26 +101,26 @@ pub enum Failure {
     },
 }
 
-/// For `map_err`: turns an I/O error into a failure of this step.
+/// Returns a function for `map_err` that turns an I/O error into a failure of the step `step`.
 pub(crate) fn step_failed(step: &'static str) -> impl FnOnce(io::Error) -> Failure {
     move |error| Failure::Step { step, problem: error.to_string() }
 }
 
-/// What [`Launch::run`] returns for a run that is over.
+/// The outcome of a run that is over, as [`Launch::run`] returns it.
 #[derive(Debug)]
 pub struct Finished {
-    /// The run's result, as recorded in the transcript.
+    /// The run's result, as guard recorded it in the transcript.
     pub result: RunResult,
     /// How the agent ended; `None` if it never ran.
     pub ended: Option<Ended>,
 }
 
-/// One run, from its request to its result. Dropping this value before the run has started removes everything that was
-/// created for the run.
+/// One run, from its request to its result. Dropping this value before the run has started removes everything that
+/// guard created for the run.
 ///
-/// guard must have a single thread until [`Launch::run`] has forked init.
+/// guard must have only one thread until [`Launch::run`] has forked init.
 pub struct Launch {
-    /// The request for the run. It can be changed until [`Launch::plan`] is called.
+    /// The request for the run. The caller can change it until it calls [`Launch::plan`].
     pub request: RunRequest,
     run_id: String,
     task: Option<GitSession>,
@@ -131,7 +134,7 @@ pub struct Planned {
 }
 
 impl Launch {
-    /// Prepares a run: blocks signals, so that none interrupts guard while it creates or removes something.
+    /// Prepares a run. Blocks signals, so that none interrupts guard while it creates or removes files.
     /// [`Launch::run`] handles the signals that arrive meanwhile.
     pub fn new(request: RunRequest, run_id: String) -> io::Result<Self> {
         block_signals()?;
@@ -143,13 +146,14 @@ impl Launch {
         &self.run_id
     }
 
-    /// Makes the agent work in the worktree of this session.
+    /// Makes the agent work in the worktree of this git session.
     pub fn use_worktree(&mut self, task: GitSession) {
         self.request.checkout = Some(task.checkout());
         self.task = Some(task);
     }
 
-    /// Plans the run and fetches the API keys that it needs. If that fails, hands the worktree back.
+    /// Plans the run and fetches the API keys that it needs. If that fails, drops the [`GitSession`], which removes
+    /// the run's worktree unless it contains new work.
     pub fn plan(&mut self, keys: Keys) -> Result<Planned, LaunchError> {
         let planned = self.try_plan(keys);
         if planned.is_err() {
@@ -159,8 +163,8 @@ impl Launch {
     }
 
     fn try_plan(&self, keys: Keys) -> Result<Planned, LaunchError> {
-        // Keeps other processes of this user from reading the keys in the memory of guard and of the processes it
-        // forks.
+        // Prevent other processes of this user from reading the keys in the memory of guard and of the processes that
+        // it forks.
         process::set_dumpable(false).map_err(|error| {
             LaunchError::Input(format!("cannot protect guard's memory from other processes: {error}"))
         })?;
@@ -170,7 +174,7 @@ impl Launch {
         Ok(Planned { plan, secrets })
     }
 
-    /// Carries out the plan and waits for the end of the run.
+    /// Executes the plan and waits for the end of the run.
     pub fn run(
         &mut self,
         planned: Planned,
@@ -182,7 +186,8 @@ impl Launch {
         let policy = self.request.policy.clone();
         check_kernel(&policy, plan.namespaces)?;
         process::limit_freed_memory();
-        // Not earlier: a command that printed a key may have left a daemon behind, and guard must not kill it.
+        // Do not do this earlier: a command that printed a key may have left a daemon behind, and guard must not kill
+        // that daemon.
         process::become_subreaper().map_err(step_failed("become a child subreaper"))?;
         let network =
             network::open(&mut plan, secrets).map_err(step_failed("listen for the network proxy"))?;
@@ -194,14 +199,14 @@ impl Launch {
         if let Ok((started, _)) = &mut started {
             started.launch = launch;
             started.repositories = repositories;
-            // So that the transcript redacts them.
+            // The transcript redacts these credentials.
             started.credentials = task.as_ref().map(GitSession::credentials).unwrap_or_default();
         }
         let finished = started.and_then(|started| {
             event_loop::run_to_end(started, policy, streams, observer, &group, &mut task, network)
         });
         group.remove();
-        // `Running::finish` has already removed the directories of a run that took place.
+        // `Running::finish` has already removed the directories if the run took place.
         if finished.is_ok() {
             cleaner.disarm();
         }
@@ -209,7 +214,7 @@ impl Launch {
     }
 }
 
-/// Removes the run's private directories on drop, unless it was disarmed.
+/// Removes the run's private directories when it is dropped, unless it was disarmed.
 struct Cleaner(Option<directories::RunCleanup>);
 
 impl Cleaner {
@@ -228,7 +233,7 @@ impl Drop for Cleaner {
 }
 
 fn check_kernel(policy: &Policy, namespaces: Namespaces) -> Result<(), Failure> {
-    // The probe cannot tell whether namespaces are available: only creating them can.
+    // The probe does not test whether namespaces are available: guard finds that out when it creates them.
     let needs = sandbox::quick_probe().missing_for(policy, namespaces);
     if needs.is_empty() { Ok(()) } else { Err(Failure::Unavailable { policy: policy.name.clone(), needs }) }
 }
@@ -239,21 +244,21 @@ pub(crate) struct Started {
     pub(crate) has_mount_namespace: bool,
     pub(crate) init_pid: i32,
     pub(crate) control: OwnedFd,
-    /// The socket on which the agent process reports to guard until it executes the program. guard closes it if the
-    /// start fails, so that the agent process does not wait for an answer.
+    /// The socket on which the agent process reports to guard until it executes the program. If the start fails,
+    /// guard closes the socket, so that the agent process does not wait for an answer.
     pub(crate) setup: Option<OwnedFd>,
     /// guard's ends of the pipes for the agent's standard output and error: (pipe, stream).
     pub(crate) pipes: Vec<(OwnedFd, Stream)>,
-    /// The pipe to which guard writes the agent's standard input, if the agent gets any.
+    /// The pipe to which guard writes the agent's standard input; `None` if the agent gets no input.
     pub(crate) feeder: Option<OwnedFd>,
     pub(crate) terminal: Option<OwnedFd>,
     pub(crate) canary: std::net::TcpListener,
     pub(crate) began: Instant,
     pub(crate) began_at: SystemTime,
     pub(crate) notes: Vec<String>,
-    /// The state, before the run, of the git repositories in directories that the run may write.
+    /// The state before the run of the git repositories in directories that the run may write to.
     pub(crate) repositories: RepositoryWatch,
-    /// Passwords and tokens from the user's git configuration, for redaction.
+    /// Passwords and tokens in the user's git configuration, which the transcript redacts.
     pub(crate) credentials: Vec<Vec<u8>>,
     /// The tracing span of the launch, which ends when the agent's program has started.
     pub(crate) launch: tracing::Span,
@@ -264,7 +269,8 @@ pub(crate) struct RunFiles {
     pub(crate) transcript: Box<dyn Sink>,
     /// The socket on which guard listens for connections of the shims.
     pub(crate) shims: UnixListener,
-    /// The user's package caches, which guard links into the private home when a program first uses them.
+    /// The user's package caches, to which guard makes links in the private home directory when a program first uses
+    /// them.
     pub(crate) links: Option<Links>,
 }
 
@@ -275,11 +281,11 @@ impl RunFiles {
     }
 }
 
-/// The ways in which guard tries to start a run, in the order of the attempts.
+/// The modes in which guard tries to start a run, in the order of the attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Full,
-    /// With namespaces, but with symbolic links to the package caches instead of overlay mounts.
+    /// The run has namespaces, but symbolic links to the package caches instead of overlay mounts.
     WithoutOverlays,
     WithoutNamespaces,
 }
@@ -322,7 +328,7 @@ fn start(
                 let fix = "allow unprivileged user namespaces, or use `--namespaces auto`";
                 return Err(unavailable(policy, missing, fix));
             }
-            // If the cache's file system cannot be part of an overlay, the run can still have namespaces.
+            // If the file system of a cache cannot be part of an overlay, the run can still have namespaces.
             (Mode::Full, Err(error @ StartError::Overlay(_))) => {
                 notes.push(error.to_string());
                 mode = Mode::WithoutOverlays;
@@ -335,7 +341,8 @@ fn start(
     }
 }
 
-/// Starts the run's processes in one mode. `files` holds what an earlier attempt in another mode has created.
+/// Starts the run's processes in one mode. `files` contains the files that an earlier attempt in another mode has
+/// created.
 fn try_start(
     mut plan: LaunchPlan,
     mode: Mode,
@@ -351,7 +358,7 @@ fn try_start(
     prepare_mounts_or_links(&plan, has_mount_namespace)?;
     let init = InitProcess::start(&plan, group, streams, has_mount_namespace)?;
     let killer = init.kill_on_drop();
-    // After the fork, so that a run that cannot even fork leaves no empty transcript behind.
+    // Create the transcript after the fork, so that a run that cannot even fork leaves no empty transcript behind.
     let mut made = match files.take() {
         Some(files) => files,
         None => RunFiles::make(&plan).map_err(StartError::at("create the transcript"))?,
@@ -389,7 +396,7 @@ fn try_start(
 }
 
 /// Creates the directories that the run's mounts need, or the symbolic links that replace overlays in a run without
-/// them.
+/// overlays.
 fn prepare_mounts_or_links(plan: &LaunchPlan, has_mount_namespace: bool) -> Result<(), StartError> {
     if !has_mount_namespace {
         return Ok(cache_links::link_dependencies(plan)?);
@@ -402,7 +409,7 @@ fn prepare_mounts_or_links(plan: &LaunchPlan, has_mount_namespace: bool) -> Resu
     Ok(())
 }
 
-/// Checks whether the run is safe without namespaces. `notes` say why the run has none.
+/// Fails if the run is not safe without namespaces. `notes` say why the run has no namespaces.
 fn check_without_namespaces(plan: &LaunchPlan, policy: &Policy, notes: &[String]) -> Result<(), Failure> {
     if let Some(reason) = &plan.needs_view {
         let note = notes.first().map(|note| format!(" ({note})")).unwrap_or_default();

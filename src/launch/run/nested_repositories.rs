@@ -1,9 +1,9 @@
-//! Protects git repositories inside directories that a run may write. This concerns runs without a worktree.
+//! Protects git repositories inside directories that a run may write to. This concerns only runs without a worktree.
 //!
-//! In a mount namespace guard mounts the repositories read-only, and makes every directory on the path to them a mount
-//! point, so that the agent cannot rename or replace one. Without a mount namespace, guard refuses the run or, if the
-//! caller allows unprotected repositories, reports every change afterwards. It also restores a changed `.git` file of
-//! the working directory.
+//! In a mount namespace guard mounts the repositories read-only, and makes every directory on the path to them a
+//! mount point, so that the agent cannot rename or replace one. Without a mount namespace, guard refuses the run or,
+//! if the caller allows unprotected repositories, reports every change after the run. It also restores the `.git`
+//! file of the working directory if the run changed it.
 
 use std::path::{Path, PathBuf};
 
@@ -17,17 +17,17 @@ use crate::workspace::nested_repositories::{
 
 /// The option by which the caller accepts unprotected repositories.
 const OPTION: &str = "--allow-unprotected-repositories";
-/// The maximum number of repositories that a message to the user names.
+/// The maximum number of repositories that guard lists in a message to the user.
 const MAX_NAMED: usize = 3;
 
-/// A directory that the run may write, and the git repositories that guard found in it.
+/// A directory that the run may write to, and the git repositories that guard found in it.
 #[derive(Debug, Clone)]
 pub(crate) struct SearchedDirectory {
     root: PathBuf,
     found: SearchResult,
 }
 
-/// Searches for git repositories in every directory that the run may write and that is not private to the run.
+/// Searches for git repositories in every directory that the run may write to, except the directories in `private`.
 pub(crate) fn search(grants: &[Grant], working: &Path, private: &[&Path]) -> Vec<SearchedDirectory> {
     let mut roots: Vec<PathBuf> = grants
         .iter()
@@ -36,11 +36,12 @@ pub(crate) fn search(grants: &[Grant], working: &Path, private: &[&Path]) -> Vec
         .filter(|path| path.is_dir() && !private.iter().any(|own| path.starts_with(own)))
         .collect();
     roots.sort();
-    // After the sort, a directory comes directly before those inside it.
+    // After the sort, a directory comes directly before the directories inside it.
     roots.dedup_by(|path, outer| path.starts_with(outer.as_path()));
     let searched = roots.into_iter().map(|root| {
         let mut found = nested_repositories::search(&root, SearchBounds::default());
-        // If the caller grants write access to exactly a repository's git directory, that is taken as intended.
+        // If the caller grants write access to exactly the git directory of a repository, guard assumes that this is
+        // intended.
         if root != working {
             found.repositories.retain(|repository| repository.path != root);
         }
@@ -57,8 +58,8 @@ impl SearchedDirectory {
     }
 
     /// Returns the directories between the searched directory and a repository, which must become mount points.
-    /// Otherwise the agent could rename `a`, with the read-only mount on `a/b/.git` in it, and create a new `a`. A
-    /// mount point cannot be renamed.
+    /// Otherwise the agent could rename `a`, including the read-only mount on `a/b/.git`, and create a new `a`. The
+    /// kernel does not rename a mount point.
     pub(crate) fn pinned(&self) -> Vec<PathBuf> {
         let between = |path: &Path| -> Vec<PathBuf> {
             let above = path.ancestors().skip(1).take_while(|level| *level != self.root);
@@ -77,7 +78,7 @@ impl SearchedDirectory {
     }
 }
 
-/// Refuses a run if not even a mount namespace can protect the repositories that the run may write.
+/// Fails if not even a mount namespace can protect the repositories that the run may write to.
 pub(crate) fn check(searched: &[SearchedDirectory]) -> Result<(), LaunchError> {
     for SearchedDirectory { root, found } in searched {
         let place = root.display();
@@ -104,8 +105,8 @@ pub(crate) fn check(searched: &[SearchedDirectory]) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// Returns why the run is safe only with a mount namespace; `None` if it needs none. A `.git` file that guard restores
-/// does not count.
+/// Returns why the run is safe only with a mount namespace; `None` if it needs none. Ignores a `.git` file that guard
+/// restores after the run.
 pub(crate) fn needs_mounts(searched: &[SearchedDirectory]) -> Option<String> {
     let unprotected = |one: &SearchedDirectory| -> Vec<PathBuf> {
         let repositories = one.found.repositories.iter();
@@ -129,12 +130,12 @@ pub(crate) const MOUNTS_FIX: &str = "run inside one repository without `--in-pla
     worktree; or allow unprivileged user namespaces; or use `--allow-unprotected-repositories`, and guard only reports \
     changes after the run";
 
-/// The state of the git repositories before the run, for comparison after the run.
+/// The state of the git repositories before the run, which guard compares with their state after the run.
 #[derive(Debug, Default)]
 pub(crate) struct RepositoryWatch {
     working: PathBuf,
     snapshots: Vec<(PathBuf, Snapshot)>,
-    /// The content of the working directory's `.git` file, if it has one.
+    /// The content of the working directory's `.git` file; `None` if `.git` is not a file.
     git_file: Option<Vec<u8>>,
 }
 
@@ -155,8 +156,8 @@ impl RepositoryWatch {
         }
     }
 
-    /// Restores the working directory's `.git` file if the run has changed it, and returns findings about every change
-    /// of a repository. Every process of the run must be dead.
+    /// Restores the working directory's `.git` file if the run has changed it, and returns a finding for every change
+    /// to a repository. Every process of the run must be dead.
     pub(crate) fn end(&self, has_mounts: bool, run_folder: &Path) -> Vec<Finding> {
         let mut findings = Vec::new();
         if let Some(saved) = self.git_file.as_ref().filter(|_| !has_mounts) {

@@ -1,5 +1,5 @@
-//! Copies one output stream of the agent to the caller and into the transcript, and keeps its last part for the result.
-//! The transcript gets all of the output, even if the caller does not read it.
+//! Copies one output stream of the agent to the caller and into the transcript, and stores the last part of it for
+//! the result. The transcript gets all of the output, even if the caller does not read it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,11 +19,11 @@ use crate::transcript::{EventType, Recorder, Stream};
 /// The last part of an output stream, for the run's result.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tail {
-    /// (the last bytes of the stream, whether earlier bytes were dropped).
+    /// The last bytes of the stream, and true if earlier bytes were dropped.
     bytes: Arc<Mutex<(VecDeque<u8>, bool)>>,
 }
 
-/// The maximum number of bytes of each stream that [`Tail`] keeps.
+/// The maximum number of bytes of each stream that a [`Tail`] stores.
 const TAIL_BYTES: usize = 1 << 20;
 
 impl Tail {
@@ -37,7 +37,7 @@ impl Tail {
         }
     }
 
-    /// Returns the last part of the output as text, and whether an earlier part is missing.
+    /// Returns the last part of the output as text, and true if an earlier part is missing.
     pub(crate) fn text(&self) -> (String, bool) {
         let mut kept = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = kept.0.make_contiguous();
@@ -45,25 +45,26 @@ impl Tail {
     }
 }
 
-/// The maximum number of bytes that a pump reads after every process of the run is dead: the capacity of the pipe. More
-/// can only come from a process outside the run to which the agent has passed the descriptor.
+/// The maximum number of bytes that a pump reads after every process of the run is dead: the capacity of the pipe.
+/// More bytes can only come from a process outside the run to which the agent has passed the descriptor.
 const MAX_BYTES_AFTER_END: usize = 1 << 20;
 
 /// Copies one output stream of the agent to the caller and into the transcript.
 pub(crate) struct Pump {
-    /// guard's end of the agent's stream.
+    /// guard's end of the agent's output stream.
     pub(crate) from: OwnedFd,
-    /// The caller's stream, which gets a copy of the output. `None` if only the transcript gets the output.
+    /// The caller's stream, which gets a copy of the output; `None` if only the transcript gets the output.
     pub(crate) to: Option<OwnedFd>,
     /// The lock on the user's terminal, if the output goes there.
     pub(crate) screen: Option<Screen>,
     pub(crate) stream: Stream,
     pub(crate) recorder: Recorder,
     pub(crate) tail: Tail,
-    /// The run's activity counter. The pump increments it with every read, so that a run that prints is not idle.
+    /// The run's activity counter. The pump increments it with every read, because a run with output is not idle.
     pub(crate) activity: Arc<AtomicU64>,
-    /// Becomes readable when every process of the run is dead. The pump then copies what is left in the stream, and
-    /// does not wait for end of file, because the agent may have passed the descriptor to a process outside the run.
+    /// An eventfd that becomes readable when every process of the run is dead. The pump then copies the rest of the
+    /// stream. It does not wait for end of file, because the agent may have passed the descriptor to a process
+    /// outside the run.
     pub(crate) all_dead: Arc<EventFd>,
     /// The parser of the agent's output, if this stream is standard output.
     pub(crate) reader: Option<SharedReader>,
@@ -73,8 +74,8 @@ pub(crate) struct Pump {
 pub(crate) type SharedReader = Arc<Mutex<Box<dyn OutputReader>>>;
 
 impl Pump {
-    /// Starts the pump's thread. It ends at end of file or when every process of the run is dead, and then drops
-    /// `done`.
+    /// Starts the pump's thread. The thread ends at end of file or when every process of the run is dead, and then
+    /// drops `done`.
     pub(crate) fn start(self, done: Option<Sender<()>>) -> io::Result<()> {
         let work = move || {
             self.run();
@@ -88,7 +89,7 @@ impl Pump {
         let mut after_the_end = 0;
         let mut is_over = false;
         while self.has_more(&mut is_over) && after_the_end < MAX_BYTES_AFTER_END {
-            // A terminal reports EIO when its other end is closed.
+            // Reading from a terminal fails with EIO when its other end is closed.
             let got = match nix::unistd::read(&self.from, &mut buffer) {
                 Ok(0) => break,
                 Ok(got) => got,
@@ -102,7 +103,7 @@ impl Pump {
             let bytes = &buffer[..got];
             if self.deliver(bytes).is_err() {
                 let note = if is_output_given_up() {
-                    // The transcript still gets the rest.
+                    // The transcript still gets the rest of the output.
                     "guard was asked to end before the reader of its output had read everything; the rest was dropped"
                 } else {
                     "the reader of guard's output has closed it"
@@ -123,7 +124,8 @@ impl Pump {
         }
     }
 
-    /// Waits for output of the agent. Returns false when every process of the run is dead and nothing is left to read.
+    /// Waits for output of the agent. Returns false when every process of the run is dead and all output has been
+    /// read.
     fn has_more(&self, is_over: &mut bool) -> bool {
         loop {
             let mut fds = [
@@ -148,7 +150,7 @@ impl Pump {
 
     fn deliver(&self, bytes: &[u8]) -> io::Result<()> {
         let Some(to) = &self.to else { return Ok(()) };
-        // The lock keeps the agent's output off the terminal while a question is open.
+        // The lock prevents output of the agent on the terminal while guard asks a question.
         let _lock = self.screen.as_ref().map(Screen::lock);
         write_to_caller(to, bytes)
     }

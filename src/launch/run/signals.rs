@@ -1,5 +1,5 @@
-//! Handles the signals that ask guard to end. guard blocks these signals while it creates something for a run. Then the
-//! main loop of the run or a dedicated thread receives them. Nothing here runs in a signal handler.
+//! Handles termination signals to guard. guard blocks these signals while it creates files and processes for a run.
+//! Then the main loop of the run or a dedicated thread receives them. No code here runs in a signal handler.
 
 use std::io;
 use std::time::Duration;
@@ -11,31 +11,31 @@ use crate::sys::{process, signals};
 
 /// How long guard waits for a slow reader of its output after a signal or a limit has ended the run.
 const READER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long guard may take to clean up after a second signal, before it exits at once.
+/// How long guard may continue to clean up after a second signal, before it exits at once.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns the signals that the main loop of a run waits for: those that ask guard to end, and SIGWINCH, which reports
-/// a change of the terminal's size.
+/// Returns the signals that the main loop of a run waits for: termination signals, and SIGWINCH, which reports a
+/// change of the terminal's size.
 pub(crate) fn awaited_signals() -> SigSet {
     let mut signals = signals::end_signals();
     signals.add(Signal::SIGWINCH);
     signals
 }
 
-/// Blocks signals, so that none interrupts guard while it creates or removes something. Blocked signals stay pending
+/// Blocks signals, so that none interrupts guard while it creates or removes files. Blocked signals stay pending
 /// until the main loop of the run receives them.
 pub(crate) fn block_signals() -> io::Result<()> {
     let mut signals = awaited_signals();
     signals.add(Signal::SIGCHLD);
-    // Unblocked, SIGXFSZ would kill guard at a write beyond the file size limit. Blocked, the write fails instead, and
+    // Block SIGXFSZ, which would kill guard at a write beyond the file size limit. The write then fails instead, and
     // guard reports that.
     signals.add(Signal::SIGXFSZ);
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None)?;
     Ok(())
 }
 
-/// Starts a thread that calls `work` for every signal that asks the program to end. Must be called before any other
-/// thread starts, because threads inherit the blocked signals.
+/// Starts a thread that calls `work` for every termination signal. The program must call this before it starts any
+/// other thread, because threads inherit the set of blocked signals.
 pub fn on_signals(work: impl Fn() + Send + 'static) -> io::Result<()> {
     let signals = signals::end_signals();
     signals.thread_block()?;
@@ -49,9 +49,9 @@ pub fn on_signals(work: impl Fn() + Send + 'static) -> io::Result<()> {
 
 /// Starts a thread that receives signals while guard cleans up a run whose processes are all dead or dying.
 ///
-/// The first signal makes guard stop waiting for slow readers of its output. With `was_stopped`, a signal or a limit
-/// has ended the run and counts as the first signal. The next signal ends guard, whatever it is doing, after a few
-/// seconds to complete the current step. `guard worktree clean` can do the rest later, as after `kill -9`.
+/// The first signal makes guard stop waiting for slow readers of its output. If `was_stopped` is true, a signal or a
+/// limit has ended the run and counts as the first signal. The next signal ends guard, whatever it is doing, after a
+/// few seconds to complete the current step. `guard worktree clean` can finish the cleanup later, as after `kill -9`.
 pub(crate) fn watch_for_second_signal(was_stopped: bool) {
     let mut was_stopped = was_stopped;
     let work = move || loop {
@@ -66,6 +66,6 @@ pub(crate) fn watch_for_second_signal(was_stopped: bool) {
             process::exit_now(128 + signal as i32);
         }
     };
-    // If the thread cannot start, guard still ends, but only when its readers have read everything.
+    // If the thread cannot start, guard still ends, but only when the readers of its output have read everything.
     let _ = std::thread::Builder::new().name("signals".to_string()).spawn(work);
 }

@@ -1,6 +1,6 @@
 //! The start of a run: receives the agent process's seccomp listener, starts the supervisor, checks from outside that
-//! the canary (a self-test of the sandbox) failed to do anything forbidden, and lets the agent process execute its
-//! program. The program must not start before this check has succeeded and is recorded.
+//! all forbidden actions of the canary (a self-test of the sandbox) failed, and lets the agent process execute its
+//! program. The program must not start before guard has made and recorded this check.
 
 use std::io::{self, Read};
 use std::net::TcpListener;
@@ -29,18 +29,19 @@ use crate::supervisor::{Ask, Counts, Handle, LazyResource, Repositories, ShimSer
 use crate::sys::socket;
 use crate::transcript::EventType;
 
-/// The operations that the canary tries, as the transcript and the result list them.
+/// The operations that the canary (the self-test of the sandbox) tries, as the transcript and the result list them.
 const CANARY_ATTEMPTS: [&str; 3] = ["write outside", "connect to the machine", "start a forbidden program"];
 
-/// The name of the step in which guard checks that the sandbox works, for messages.
+/// The name of the step in which guard checks that the sandbox works, for error messages.
 const CHECK_SANDBOX: &str = "check that the sandbox works";
 
-/// A check from outside the sandbox that no attempt of the canary had an effect. Returns true if none had.
+/// A check from outside the sandbox. Returns true if no attempt of the canary (the self-test of the sandbox) had an
+/// effect.
 type CanaryCheck = Box<dyn FnOnce() -> bool + Send>;
 
 impl Running {
-    /// Starts the supervisor, and waits until the agent process has restricted itself, passed the canary and executed
-    /// the program.
+    /// Starts the supervisor, and waits until the agent process has restricted itself, passed the tests of the canary
+    /// (the self-test of the sandbox) and executed the program.
     pub(crate) fn start_program(
         &mut self,
         policy: &Arc<Policy>,
@@ -48,7 +49,7 @@ impl Running {
         asker: Option<Box<dyn Ask>>,
         group: &Group,
     ) -> Result<(Enforcement, Handle), StartFailure> {
-        // All this is prepared while the agent process restricts itself.
+        // guard prepares all this while the agent process restricts itself.
         let writable = self.writable();
         let context = self.context(policy, &writable);
         let repositories = self.repositories(&writable);
@@ -127,8 +128,9 @@ impl Running {
         Ok(())
     }
 
-    /// Starts the threads of the supervisor and of the transcript. Returns when the supervisor has received the seccomp
-    /// listener of the agent process. Sends on `recording` once events are being written.
+    /// Starts the threads of the supervisor and of the transcript. Returns when the supervisor has received the
+    /// seccomp listener of the agent process. Sends a message on `recording` when the transcript's thread has started
+    /// to write events.
     fn start_supervisor(
         &mut self,
         config: SupervisorConfig,
@@ -152,7 +154,8 @@ impl Running {
             listener
         };
         let supervisor = supervisor::supervise(config, listener).map_err(failed)?;
-        // After the supervisor, because the agent process waits for that, and nothing waits for the transcript.
+        // Start the transcript after the supervisor, because the agent process waits for the supervisor, and no
+        // process waits for the transcript.
         self.writer
             .begin()
             .map_err(|error| StartFailure::Failed(step_failed("start writing the transcript")(error)))?;
@@ -205,9 +208,10 @@ impl Running {
         }
     }
 
-    /// Creates the check from outside that the canary did nothing forbidden. The supervisor calls the check before the
-    /// program starts, because the agent process's own report does not prove that its attempts had no effect. The check
-    /// sends the attempts that succeeded to the returned receiver. It waits for `is_recording` before it succeeds.
+    /// Creates the check from outside the sandbox that no forbidden action of the canary had an effect. The
+    /// supervisor calls the check before the program starts, because the agent process's own report does not prove
+    /// that its attempts had no effect. The check sends the attempts that succeeded to the returned receiver. It
+    /// waits for `is_recording` before it succeeds.
     fn canary_check(
         &self,
         enforcement: &Enforcement,
@@ -228,7 +232,8 @@ impl Running {
             if has_canary_connected(&listener, run_id.as_bytes()) {
                 breaches.push(Breach::Connect);
             }
-            // Nothing may run unrecorded. The transcript's thread has usually started by now.
+            // No program may run before the transcript records events. The transcript's thread has usually started by
+            // now.
             let is_effective = breaches.is_empty() && is_recording.recv().is_ok();
             if is_effective {
                 recorder.record(
@@ -238,15 +243,15 @@ impl Running {
                 );
                 recorder.record(EventType::SandboxApplied, "the sandbox works", &enforcement);
             }
-            // The channel has room for one message, so this never blocks.
+            // The channel can store one message, so this never blocks.
             let _ = sender.send(breaches);
             is_effective
         };
         Ok((Box::new(check), checked))
     }
 
-    /// Returns the denials of the run. The transcript's thread collects them and may be behind, so this waits for that
-    /// thread if there are any denials.
+    /// Returns the denials of the run. The transcript's thread collects them and may be behind, so if there are any
+    /// denials, this function waits for that thread.
     pub(crate) fn denials(&self, counts: Counts) -> Vec<Denial> {
         if counts.refusals > 0 {
             self.writer.catch_up();
@@ -269,7 +274,7 @@ impl Running {
         }
     }
 
-    /// Returns the paths by which the supervisor distinguishes the task's repository from other repositories.
+    /// Returns the search with which the supervisor distinguishes the repository that the run works on from others.
     fn repositories(&self, writable: &[PathBuf]) -> Arc<Repositories> {
         let plan = &self.started.plan;
         let git_folder = match &plan.checkout {
@@ -297,7 +302,7 @@ impl Running {
         self.started.plan.writable().map(real).collect()
     }
 
-    /// Returns the package caches that the supervisor links when a program of their toolchain starts.
+    /// Returns the package caches for which the supervisor makes links when a program of their toolchain starts.
     fn lazy_resources(&self) -> Vec<LazyResource> {
         let Some(links) = &self.links else { return Vec::new() };
         let available = links.toolchains();
@@ -380,10 +385,11 @@ fn start_failed(step: &'static str, problem: impl std::fmt::Display) -> StartFai
     StartFailure::Failed(Failure::Step { step, problem: problem.to_string() })
 }
 
-/// Returns true if the canary of this run has connected to `listener`, which must be non-blocking. The canary sends the
-/// run's id. Unrelated clients may connect, too, because loopback ports are shared by the whole machine.
+/// Returns true if the canary (the self-test of the sandbox) of this run has connected to `listener`, which must be
+/// non-blocking. The canary sends the run's id. Other clients may connect as well, because all processes on the
+/// machine share the loopback ports.
 fn has_canary_connected(listener: &TcpListener, run_id: &[u8]) -> bool {
-    // More than the backlog can hold: a later client connected after the canary.
+    // This is more than the backlog of the listener, so any further client connected after the canary.
     const MAX_CLIENTS: usize = 4096;
     let clients = (0..MAX_CLIENTS).map_while(|_| match listener.accept() {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
@@ -403,7 +409,8 @@ mod tests {
 
     use super::*;
 
-    /// Loopback ports are shared by the whole machine: only a client that sends the run's id is the canary.
+    /// All processes on the machine share the loopback ports: guard must treat only a client that sends the run's id
+    /// as the canary (the self-test of the sandbox).
     #[test]
     fn unrelated_clients_of_the_canary_port_are_not_the_canary() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap_or_else(|error| panic!("{error}"));

@@ -14,9 +14,9 @@ use crate::decide::Verdict;
 use crate::supervisor::{Ask, Choice};
 use crate::sys::terminal;
 
-/// Returns true if the run may use the user's terminal: the same terminal is standard input and output, and guard is in
-/// its foreground. With a pipe on one side (`guard run … | less`), the program at the other end of the pipe uses the
-/// terminal. A background job leaves the terminal to the shell.
+/// Returns true if the run may use the user's terminal: standard input and output are the same terminal, and guard is
+/// in its foreground. If one of them is a pipe (`guard run … | less`), the program at the other end of the pipe uses
+/// the terminal. If guard is a background job, the shell uses it.
 pub fn is_interactive(input: BorrowedFd<'_>, output: BorrowedFd<'_>) -> bool {
     let device = |fd: BorrowedFd<'_>| {
         nix::sys::stat::fstat(fd).ok().filter(|_| fd.is_terminal()).map(|found| found.st_rdev)
@@ -48,7 +48,7 @@ impl Drop for Raw {
     }
 }
 
-/// A lock on the user's terminal. guard holds it while it writes output of the agent or asks a question.
+/// A lock on the user's terminal. guard holds the lock while it writes output of the agent or asks a question.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Screen(Arc<Mutex<()>>);
 
@@ -58,7 +58,7 @@ impl Screen {
     }
 }
 
-/// Counts presses of Ctrl-C, to notice that the user wants to end the whole run.
+/// Counts presses of Ctrl-C, to detect that the user wants to end the whole run.
 #[derive(Debug, Default)]
 pub(crate) struct InterruptKeys {
     pressed: u32,
@@ -66,9 +66,10 @@ pub(crate) struct InterruptKeys {
 }
 
 impl InterruptKeys {
-    /// Returns true if these keys, already forwarded to the agent's terminal, mean that the user wants to end the whole
-    /// run. If the program reads lines, the first Ctrl-C interrupts the program, and a second one soon after ends the
-    /// run. A program that reads single keys uses Ctrl-C for its own purposes, so only many presses end its run.
+    /// Returns true if these keys mean that the user wants to end the whole run. guard has already forwarded them to
+    /// the agent's terminal. If the agent's program reads lines, the first Ctrl-C interrupts the program, and a
+    /// second one soon after ends the run. A program that reads single keys may use Ctrl-C for its own purposes, so
+    /// only many presses end its run.
     pub(crate) fn are_to_end_run(&mut self, keys: &[u8], agent_terminal: BorrowedFd<'_>) -> bool {
         if keys != [CTRL_C] {
             self.pressed = 0;
@@ -83,12 +84,12 @@ impl InterruptKeys {
 }
 
 const CTRL_C: u8 = 3;
-/// The longest time between two presses of Ctrl-C that are counted together.
+/// The maximum time between two presses of Ctrl-C that guard counts together.
 const MAX_PAUSE: Duration = Duration::from_secs(3);
-/// How many presses of Ctrl-C end a run, whatever its program uses Ctrl-C for.
+/// The number of presses of Ctrl-C that end a run, even if its program uses Ctrl-C for its own purposes.
 const MANY_PRESSES: u32 = 5;
 
-/// Passes the user's keys to [`TerminalAsk`] while a question is open.
+/// Passes the user's keys to [`TerminalAsk`] while guard waits for the answer to a question.
 #[derive(Clone)]
 pub(crate) struct Keys {
     asking: Arc<AtomicBool>,
@@ -96,7 +97,8 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Sends the keys to the open question. Returns false if no question is open: the keys are then for the agent.
+    /// Sends the keys to the question that guard is asking. Returns false if guard is asking none: the keys are then
+    /// for the agent.
     pub(crate) fn send_to_question(&self, bytes: &[u8]) -> bool {
         let is_asking = self.asking.load(Ordering::Acquire);
         if is_asking {
@@ -123,9 +125,9 @@ pub(crate) fn asker(terminal: OwnedFd, agent_terminal: OwnedFd, screen: Screen) 
     (TerminalAsk { terminal, agent_terminal, screen, asking: asking.clone(), keys }, Keys { asking, sender })
 }
 
-/// Control sequences that reset everything that the agent's output may have changed in the terminal, so that it
-/// displays a question as written: an unfinished control sequence, colours, character sets, margins, modes and reports.
-/// The cursor is then in the last line.
+/// Control sequences that reset everything that the agent's output may have changed in the terminal, so that the
+/// terminal displays a question correctly: an unfinished control sequence, colours, character sets, margins, modes
+/// and reports. They move the cursor to the last line.
 const CLEAN_SCREEN: &str = concat!(
     "\x18\x1b\\",               // CAN, ST: no control sequence or string is open any more
     "\x1b[!p\x1b[0m\x1b(B\x0f", // soft reset, plain colours, ASCII
@@ -137,15 +139,15 @@ const CLEAN_SCREEN: &str = concat!(
 /// Enough empty lines to scroll all output of the agent off the screen.
 const SCROLL_LINES: usize = 200;
 
-/// How long no input must arrive before an answer counts. Replies of the terminal to control sequences of the agent,
-/// and keys that the user typed for the agent, arrive earlier.
+/// guard accepts an answer only after no input has arrived for this time. Replies of the terminal to control
+/// sequences of the agent, and keys that the user typed for the agent, arrive earlier.
 const QUIET: Duration = Duration::from_millis(150);
-/// How long input may keep arriving. After that, guard takes the answer as no.
+/// If input keeps arriving for this long, guard treats the question as answered with no.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl TerminalAsk {
     fn write(&self, text: &str) {
-        // In raw mode, lines need a carriage return.
+        // In raw mode, every line needs a carriage return.
         let text = text.replace('\n', "\r\n");
         let mut left = text.as_bytes();
         while !left.is_empty() {
@@ -157,7 +159,7 @@ impl TerminalAsk {
         }
     }
 
-    /// Discards input until none arrives for a moment. Returns false if input kept arriving.
+    /// Discards input until none arrives for the time [`QUIET`]. Returns false if input kept arriving.
     fn drain_input(&self) -> bool {
         let began = Instant::now();
         let _ = tcflush(&self.terminal, FlushArg::TCIFLUSH);
@@ -175,12 +177,12 @@ impl TerminalAsk {
     fn read_choice(&self) -> Choice {
         loop {
             let Ok(keys) = self.keys.recv() else { return Choice::Deny };
-            // A user presses one key. Several bytes at once are a paste or a report of the terminal.
+            // A user presses one key at a time. Several bytes at once are a paste or a report of the terminal.
             match keys.as_slice() {
                 b"y" | b"Y" => return Choice::Once,
                 b"a" | b"A" => return Choice::Always,
                 b"s" | b"S" => return Choice::Save,
-                // n, Enter, Escape, Ctrl-C, Ctrl-D.
+                // These are n, Enter, Escape, Ctrl-C and Ctrl-D.
                 b"n" | b"N" | b"\r" | b"\n" | [27 | 3 | 4] => return Choice::Deny,
                 _ => {}
             }
@@ -190,8 +192,8 @@ impl TerminalAsk {
 
 impl Ask for TerminalAsk {
     fn ask(&mut self, verdict: &Verdict) -> Choice {
-        // From here on, the lock keeps the agent's output off the terminal. That output could overwrite the question,
-        // or make the terminal send a reply that looks like an answer.
+        // From here on, the lock prevents output of the agent on the terminal. That output could overwrite the
+        // question, or make the terminal send a reply that looks like an answer.
         let lock = self.screen.lock();
         self.asking.store(true, Ordering::Release);
         self.write(CLEAN_SCREEN);
@@ -211,7 +213,7 @@ impl Ask for TerminalAsk {
             Choice::Save => "saved when the run has ended\n",
             Choice::Deny => "no\n",
         });
-        // Keys typed after the answer were not meant for the agent.
+        // Discard keys that the user typed after the answer: they were not for the agent.
         self.drain_input();
         self.asking.store(false, Ordering::Release);
         drop(lock);
@@ -220,8 +222,8 @@ impl Ask for TerminalAsk {
     }
 }
 
-/// Replaces invisible and control characters in a text that the agent chose. With them, the agent could make the
-/// question look like a different one.
+/// Replaces invisible and control characters in a text that the agent chose, because they could make the question
+/// look like a different one.
 fn printable(text: &str) -> String {
     crate::terminal_text::replace(text)
 }

@@ -1,7 +1,7 @@
 //! Runs a step that an agent performs: asks the agent, parses its answer, verifies its claims, and commits
 //! its work.
 //!
-//! An unusable answer is sent back once for repair. The agent's own statements are never trusted.
+//! If an answer is unusable, guard asks the agent once to repair it. Guard never trusts what the agent claims.
 
 use std::collections::BTreeMap;
 
@@ -87,7 +87,7 @@ pub(crate) fn run_role_step(
     finish_role_step(context, step, &role, &answer)
 }
 
-/// Asks the agent and validates its answer. An unusable answer is sent back once for repair.
+/// Asks the agent and validates its answer. If the answer is unusable, asks the agent once to repair it.
 fn agent_answer(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -95,8 +95,8 @@ fn agent_answer(
 ) -> Result<Result<Map<String, Value>, Next>, PipelineError> {
     context.announce(RUNNER, format!("Spawning {}...", role.title));
     let asked = ask_agent(context, step, role, "agent", None)?;
-    // After a crash the working tree may have changed since the answer was validated. Do not validate
-    // again: the journal already shows how that ended.
+    // After a crash the working tree may have changed since the answer was validated. Do not validate it again:
+    // the journal already records the result.
     let (was_validated, was_repaired) = (has_begun(context, "commit")?, has_begun(context, "repair")?);
     let validation = match (was_validated, was_repaired) {
         (_, true) => Validation::Invalid("a repair was requested before the interruption".to_string()),
@@ -114,8 +114,8 @@ fn agent_answer(
     let line = format!("{}'s answer cannot be used ({problem}). Asking once more.", role.title);
     context.announce(RUNNER, line);
     let again = ask_agent(context, step, role, "repair", Some((&problem, &asked.answer)))?;
-    // A committing role commits in both calls, so the work starts before the first. A reading role starts
-    // over.
+    // A role that may commit may have committed in both calls, so its work begins at the commit before the
+    // first call. A read-only role starts over in the second call.
     let before = if role.work == Work::Commit { asked.before } else { again.before.clone() };
     let again = AgentReply { before, ..again };
     if was_validated {
@@ -131,7 +131,8 @@ fn agent_answer(
     })
 }
 
-/// True if the journal contains an effect of this name for the current visit, possibly from an earlier process.
+/// True if the journal has an entry for this effect in the current execution of the step, possibly from an
+/// earlier process.
 fn has_begun(context: &TaskContext<'_>, effect: &str) -> Result<bool, PipelineError> {
     Ok(context.journal.effect_state(context.task.state.visit, effect)?.is_some())
 }
@@ -195,7 +196,7 @@ fn build_question(
     Ok(Question { prompt, tip, document, writes: Vec::new() })
 }
 
-/// Returns the path of the document that the step writes in the current round.
+/// Returns the path of the document that the step writes in its current execution; `None` if it writes none.
 pub(crate) fn document_path(task: &Task, step: &Step) -> Option<String> {
     let document = step.document.as_ref()?;
     let n = task.state.rounds.get(&step.id).copied().unwrap_or(1);
@@ -280,9 +281,9 @@ pub(crate) fn committed_document(task: &Task, file: &str) -> Result<String, Pipe
     Ok(found.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default())
 }
 
-/// Creates an empty file for the document that the agent may write, because the sandbox can only grant access to an
-/// existing file. Anything that already exists at the path is moved aside: an agent in an earlier role could have
-/// written this document in advance.
+/// Makes sure that the document that the agent may write is a regular file, because the sandbox can only grant access
+/// to an existing file. Moves a link or anything else that is no plain file aside. Empties a file that this step has
+/// not written itself, because an agent in an earlier role could have written the document in advance.
 fn create_document_file(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -318,7 +319,7 @@ pub(crate) fn call_agent(
     let after = tree.tip()?.unwrap_or_default();
     let mut asked = reply_from_result(&result, question.tip.clone(), after);
     if asked.error.as_ref().is_some_and(|(kind, _)| *kind == ErrorKind::Timeout) {
-        // A timed-out call used its whole time, whatever was measured.
+        // Count the full time limit for a call that timed out, even if less time was measured.
         asked.used.agent_ms = asked.used.agent_ms.max(request.max_duration.saturating_mul(1000));
     }
     Ok(asked)

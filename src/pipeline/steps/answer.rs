@@ -14,7 +14,7 @@ use crate::pipeline::workflow::model::{Field, FieldType};
 /// Maximum number of bytes of an answer that are parsed. Of a longer answer, only the end is parsed.
 const LONGEST: usize = 1 << 20;
 
-/// Why an answer cannot be used.
+/// Why an agent's answer cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unusable {
     /// The text contains no JSON object.
@@ -59,8 +59,8 @@ pub(crate) fn extract(text: &str, fields: &BTreeMap<String, Field>) -> Result<Ma
     }
 }
 
-/// Returns the problem with an answer that approves although an earlier object in the text has another verdict; `None`
-/// if there is none. The first word that a verdict field accepts is the approval.
+/// Describes the contradiction if the answer's object approves although an earlier object in the text has another
+/// verdict; `None` if there is no contradiction. The first word that a verdict field accepts is the approval.
 fn contradicted<'o>(
     object: &Map<String, Value>,
     mut earlier: impl Iterator<Item = &'o Map<String, Value>>,
@@ -90,7 +90,7 @@ fn fits(object: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Result
             }
             continue;
         };
-        // Optional feedback next to the result uses the same key and may have any type.
+        // A field that is not required may hold optional feedback of any type, so do not check its type.
         if !is_required && (value.is_object() || name == "feedback") {
             continue;
         }
@@ -116,7 +116,7 @@ fn fits_field(name: &str, value: &Value, is: &FieldType) -> Result<(), String> {
     }
 }
 
-/// Instructions for the agent on the format of its answer, with an example.
+/// Returns instructions for the agent on the format of its answer, with an example.
 pub(crate) fn format(fields: &BTreeMap<String, Field>, document: Option<&str>) -> String {
     let mut out =
         "\n## How to answer\nEnd your answer with one JSON object, strictly valid, nothing after it:\n\n"

@@ -1,9 +1,9 @@
-//! Triages an agent's feedback: a triage agent decides what to do with it, and a documentation agent applies
-//! what belongs in the documentation.
+//! Triages an agent's feedback: a triage agent decides what to do with it, and a documentation agent makes the
+//! changes to the documentation that the feedback calls for.
 //!
-//! Everything happens within the visit of the step whose agent gave the feedback, with a journal entry before and after
-//! each part. The feedback of the triage and documentation agents is not triaged, so triage cannot loop. A remark that
-//! guard cannot act on goes to the backlog, where it stays visible.
+//! All of this happens while guard executes the step whose agent gave the feedback, with a journal entry before
+//! and after each part. The feedback of the triage and documentation agents is not triaged, so triage cannot
+//! loop. Guard adds a remark that it cannot act on to the backlog, where the user can read it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -24,8 +24,8 @@ use crate::template::Template;
 
 /// Maximum number of files that one documentation call may write: each file needs a Landlock rule.
 const MOST_OPENED: usize = 512;
-/// Maximum number of bytes that one remark may change in the documentation. The changes are written to the journal
-/// before they are committed.
+/// Maximum total size of the files that the documentation agent changes because of one remark, in bytes. guard writes
+/// the files' new texts to the journal before it commits them.
 const MOST_WRITTEN: usize = 8 << 20;
 
 /// The path of a changed file and its new text; `None` means that the file is deleted.
@@ -49,7 +49,7 @@ pub(crate) fn triage_feedback(
     role: &Role,
     answer: &Map<String, Value>,
 ) -> Result<(), PipelineError> {
-    // What a user says with a decision is in the decision's document.
+    // A user's comment on a decision is already recorded in the decision's document.
     let is_user_decision = answer.contains_key("decided_by");
     let remark = feedback::remark(answer, &step.answer).filter(|_| !is_user_decision);
     let (Some(triage), Some(remark)) = (context.task.setting.workflow.triage.clone(), remark) else {
@@ -75,7 +75,7 @@ fn decide_remark(
     judge: &Role,
     remark: &str,
 ) -> Result<(String, String), PipelineError> {
-    // Without budget for another call, the remark goes to the backlog, where it stays visible.
+    // Without budget for another call, the remark is added to the backlog, where the user can read it.
     let to_backlog = || ("BACKLOG".to_string(), remark.to_string());
     if exhausted_limit(&context.task, &step.id).is_some() {
         return Ok(to_backlog());
@@ -93,7 +93,8 @@ fn decide_remark(
     Ok((text("decision").unwrap_or(decision), text("note").unwrap_or(note)))
 }
 
-/// Prepares the call that asks the triage agent about a remark.
+/// Prepares a call about a remark, to the triage agent or to the documentation agent. `files` are the patterns of the
+/// documentation's files, for the documentation agent.
 fn remark_question(
     context: &mut TaskContext<'_>,
     prompt: &str,
@@ -233,7 +234,7 @@ fn writable_paths(
     let (tree, documents_directory) = (&task.setting.tree, &task.setting.workflow.documents);
     let mut files = tree.files(tip)?;
     files.retain(|path| is_documentation_file(task, docs, path) && documents::is_plain(&tree.worktree, path));
-    // Files near the top are the ones that most people read, so keep those.
+    // If there are too many files, keep those in the upper directories, which most people read.
     files.sort_by_key(|path| path.matches('/').count());
     files.truncate(MOST_OPENED);
     let mut directories = Vec::new();

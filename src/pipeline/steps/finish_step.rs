@@ -87,7 +87,7 @@ pub(crate) fn finish_role_step(
     }
     commit_documents(context, step, role, word, answer)?;
     triage_feedback(context, step, role, answer)?;
-    // The first word of a verdict is the approval.
+    // The first word that a verdict field accepts is the approval.
     if word.is_some()
         && word == step.verdict_words().first().copied()
         && context.task.state.merge_review.as_ref() == Some(&step.id)
@@ -109,8 +109,8 @@ pub(crate) fn finish_role_step(
     Ok(Next::Go { to, feedback })
 }
 
-/// Stops the task if a gate repeats its feedback, or gives feedback on unchanged work: another round
-/// would change nothing.
+/// Stops the task if a reviewing step repeats its feedback, or gives feedback on unchanged work, because
+/// another round would change nothing.
 fn stop_if_repeating(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -154,10 +154,10 @@ fn commit_documents(
             let written = documents::read(&context.task.setting.tree.worktree, &place).map_err(|source| {
                 PipelineError::Io { path: context.task.setting.tree.worktree.join(&place), source }
             })?;
-            // A user's decision is recorded in their words, even if a file lies at this path.
+            // A user's decision is recorded in the user's own words, even if a file exists at this path.
             let is_user_decision = answer.contains_key("decided_by");
             let text = written.filter(|text| !text.trim().is_empty() && !is_user_decision);
-            // Every step leaves a document.
+            // If the agent wrote no document, the runner writes one.
             let text = text.unwrap_or_else(|| decision_document(step, word, answer));
             changes.push((place, Some(text)));
         }
@@ -187,7 +187,8 @@ fn commit_documents(
     Ok(())
 }
 
-/// Returns the text of the document that the runner writes if the agent wrote none.
+/// Returns the text that guard writes as the document of a step if the agent wrote none or a user decided: the status,
+/// the decision and the answer as JSON.
 fn decision_document(step: &Step, word: Option<&str>, answer: &Map<String, Value>) -> String {
     let object = serde_json::to_string_pretty(answer).unwrap_or_default();
     format!("# {}: {}\n\n```json\n{object}\n```\n", step.status, word.unwrap_or("done"))

@@ -15,8 +15,8 @@ use crate::pipeline::task::task_journal::parse_stored;
 use crate::pipeline::workflow::model::{FieldType, Role, Step};
 use crate::workspace::TaskTree;
 
-/// Hands a merge conflict over to the user. Resets the branch and the worktree to the state before the agent's attempt,
-/// and saves what the agent did.
+/// Stops the task so that the user can resolve a merge conflict. Resets the branch and the worktree to the state
+/// before the agent's attempt, and saves what the agent did.
 pub(crate) fn hand_over_conflict(
     context: &mut TaskContext<'_>,
     asked: &AgentReply,
@@ -69,7 +69,8 @@ pub(crate) fn find_user_merge(
     Ok(true)
 }
 
-/// Returns the commits that the branch pointed to after each agent call of the current visit.
+/// Returns, for each agent call since the current execution of the step began, the commit that the branch pointed to
+/// after the call.
 fn agent_tips(context: &TaskContext<'_>) -> Result<Vec<String>, PipelineError> {
     let entries = context.journal.entries()?;
     let calls = entries.into_iter().filter(|entry| {

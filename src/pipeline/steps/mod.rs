@@ -1,6 +1,7 @@
 //! The steps of a task: ask an agent, validate its answer, commit its work, or perform a built-in step.
 //!
-//! Each step is a function of the task's [`TaskContext`](super::context::TaskContext). Checks take only the [`Task`](super::context::Task).
+//! Each step is a function that takes the task's [`TaskContext`](super::context::TaskContext). Functions that
+//! only check something take the [`Task`](super::context::Task).
 
 pub(crate) mod agent_step;
 pub(crate) mod answer;

@@ -13,7 +13,7 @@ use crate::workspace::Repository;
 /// What is known about the protection of the base branch at the remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Safety {
-    /// The finding as one line of text for the user.
+    /// What is known about the protection, as one line of text for the user.
     pub line: String,
     /// Whether the remote is known to require a pull request and to block force pushes.
     pub is_protected: bool,
@@ -46,9 +46,9 @@ pub fn safety(repository: &Repository, remote: Option<&str>, base: &str) -> Safe
     }
 }
 
-/// Pushes the branch and opens a pull request, if the remote is on GitHub and there is a token. Returns the pull
-/// request's URL or an error message; `None` if there is no such remote or token. Idempotent: finds an existing
-/// pull request.
+/// Pushes the branch and opens a pull request, if the remote is on GitHub and there is a token. If the branch already
+/// has a pull request, opens no second one. Returns the pull request's URL or an error message; `None` if there is no
+/// such remote or token.
 pub(crate) fn push_and_open_pull_request(
     context: &mut TaskContext<'_>,
     step: &str,

@@ -19,16 +19,16 @@ use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};
 use crate::pipeline::workflow::model::{FieldType, Role, Step, Work};
 use crate::transcript::EventType;
 
-/// The result of validating an answer.
+/// The result of validating an agent's answer.
 pub(crate) enum Validation {
     Valid(Map<String, Value>),
     /// The answer is unusable for this reason, and the agent may be asked to repair it.
     Invalid(String),
-    /// No repair is possible: the step ends, and this follows.
+    /// No repair is possible: the step ends, and the runner does what [`Next`] says.
     Stop(Next),
 }
 
-/// Validates an answer's format and claims.
+/// Validates the format of an agent's answer, and every claim that it makes.
 pub(crate) fn validate_answer(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -80,8 +80,8 @@ fn find_false_claim(
                 return Ok(Some(format!("`{name}` must be `{place}`, and is `{claimed}`")));
             }
         }
-        // A committing role has its document on the branch, where it is checked with the rest of its
-        // work.
+        // A role that may commit has its document on the branch, where guard checks it together with the rest
+        // of the work.
         if role.work == Work::Read {
             let worktree = &context.task.setting.tree.worktree;
             let written = documents::read(worktree, &place)
@@ -108,8 +108,8 @@ fn find_false_claim(
     Ok(None)
 }
 
-/// Describes what is wrong with an agent's work on the code: it changes other roles' documents, leaves uncommitted
-/// files, or fails its tests. `None` if it is acceptable.
+/// Describes what is wrong with an agent's work on the code: for example, it changes other roles' documents, contains a
+/// merge, leaves uncommitted files, or fails the tests. `None` if the work is acceptable.
 pub(crate) fn find_work_problem(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -149,14 +149,15 @@ pub(crate) fn find_work_problem(
     let tests = test_command(&context.task)?;
     let problem = run_tests(context, step, role, tests.as_deref())?;
     if tests.is_some() {
-        // Tests run the agent's code. Whatever they changed is not what was committed.
+        // The tests ran the agent's code, which may have changed files. Discard everything that is not in the
+        // commit.
         context.restore(Some(&asked.after))?;
     }
     Ok(problem)
 }
 
-/// Describes what is wrong with the agent's report about its work on the code: the report is not on the branch, it has
-/// unticked items, or a file that it lists as updated is unchanged.
+/// Describes what is wrong with the agent's report about its work on the code: the report is not on the branch, it is
+/// incomplete, or it does not explain why a file that the step must update is unchanged. `None` if nothing is wrong.
 fn find_report_problem(
     task: &Task,
     step: &Step,
@@ -233,8 +234,8 @@ fn find_commit_problem(
     Ok(None)
 }
 
-/// Describes what is wrong with a merge: it does not contain the base, has conflict markers, or lost changes that only
-/// the base made.
+/// Describes what is wrong with a merge: it does not contain the base or the task's own commits, has conflict markers,
+/// or lost changes that only the base made. `None` if nothing is wrong.
 pub(crate) fn find_merge_problem(task: &Task, asked: &AgentReply) -> Result<Option<String>, PipelineError> {
     let (tree, base, after) = (&task.setting.tree, &task.setting.workflow.base, &asked.after);
     let wanted = tree.commit_named(&format!("refs/heads/{base}"))?.unwrap_or_default();

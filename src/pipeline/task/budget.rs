@@ -65,7 +65,8 @@ pub(crate) fn task_bounds(task: &Task) -> Bounds {
     })
 }
 
-/// Returns the limits on all calls of a step that are in force.
+/// Returns the limits in force on all agent calls of a step: those that the user raised, or else the step's
+/// own, or else the workflow's limits for every step.
 fn step_bounds(task: &Task, step: &str) -> Bounds {
     let workflow = &task.setting.workflow;
     let raised = task.state.raised.steps.get(step).copied().unwrap_or_default();

@@ -12,7 +12,7 @@ use crate::pipeline::task::journal::Journal;
 pub struct Cleaned {
     /// The id of the task.
     pub id: String,
-    /// The task's branch.
+    /// The name of the task's branch.
     pub branch: String,
     /// Whether the branch was deleted, because it was fully merged into the base.
     pub is_branch_gone: bool,

@@ -1,9 +1,9 @@
 //! The journal: tasks and their effects, in one SQLite file that must survive a crash.
 //!
-//! For every effect, two entries are written: the intent before the effect, and the outcome after it. Each entry is on
-//! disk before the next action (write-ahead log, full synchronisation). After a crash, the runner finds nothing, an
-//! intent (the effect may or may not have happened: repeat it with exactly the same intent), or an outcome. Commits are
-//! in the repository; the journal is never the only copy of one.
+//! The runner writes the entry of an effect in two parts: the intent before the effect, and the outcome after it. Each
+//! part is on disk before the next action (write-ahead log, full synchronisation). After a crash, the runner finds no
+//! entry, only an intent (the effect may or may not have happened: the runner repeats it with exactly the same intent),
+//! or an outcome. Commits are in the repository; the journal is never the only copy of one.
 #![forbid(unsafe_code)]
 
 use std::fs::{DirBuilder, OpenOptions};
@@ -41,15 +41,15 @@ pub enum StoreError {
     /// The journal's file or its directory cannot be created or opened.
     #[error("cannot open the task journal {}: {source}", path.display())]
     Io {
-        /// The journal's file.
+        /// The path of the journal's file.
         path: PathBuf,
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// SQLite failed.
+    /// SQLite failed to read or write the journal.
     #[error("cannot read or write the journal {}: {source}", path.display())]
     Database {
-        /// The journal's file.
+        /// The path of the journal's file.
         path: PathBuf,
         /// The error of SQLite.
         source: rusqlite::Error,
@@ -64,19 +64,19 @@ pub enum StoreError {
 pub struct TaskRow {
     /// The unique id of the task.
     pub id: String,
-    /// When the task was created, as text in the journal's time format.
+    /// When the task was created, in RFC 3339 format.
     pub created: String,
-    /// When the task's row was last written, as text in the journal's time format.
+    /// When the task's row was last written, in RFC 3339 format.
     pub updated: String,
     /// The name of the task's status.
     pub status: String,
     /// Why the task has this status.
     pub reason: String,
-    /// The user's request.
+    /// The user's request, which describes what the task must do.
     pub request: String,
     /// The path of the user's repository.
     pub repository: String,
-    /// The task's branch.
+    /// The name of the task's branch.
     pub branch: String,
     /// The part of the task that never changes: `TaskSettings` as JSON.
     pub setting: Value,
@@ -84,10 +84,11 @@ pub struct TaskRow {
     pub state: Value,
 }
 
-/// An effect as stored in the journal.
+/// An effect (an action of a step, such as an agent call or a commit) as stored in the journal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// The number of the visit that the effect belongs to. Visits are counted over all steps of the task.
+    /// The number of the visit (execution of a step) in which the effect ran. Visits are numbered across all
+    /// steps of the task.
     pub visit: u32,
     /// The name of the effect, unique within its visit.
     pub effect: String,
@@ -97,18 +98,19 @@ pub struct Entry {
     pub intent: Value,
     /// The result of the effect; `None` if it has not been recorded.
     pub outcome: Option<Value>,
-    /// When the intent was recorded.
+    /// When the intent was recorded, in RFC 3339 format.
     pub begun: String,
-    /// When the outcome was recorded; `None` if it has not been.
+    /// When the outcome was recorded, in RFC 3339 format; `None` if it has not been.
     pub ended: Option<String>,
 }
 
-/// What the journal knows about an effect that is about to run.
+/// What the journal records about an effect that is about to run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EffectState {
-    /// The effect was never begun. Its intent has been recorded now.
+    /// No earlier attempt began the effect. Its intent (its parameters) has been recorded now.
     New,
-    /// The effect was begun with this intent. Whether it happened is unknown.
+    /// An earlier attempt recorded this intent (the parameters of the effect). Whether the effect happened is
+    /// unknown.
     Again(Value),
     /// The effect happened and had this outcome.
     Done(Value),
@@ -208,7 +210,7 @@ impl Journal {
         }
     }
 
-    /// Adds a new task.
+    /// Adds a new task to the journal.
     pub fn create(&mut self, task: &TaskRow) -> Result<(), StoreError> {
         let done = self.connection.execute(
             "insert into task values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
@@ -265,7 +267,8 @@ impl Journal {
         read().map_err(|error| self.failed(error))
     }
 
-    /// Returns what the journal knows about an effect; `None` if the effect was never begun.
+    /// Returns the state of an effect (an action of a step, such as a commit); `None` if the effect was never
+    /// begun.
     pub fn effect_state(
         &self,
         task: &str,
@@ -288,7 +291,7 @@ impl Journal {
         })
     }
 
-    /// Records the intent of an effect, unless one is recorded already.
+    /// Records the intent (the parameters) of an effect before it runs, unless an intent is recorded already.
     pub fn begin(
         &mut self,
         task: &str,
@@ -308,7 +311,7 @@ impl Journal {
         Ok(EffectState::New)
     }
 
-    /// Records the outcome of an effect.
+    /// Records the outcome of an effect after it ran.
     pub fn finish(
         &mut self,
         task: &str,
@@ -360,7 +363,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns all effects of a task, in the order in which they were begun.
+    /// Returns the entries of all effects (actions such as commits) of a task, in the order in which they were
+    /// begun.
     pub fn entries(&self, task: &str) -> Result<Vec<Entry>, StoreError> {
         let select = "select visit, effect, step, intent, outcome, begun, ended from entry where task = ?1 order by visit, begun, rowid";
         let read = || -> rusqlite::Result<Vec<Entry>> {
@@ -370,8 +374,8 @@ impl Journal {
         read().map_err(|error| self.failed(error))
     }
 
-    /// Records a user's decision about a visit. Returns false if there already is a decision, which then stays in
-    /// force.
+    /// Records the user's decision at the gate of a visit (execution of a step). Returns false if a decision
+    /// was already recorded; that decision stays in force.
     pub fn decide(&mut self, task: &str, visit: u32, decision: &Decision) -> Result<bool, StoreError> {
         let done = self.connection.execute(
             "insert or ignore into decision values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -382,7 +386,8 @@ impl Journal {
         Ok(count == 1)
     }
 
-    /// Returns the user's decision about a visit; `None` if the user has not decided.
+    /// Returns the user's decision at the gate of a visit (execution of a step); `None` if the user has not
+    /// decided.
     pub fn decision(&self, task: &str, visit: u32) -> Result<Option<Decision>, StoreError> {
         let read = self.connection.query_row(
             "select verdict, feedback, name, address from decision where task = ?1 and visit = ?2",
@@ -450,7 +455,7 @@ fn parsed(text: &str) -> Result<Value, StoreError> {
     serde_json::from_str(text).map_err(|error| StoreError::Strange(error.to_string()))
 }
 
-/// Returns the current time in the journal's format.
+/// Returns the current time in RFC 3339 format, as the journal stores it.
 pub fn now() -> String {
     jiff::Timestamp::now().to_string()
 }
@@ -491,7 +496,7 @@ mod tests {
             journal.begin("t-1", (1, "plan"), "commit", intent).unwrap_or_else(|error| panic!("{error}"))
         };
         assert_eq!(begin(&mut journal, &intent), EffectState::New);
-        // The first intent counts, even if a later attempt brings another.
+        // The first intent counts, even if a later attempt passes a different one.
         assert_eq!(begin(&mut journal, &json!({ "parent": "other" })), EffectState::Again(intent));
         assert!(journal.finish("t-1", 1, "commit", &json!("id")).is_ok());
         assert_eq!(begin(&mut journal, &json!(null)), EffectState::Done(json!("id")));

@@ -49,23 +49,23 @@ pub struct TaskSettings {
 /// The progress of a task, stored in the journal after each step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// The current step.
+    /// The id of the current step.
     pub step: String,
-    /// The number of the visit: how many steps have been begun.
+    /// The number of the current visit: how many steps have been begun so far, including repeated ones.
     pub visit: u32,
-    /// The step that led to the current step.
+    /// The id of the step that led to the current step; `None` for the first step.
     #[serde(default)]
     pub from: Option<String>,
     /// How often each step was visited, including the current visit.
     #[serde(default)]
     pub rounds: BTreeMap<String, u32>,
-    /// Like `rounds`, but counts only visits since the user last resumed the task.
+    /// How often each step was visited since the user last resumed the task, including the current visit.
     #[serde(default)]
     pub since: BTreeMap<String, u32>,
     /// The path of each document written so far, by the document's name.
     #[serde(default)]
     pub documents: BTreeMap<String, String>,
-    /// The feedback of the gate that sent the task back to the current step.
+    /// The feedback of the reviewing step that sent the task back to the current step.
     #[serde(default)]
     pub feedback: String,
     /// git's report about the conflicts of the last merge.
@@ -80,7 +80,8 @@ pub struct State {
     /// The name and address of the user who merged by hand because the agent of the current step could not.
     #[serde(default)]
     pub merged_by: Option<(String, String)>,
-    /// Digests of each gate's last feedback and of the work that it was about, used to detect rounds without progress.
+    /// For each reviewing step, digests of its last feedback and of the reviewed work, used to detect rounds
+    /// without progress.
     #[serde(default)]
     pub said: BTreeMap<String, (String, String)>,
     /// The resources that the task has used so far.
@@ -92,7 +93,8 @@ pub struct State {
     /// The limits about which the user has already been warned.
     #[serde(default)]
     pub warned: Vec<String>,
-    /// Where the branch was delivered, for example the URL of a pull request.
+    /// The URL of the branch's pull request or, if the branch stays local, the path of the task's summary; `None` if
+    /// the task has not delivered the branch yet.
     #[serde(default)]
     pub delivered: Option<String>,
     /// The test command that the user set after the task began; it replaces the one in the task's settings.
@@ -117,13 +119,13 @@ pub struct LimitOverrides {
 /// The resources that a task has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Used {
-    /// The number of model tokens.
+    /// The number of model tokens used.
     pub tokens: u64,
     /// The cost, in the currency of the user's prices.
     pub cost: f64,
     /// How long agents were running, in milliseconds.
     pub agent_ms: u64,
-    /// The number of agent calls.
+    /// The number of agent calls made.
     pub calls: u64,
 }
 
@@ -141,7 +143,7 @@ impl std::ops::AddAssign for Used {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Status {
-    /// A process is working on the task, or died while it did.
+    /// A process is working on the task, or a process that worked on it died before it could record another status.
     Running,
     /// The task is complete: its branch is ready.
     Succeeded,

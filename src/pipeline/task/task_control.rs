@@ -1,6 +1,6 @@
 //! Commands to a running task: `cancel`, `pause`, `resume`, and `adjust_config`, which raises its limits.
 //!
-//! The runner looks at them between two steps. `cancel` also ends the agent that is running.
+//! The runner checks for commands between two steps. `cancel` also ends the agent that is running.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::agent_exec::Cancel;
 use crate::control::{AgentCommand, CommandReader, CommandWatch, ControlError, PauseGate};
 use crate::pipeline::error::PipelineError;
 
-/// What commands have changed since the task was started or resumed.
+/// What users have requested with `guard control` since the task was started or resumed.
 #[derive(Clone, Default)]
 struct Commanded {
     gate: PauseGate,
@@ -27,7 +27,7 @@ pub(crate) struct TaskControl {
     _watch: CommandWatch,
 }
 
-/// The control directory in the directory of a task.
+/// Returns the control directory, a subdirectory of the directory of a task.
 pub fn control_directory(task_directory: &Path) -> std::path::PathBuf {
     task_directory.join("control")
 }
@@ -65,7 +65,7 @@ impl TaskControl {
         self.commanded.gate.is_paused()
     }
 
-    /// The limits that commands have raised since the last call.
+    /// Returns the limits that commands have raised since the last call of this function.
     pub(crate) fn take_raised(&self) -> Vec<LimitOverrides> {
         std::mem::take(&mut *self.commanded.raised.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -17,12 +17,14 @@ impl TaskJournal {
         Self { journal, id: id.to_string() }
     }
 
-    /// See [`Journal::effect_state`].
+    /// Returns the state of an effect (an action of a step, such as a commit) of this task; `None` if the effect was
+    /// never begun.
     pub(crate) fn effect_state(&self, visit: u32, name: &str) -> Result<Option<EffectState>, StoreError> {
         self.journal.effect_state(&self.id, visit, name)
     }
 
-    /// See [`Journal::begin`].
+    /// Records the intent (the parameters) of an effect of this task before the effect runs, unless an intent is
+    /// recorded already.
     pub(crate) fn begin(
         &mut self,
         at: (u32, &str),
@@ -32,7 +34,7 @@ impl TaskJournal {
         self.journal.begin(&self.id, at, name, intent)
     }
 
-    /// See [`Journal::finish`].
+    /// Records the outcome of an effect of this task after the effect ran.
     pub(crate) fn finish(&mut self, visit: u32, name: &str, outcome: &Value) -> Result<(), StoreError> {
         self.journal.finish(&self.id, visit, name, outcome)
     }
@@ -46,7 +48,8 @@ impl TaskJournal {
         self.journal.delete_entries_from(&self.id, visit, with_decision)
     }
 
-    /// Returns the user's decision at the gate of a visit.
+    /// Returns the user's decision at the gate of a visit (execution of a step); `None` if the user has not
+    /// decided.
     pub(crate) fn decision(&self, visit: u32) -> Result<Option<Decision>, StoreError> {
         self.journal.decision(&self.id, visit)
     }

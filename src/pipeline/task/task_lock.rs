@@ -58,8 +58,8 @@ impl TaskStore {
             }
             Err(error) => return Err(failed(&path, error.into())),
         }
-        // Only the user and `cancel` read this number, and `cancel` verifies it. A full disk must not keep
-        // the task from running.
+        // Ignore errors, so that a full disk does not keep the task from running: only the user and `guard task
+        // cancel` read this process id, and `cancel` verifies it.
         let _ = file.set_len(0);
         let _ = write!(file, "{}", std::process::id());
         Ok(TaskLock { _file: file })
@@ -94,8 +94,8 @@ pub struct Worker {
     pub process: Option<i32>,
 }
 
-/// Returns the parameters of a lock on a whole file. It is used for open-file-description locks, not POSIX locks,
-/// because closing another descriptor of the same file does not release them.
+/// Returns the parameters of a lock on a whole file. They are used for open-file-description locks: a POSIX
+/// lock would be released when the process closes any other descriptor of the same file.
 fn whole_file() -> libc::flock {
     libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
@@ -152,7 +152,8 @@ mod tests {
     fn a_number_that_may_be_anybodys_is_none() {
         let task_store = task_store("numbers");
         let _held = task_store.lock("t").unwrap_or_else(|error| panic!("{error}"));
-        // Contents left by a process that died, or empty because the new holder has not written yet.
+        // Contents that a dead process may have left in the lock file, or none because the new holder has not
+        // written yet.
         for text in ["1", "", "0", "-1", "4194304", "x", &std::os::unix::process::parent_id().to_string()] {
             let _ = std::fs::write(task_store.task_directory("t").join("lock"), text);
             assert_eq!(task_store.worker("t"), Some(Worker { process: None }), "{text}");

@@ -36,7 +36,7 @@ pub enum WorkflowError {
     /// The workflow's file cannot be read.
     #[error("cannot read the workflow {}: {problem}", path.display())]
     Unreadable {
-        /// The workflow's file.
+        /// The path of the workflow's file.
         path: PathBuf,
         /// The reason as text, for example the error of the operating system.
         problem: String,

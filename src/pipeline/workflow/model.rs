@@ -10,17 +10,18 @@ use serde::{Deserialize, Serialize};
 
 /// In place of a next step's name: return to the step that led to the current one.
 pub const BACK: &str = "back";
-/// In place of a next step's name: end the task.
+/// The word that a workflow writes in place of a next step's name to end the task.
 pub const END: &str = "end";
 
-/// A complete workflow.
+/// A complete workflow: the steps of a task, the roles that perform them, and the limits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Workflow {
     /// The workflow's name.
     pub name: String,
     /// What the workflow is for.
     pub description: String,
-    /// The directory that contains all documents, relative to the top of the repository.
+    /// The directory for the documents that the steps write, such as plans and reviews, relative to the top of the
+    /// repository.
     pub documents: String,
     /// The branch that tasks start from and are merged with, for example `main`.
     pub base: String,
@@ -35,7 +36,7 @@ pub struct Workflow {
     pub limits: Limits,
     /// The agent that performs all roles, unless a role overrides it.
     pub agent: Agent,
-    /// The roles, by name.
+    /// The roles that agents can have in the workflow, by name.
     pub roles: BTreeMap<String, Role>,
     /// The steps, in the order of the file.
     pub steps: Vec<Step>,
@@ -59,9 +60,9 @@ pub struct Workflow {
 /// The limits on a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Maximum number of visits to any one step.
+    /// Maximum number of times that the runner executes any one step.
     pub rounds: u32,
-    /// Maximum number of visits to all steps together.
+    /// Maximum number of times that the runner executes steps, all steps together.
     pub visits: u32,
     /// Maximum number of model tokens; `None` for no limit.
     pub tokens: Option<u64>,
@@ -85,7 +86,7 @@ pub struct Bounds {
     pub cost: Option<f64>,
     /// Maximum number of minutes that agents run.
     pub minutes: Option<f64>,
-    /// Maximum number of visits to one step.
+    /// Maximum number of times that the runner executes one step.
     pub rounds: Option<u32>,
 }
 
@@ -149,7 +150,7 @@ pub enum Work {
 /// A role in which agents perform steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Role {
-    /// The title shown to the user.
+    /// The title of the role, which guard shows to the user.
     pub title: String,
     /// The policy of the sandbox in which the role's agent runs.
     pub policy: String,
@@ -232,7 +233,8 @@ pub struct Step {
 pub struct Document {
     /// The name by which later steps refer to the document.
     pub name: String,
-    /// The path of the document relative to the documents directory; `{feat}` and `{n}` are replaced.
+    /// The path of the document relative to the documents directory. `{feat}` stands for the task's short name, `{n}`
+    /// for the number of the step's round, from 1.
     pub path: String,
     /// Whether the agent may leave the document out; the runner then writes it.
     pub optional: bool,
@@ -268,25 +270,25 @@ impl Field {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FieldType {
-    /// Any text that is not empty.
+    /// A JSON string that is not empty.
     #[default]
     Text,
     /// The path of the step's document.
     Document,
     /// A commit that the step made on the task's branch.
     Commit,
-    /// One of these words.
+    /// One of these words, for example `APPROVE` or `REJECT`.
     OneOf(Vec<String>),
-    /// A number.
+    /// A JSON number.
     Number,
-    /// A list of texts.
+    /// A JSON list of strings.
     List,
 }
 
 /// What follows if a step ends with a certain verdict.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The step that follows.
+    /// The id of the step that follows.
     pub next: String,
     /// The template of the message that is shown for this verdict.
     pub says: Option<String>,
@@ -384,7 +386,8 @@ impl Workflow {
         ways.into_iter().collect()
     }
 
-    /// Returns the path of a document relative to the top of the repository, with `{feat}` and `{n}` replaced.
+    /// Returns the path of a document relative to the top of the repository. Replaces `{feat}` with the task's short
+    /// name and `{n}` with the number of the round.
     pub fn document_path(&self, path: &str, feat: &str, n: u32) -> String {
         format!("{}/{}", self.documents, path.replace("{feat}", feat).replace("{n}", &n.to_string()))
     }

@@ -76,7 +76,7 @@ pub fn mermaid(workflow: &Workflow) -> String {
     out
 }
 
-/// Returns the steps whose `next`, which needs no verdict, is the step `id`.
+/// Returns the ids of the steps that always continue with the step `id`, without a verdict.
 fn comes_from<'w>(workflow: &'w Workflow, id: &str) -> Vec<&'w str> {
     workflow
         .steps

@@ -12,7 +12,7 @@ use super::config::ResearchConfig;
 use super::control::RunControl;
 use super::journal::{Finished, Journal};
 
-/// Decomposes a query into sub-queries, runs them in parallel, and synthesizes an answer from what they found.
+/// Decomposes a query into sub-queries, runs them in parallel, and synthesizes one answer from their answers.
 #[derive(Debug, Clone, Default)]
 pub struct DeepResearchAgent {
     config: ResearchConfig,
@@ -21,19 +21,19 @@ pub struct DeepResearchAgent {
 }
 
 impl DeepResearchAgent {
-    /// An agent with these settings, without a journal.
+    /// Creates an agent with these settings, without a journal.
     pub fn new(config: ResearchConfig) -> Self {
         Self { config, ..Self::default() }
     }
 
-    /// Records progress in this journal, and continues where the journal ends.
+    /// Makes the agent record its progress in this journal, and continue where the journal ends.
     #[must_use]
     pub fn with_journal(mut self, journal: Arc<Journal>) -> Self {
         self.journal = Some(journal);
         self
     }
 
-    /// Lets this handle pause and cancel the runs of the agent.
+    /// Makes the runs of the agent controllable by this handle.
     #[must_use]
     pub fn with_control(mut self, control: RunControl) -> Self {
         self.control = control;
@@ -63,7 +63,7 @@ impl Agent for DeepResearchAgent {
     }
 }
 
-/// A sub-query that ended: with an answer, or with the error of its request.
+/// A sub-query that has ended, with an answer or with the error of its request.
 #[derive(Debug, Clone, PartialEq)]
 struct Finding {
     id: usize,

@@ -1,4 +1,4 @@
-//! One run of deep research: the order of its phases, and what becomes of each sub-query.
+//! One run of deep research: the order of its phases, and the requests of its sub-queries.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,10 +18,10 @@ use crate::research::llm::{LlmClient, LlmRequest, LlmResponse, LlmUsage};
 use crate::research::sources::{Ledger, check_citations};
 use crate::research::update::{AgentUpdate, FinalResult, ResultMetadata, RoundPlanned};
 
-/// The most bytes of an answer that are recorded and reported.
+/// The maximum number of bytes of an answer that are recorded and reported.
 const LONGEST_ANSWER: usize = 1 << 20;
 
-/// What the phases and the tasks of a run share.
+/// The data that all phases and tasks of a run share.
 pub(super) struct Shared {
     pub(super) query: String,
     pub(super) config: ResearchConfig,
@@ -31,7 +31,7 @@ pub(super) struct Shared {
     pub(super) began: Instant,
 }
 
-/// Runs all phases until the answer, an error, or a cancellation.
+/// Runs all phases until there is an answer, an error occurs, or the run is cancelled.
 pub(super) async fn run(shared: Arc<Shared>, updates: UpdateSender) -> Result<(), AgentError> {
     let control = shared.control.clone();
     tokio::select! {
@@ -54,7 +54,7 @@ impl Run {
             return Err(AgentError::InvalidInput { problem: "the query is empty".to_string() });
         }
         let used_before = shared.llm.budget().used();
-        // What an interrupted run used counts towards the same budget.
+        // The usage of an interrupted run counts towards the same budget.
         shared.llm.budget().spend(shared.progress().used);
         self.updates.send(AgentUpdate::decomposition_started()).await;
         let first = self.plan_first().await?;
@@ -90,7 +90,7 @@ impl Run {
         }
     }
 
-    /// The sub-queries of the first round.
+    /// Returns the sub-queries of the first round, from the journal or from the model.
     async fn plan_first(&self) -> Result<Planned, AgentError> {
         let shared = &self.shared;
         if let Some(known) = shared.progress().rounds.first() {
@@ -126,7 +126,8 @@ impl Run {
         })
     }
 
-    /// The sub-queries of a further round; `None` if there is none. A failure is no reason to lose the findings.
+    /// Returns the sub-queries of a further round; `None` if there are none. A failed request ends the rounds
+    /// but not the run, so that the findings are not lost.
     async fn plan_round(&self, round: usize, findings: &[Finding]) -> Result<Option<Planned>, AgentError> {
         let shared = &self.shared;
         if let Some(known) = shared.progress().rounds.iter().find(|known| known.round == round) {
@@ -173,7 +174,8 @@ impl Run {
         Ok(planned)
     }
 
-    /// Sends a request that the whole result depends on.
+    /// Sends a request whose answer the phase `phase` needs. Records the usage in the journal, and warns the user if
+    /// the budget is nearly used up.
     async fn ask(&self, phase: &'static str, request: LlmRequest) -> Result<LlmResponse, AgentError> {
         let (answer, usage) = self.shared.llm.generate_with_usage(request).await;
         if let Some(journal) = &self.shared.journal {
@@ -202,7 +204,7 @@ impl Run {
                 None => waiting.push((id, query.clone())),
             }
         }
-        // One share stays for the synthesis.
+        // Reserve one share of the tokens for the synthesis.
         let share = shared.llm.budget().tokens_left().map(|left| left / (waiting.len() as u64 + 1));
         let permits = Arc::new(Semaphore::new(shared.config.max_parallel));
         let (sender, mut outcomes) = mpsc::channel(CHANNEL_CAPACITY);
@@ -214,7 +216,7 @@ impl Run {
             tasks.spawn(async move {
                 let _permit = permits.acquire().await;
                 let finding = shared.sub_query(id, query, share).await;
-                // The reader is gone only if the run is over.
+                // The receiver is gone only if the run is over.
                 let _ = sender.send(finding).await;
             });
         }
@@ -235,7 +237,7 @@ impl Run {
         Ok(findings)
     }
 
-    /// Reports a sub-query that ended.
+    /// Reports that a sub-query has ended.
     async fn report(&self, finding: &Finding) {
         let id = finding.id;
         match &finding.outcome {
@@ -254,7 +256,7 @@ impl Run {
         }
     }
 
-    /// Asks for the answer, checks its citations, and reports it.
+    /// Asks the model for the final answer, checks the answer's citations, and reports it.
     async fn synthesize(&self, findings: &[Finding], used_before: LlmUsage) -> Result<(), AgentError> {
         let shared = &self.shared;
         if let Some(result) = &shared.progress().answer {
@@ -300,7 +302,7 @@ impl Shared {
         self.journal.as_ref().map_or(&NOTHING, |journal| journal.progress())
     }
 
-    /// Researches one sub-query. The answer is in the journal before anybody hears of it.
+    /// Runs one sub-query. Writes the answer to the journal before reporting it.
     async fn sub_query(
         &self,
         id: usize,
@@ -347,7 +349,7 @@ fn task_lost() -> LlmError {
     }
 }
 
-/// An error if no sub-query has an answer.
+/// Fails if no sub-query has an answer.
 fn require_one_success(findings: &[Finding]) -> Result<(), AgentError> {
     let failed: Vec<&LlmError> =
         findings.iter().filter_map(|finding| finding.outcome.as_ref().err()).collect();
@@ -360,10 +362,10 @@ fn require_one_success(findings: &[Finding]) -> Result<(), AgentError> {
     }
 }
 
-/// The share of new words from which a round counts as useful.
+/// The minimum fraction of new words in an answer with which the answer counts as new.
 const NEW_WORDS: f64 = 0.1;
 
-/// Whether a round found a source or a text that the rounds before did not have.
+/// True if a round retrieved a new source, or has an answer that differs from all answers of earlier rounds.
 fn adds_something(old: &[Finding], new: &[Finding]) -> bool {
     let answers = |findings: &[Finding]| -> Vec<Finished> {
         findings.iter().filter_map(|finding| finding.outcome.as_ref().ok().cloned()).collect()
@@ -389,7 +391,8 @@ fn hostile_note(id: usize, phrase: &str) -> String {
     )
 }
 
-/// Everything that the user should not take for granted.
+/// Returns warnings for the user: removed citations, sub-queries without an answer or without a source, cut
+/// answers, and texts that give orders to the model.
 fn unconfirmed(findings: &[Finding], dropped: &[String], longest: usize) -> Vec<String> {
     let mut all: Vec<String> = dropped
         .iter()

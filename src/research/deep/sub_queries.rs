@@ -1,17 +1,17 @@
-//! Reads the list of sub-queries from a model's answer, and merges those that ask the same.
+//! Parses the list of sub-queries in a model's answer, and merges sub-queries that ask for the same thing.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// The most positions of a text at which the parser tries to read an array.
+/// The maximum number of positions in a text at which the parser tries to read an array.
 const MOST_TRIED: usize = 2000;
-/// The longest sub-query, in characters. A longer one is cut.
+/// The maximum length of a sub-query, in characters. A longer one is cut.
 const LONGEST_QUERY: usize = 500;
-/// The share of common words from which two sub-queries count as the same.
+/// The minimum fraction of common words with which two sub-queries count as the same.
 const SAME: f64 = 0.75;
 
-/// Words that say nothing about what a question asks for.
+/// Words that do not matter for the meaning of a question.
 const FILLER: &[&str] = &[
     "a", "about", "an", "and", "are", "as", "at", "be", "been", "by", "can", "current", "did", "do", "does",
     "for", "from", "has", "have", "how", "in", "is", "it", "its", "latest", "of", "on", "or", "recent", "s",
@@ -19,13 +19,13 @@ const FILLER: &[&str] = &[
     "which", "who", "why", "will", "with",
 ];
 
-/// The first JSON array of strings in a text, whatever surrounds it. The error says exactly what is wrong.
+/// Returns the first JSON array of strings in a text, whatever surrounds it. The error describes what is wrong.
 pub(super) fn parse(text: &str) -> Result<Vec<String>, String> {
     let mut problem = None;
     let positions = text.match_indices('[').map(|(position, _)| position);
     let mut end = 0;
     for begin in positions.take(MOST_TRIED) {
-        // Skip arrays inside an array that was read already.
+        // Skip arrays that are nested in an array that was already read.
         if begin < end {
             continue;
         }
@@ -56,8 +56,8 @@ fn strings(items: Vec<Value>) -> Result<Vec<String>, String> {
     Ok(queries)
 }
 
-/// The words of a question that carry its meaning, in a simple normal form. Scripts without spaces between words count
-/// by characters.
+/// Returns the significant words of a question, in lower case and without a plural `s`. In scripts without
+/// spaces between words, every character counts as a word.
 fn words(query: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for word in query.to_lowercase().split(|c: char| !c.is_alphanumeric()) {
@@ -77,32 +77,32 @@ fn words(query: &str) -> BTreeSet<String> {
     found
 }
 
-/// The share of the words of two texts that both have, from 0 to 1.
+/// Returns the fraction of the words of two texts that occur in both, from 0 to 1.
 pub(super) fn similarity(one: &str, other: &str) -> f64 {
     let (one, other) = (words(one), words(other));
     let all = one.union(&other).count();
     if all == 0 { 1.0 } else { one.intersection(&other).count() as f64 / all as f64 }
 }
 
-/// Whether two sub-queries ask the same.
+/// True if two sub-queries ask for the same thing.
 fn is_same(one: &str, other: &str) -> bool {
     let is_equal = one.trim().eq_ignore_ascii_case(other.trim());
     is_equal || (!words(one).is_empty() && !words(other).is_empty() && similarity(one, other) >= SAME)
 }
 
-/// A list of sub-queries that is ready to run, with remarks about what was changed.
+/// A list of sub-queries that is ready to run, with notes for the user about changes to the list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Prepared {
     pub(super) queries: Vec<String>,
     pub(super) notes: Vec<String>,
 }
 
-/// Leaves out empty sub-queries, merges those that ask the same as another or as one of `known`, and keeps at most
-/// `most`.
+/// Leaves out empty sub-queries, and those that ask for the same thing as an earlier one of the list or as one of
+/// `known`. Returns the first `most` of the others.
 pub(super) fn prepare(queries: Vec<String>, known: &[String], most: usize) -> Prepared {
     let mut prepared = Prepared::default();
     let mut merged = 0;
-    // Comparing all pairs of a long list would take too long, and only the first few run.
+    // Comparing all pairs of a long list would take too long, and only the first few sub-queries run.
     for query in queries.into_iter().take(most.saturating_mul(10).max(100)) {
         let query: String =
             query.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(LONGEST_QUERY).collect();

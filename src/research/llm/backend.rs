@@ -1,4 +1,4 @@
-//! What a backend must do: answer one request, and report what the model said, retrieved and used.
+//! The trait of a backend, which answers one request and reports what the model wrote, retrieved and used.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -9,68 +9,68 @@ use serde::{Deserialize, Serialize};
 use crate::research::error::LlmError;
 use crate::research::sources::Retrieval;
 
-/// A request as a backend gets it.
+/// A request as the client passes it to a backend.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct LlmCall {
-    /// The prompt.
+    /// The prompt for the model.
     pub prompt: String,
-    /// Instructions that apply to the whole answer.
+    /// The system instruction, which applies to the whole answer.
     pub system_instruction: Option<String>,
-    /// The model.
+    /// The name of the model.
     pub model: String,
     /// The sampling temperature, if the user chose one.
     pub temperature: Option<f32>,
-    /// The time after which the backend should end the request by itself.
+    /// The time limit after which the backend should end the request itself.
     pub timeout: Duration,
-    /// The most tokens that the request may use.
+    /// The maximum number of tokens that the request may use.
     pub max_tokens: Option<u64>,
-    /// The money that is left. A backend that cannot watch the cost ignores it; the client starts no request when
-    /// nothing is left.
+    /// The maximum cost of the request. A backend that cannot measure the cost ignores this limit; the client
+    /// starts no request when the budget is used up.
     pub max_cost: Option<f64>,
 }
 
-/// The tokens and the money that a request used.
+/// The tokens and the cost that a request used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LlmUsage {
-    /// Input and output tokens together.
+    /// The number of input and output tokens together.
     pub tokens: u64,
-    /// The cost by the prices in `config.toml`; 0 without prices.
+    /// The cost, computed with the prices in `config.toml`; 0 if there are no prices.
     pub cost: f64,
 }
 
 impl LlmUsage {
-    /// Nothing was used.
+    /// The usage of a request that used nothing.
     pub const NOTHING: Self = Self { tokens: 0, cost: 0.0 };
 
-    /// This many tokens, without a known cost.
+    /// Creates the usage of this many tokens, without a known cost.
     pub fn tokens(tokens: u64) -> Self {
         Self { tokens, cost: 0.0 }
     }
 
-    /// The sum of two usages.
+    /// Returns the sum of two usages.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { tokens: self.tokens.saturating_add(other.tokens), cost: self.cost + other.cost }
     }
 }
 
-/// What happens while a backend answers.
+/// An event that a backend reports while it answers a request.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum BackendEvent {
-    /// A piece of what the model says. It need not be part of the final answer.
+    /// A piece of text that the model wrote. It need not be part of the final answer.
     Text(String),
-    /// guard observed that the model retrieved something.
+    /// guard observed that the model retrieved a page or connected to a host.
     Retrieved(Retrieval),
-    /// What the request used. A failed request reports it too, before its error.
+    /// The usage of the request. A failed request reports its usage too, before its error.
     Used(LlmUsage),
     /// The last event: the whole answer.
     Completed {
-        /// The answer.
+        /// The whole answer of the model.
         text: String,
-        /// The backend's id of the exchange, for example a run for `guard log`.
+        /// The backend's id of the request, for example a run id for `guard log`.
         interaction_id: Option<String>,
     },
 }
@@ -79,13 +79,13 @@ pub enum BackendEvent {
 /// cancels the request and ends every process that the backend started for it.
 pub type BackendStream = Pin<Box<dyn Stream<Item = Result<BackendEvent, LlmError>> + Send>>;
 
-/// Answers requests: a CLI, an API, or a script in a test.
+/// Answers requests to a model, for example with a CLI, an API, or a script in a test.
 pub trait LlmBackend: Send + Sync {
-    /// Starts to answer a request. Called in a tokio runtime.
+    /// Starts to answer a request. The client calls this in a tokio runtime.
     fn start(&self, call: LlmCall) -> BackendStream;
 
-    /// How much longer than the timeout the client waits before it drops the stream. A backend that ends requests by
-    /// itself needs this time to report what they used.
+    /// Returns how long the client waits after the timeout before it drops the stream. A backend that ends
+    /// requests itself needs this time to report their usage.
     fn grace(&self) -> Duration {
         Duration::ZERO
     }

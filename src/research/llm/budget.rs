@@ -1,4 +1,4 @@
-//! What all requests of a client have used, and the limit on it.
+//! The budget of a client: the usage of all its requests, and the limits on tokens and cost.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use super::backend::LlmUsage;
 use crate::research::config::LlmConfig;
 use crate::research::error::LlmError;
 
-/// The budget of a whole tree of requests.
+/// The budget that all requests of one client share.
 #[derive(Debug)]
 pub struct Budget {
     warn_at: f64,
@@ -22,14 +22,14 @@ struct State {
 }
 
 impl Budget {
-    /// A budget with the limits of these settings, of which nothing is used.
+    /// Creates a budget with the limits in these settings and without usage.
     pub fn new(config: &LlmConfig) -> Self {
         let (max_tokens, max_cost) = (config.max_tokens, config.max_cost);
         let state = State { max_tokens, max_cost, ..State::default() };
         Self { warn_at: config.warn_at, state: Mutex::new(state) }
     }
 
-    /// Changes the limits that are given. The use until now still counts.
+    /// Replaces the limits that are `Some`. The usage so far still counts.
     pub fn set_limits(&self, max_tokens: Option<u64>, max_cost: Option<f64>) {
         let mut state = self.lock();
         state.max_tokens = max_tokens.or(state.max_tokens);
@@ -41,30 +41,30 @@ impl Budget {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was used until now.
+    /// Returns the usage of all requests so far.
     pub fn used(&self) -> LlmUsage {
         self.lock().used
     }
 
-    /// The tokens that are left; `None` without a limit.
+    /// Returns the number of tokens that are left; `None` if there is no limit.
     pub fn tokens_left(&self) -> Option<u64> {
         let state = self.lock();
         state.max_tokens.map(|limit| limit.saturating_sub(state.used.tokens))
     }
 
-    /// The money that is left; `None` without a limit.
+    /// Returns the cost that is left; `None` if there is no limit.
     pub fn cost_left(&self) -> Option<f64> {
         let state = self.lock();
         state.max_cost.map(|limit| (limit - state.used.cost).max(0.0))
     }
 
-    /// Adds what a request used.
+    /// Adds the usage of a request.
     pub fn spend(&self, usage: LlmUsage) {
         let mut state = self.lock();
         state.used = state.used.plus(usage);
     }
 
-    /// An error if nothing is left.
+    /// Fails if the tokens or the cost are used up.
     pub fn check(&self) -> Result<(), LlmError> {
         if self.tokens_left() == Some(0) || self.cost_left().is_some_and(|left| left <= 0.0) {
             return Err(LlmError::BudgetExhausted { spent: self.describe() });
@@ -72,7 +72,7 @@ impl Budget {
         Ok(())
     }
 
-    /// A warning, the first time that the use approaches the limit.
+    /// Returns a warning the first time that the usage approaches a limit, and `None` otherwise.
     pub fn warning(&self) -> Option<String> {
         let mut state = self.lock();
         let share = |used: f64, limit: Option<f64>| limit.is_some_and(|limit| used >= limit * self.warn_at);

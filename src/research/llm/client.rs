@@ -1,4 +1,4 @@
-//! The client for a model: timeouts, retries with backoff, and the budget, whatever the backend is.
+//! The client for a model. It adds time limits, retries with backoff, and a budget to any backend.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -15,25 +15,25 @@ use crate::research::config::LlmConfig;
 use crate::research::error::LlmError;
 use crate::research::sources::{MOST_URLS, Retrieval};
 
-/// A request to a model. It stands for itself: there is no history.
+/// A request to a model, without any history.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LlmRequest {
-    /// The prompt.
+    /// The prompt for the model.
     pub prompt: String,
-    /// Instructions that apply to the whole answer.
+    /// The system instruction, which applies to the whole answer.
     pub system_instruction: Option<String>,
-    /// The most tokens that this request may use. The budget of the client applies as well.
+    /// The maximum number of tokens that this request may use. The client's budget applies as well.
     pub max_tokens: Option<u64>,
 }
 
 impl LlmRequest {
-    /// A request with this prompt.
+    /// Creates a request with this prompt.
     pub fn new(prompt: impl Into<String>) -> Self {
         Self { prompt: prompt.into(), ..Self::default() }
     }
 
-    /// The same request with a system instruction.
+    /// Returns the request with a system instruction.
     #[must_use]
     pub fn with_system_instruction(mut self, instruction: impl Into<String>) -> Self {
         self.system_instruction = Some(instruction.into());
@@ -41,17 +41,17 @@ impl LlmRequest {
     }
 }
 
-/// A whole answer.
+/// The whole answer to a request.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct LlmResponse {
-    /// The answer.
+    /// The text of the answer.
     pub text: String,
-    /// The tokens of the request, failed attempts included; 0 if the API reported none.
+    /// The tokens that the request used, including failed attempts; 0 if the API reported none.
     pub tokens_used: u32,
-    /// The backend's id of the exchange.
+    /// The backend's id of the request, for example a run id.
     pub interaction_id: Option<String>,
-    /// What guard observed the model retrieve.
+    /// The pages and hosts that guard observed the model retrieve.
     pub retrievals: Vec<Retrieval>,
 }
 
@@ -59,23 +59,23 @@ pub struct LlmResponse {
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct LlmStreamChunk {
-    /// The text of this piece; in the last one, what was not streamed before.
+    /// The text of this piece. The last piece contains the rest of the answer that was not streamed before.
     pub text: String,
     /// Whether this is the last piece.
     pub is_final: bool,
-    /// What the request used; only in the last piece.
+    /// The usage of the request; `None` except in the last piece.
     pub usage: Option<LlmUsage>,
 }
 
 /// The pieces of an answer. Dropping the stream cancels the request.
 pub type ChunkStream = Pin<Box<dyn Stream<Item = Result<LlmStreamChunk, LlmError>> + Send>>;
 
-/// The next piece of an answer, for code without a library of stream combinators.
+/// Returns the next piece of an answer, for callers without a library of stream combinators.
 pub async fn next_chunk(stream: &mut ChunkStream) -> Option<Result<LlmStreamChunk, LlmError>> {
     poll_fn(|context| stream.as_mut().poll_next(context)).await
 }
 
-/// Sends requests to a model. One client is shared by everything that counts towards one budget.
+/// Sends requests to a model. All requests that count towards one budget must use the same client.
 pub struct LlmClient {
     client: Arc<dyn LlmBackend>,
     config: LlmConfig,
@@ -83,18 +83,18 @@ pub struct LlmClient {
 }
 
 impl LlmClient {
-    /// A client over this backend.
+    /// Creates a client that sends its requests to this backend.
     pub fn new(client: Arc<dyn LlmBackend>, config: LlmConfig) -> Self {
         let budget = Arc::new(Budget::new(&config));
         Self { client, config, budget }
     }
 
-    /// The settings of the client.
+    /// Returns the settings of the client.
     pub fn config(&self) -> &LlmConfig {
         &self.config
     }
 
-    /// What all requests have used, and what is left.
+    /// Returns the budget, with the usage of all requests so far.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
@@ -104,7 +104,8 @@ impl LlmClient {
         self.generate_with_usage(request).await.0
     }
 
-    /// As [`Self::generate`], and returns what the request used even if it failed.
+    /// Sends a request and waits for the whole answer. Retries after a failure that may be temporary. Also returns
+    /// the usage of the request, even if it failed.
     pub async fn generate_with_usage(
         &self,
         request: LlmRequest,
@@ -169,7 +170,8 @@ impl LlmClient {
         }
     }
 
-    /// Sends a request and streams the answer. Does not retry, because the reader may have seen a part of the answer.
+    /// Sends a request and streams the answer. Does not retry, because the reader may have received a part of
+    /// the answer.
     pub fn generate_stream(&self, request: LlmRequest) -> ChunkStream {
         if let Err(error) = self.budget.check() {
             return Box::pin(Chunks { call: None, streamed: String::new(), error: Some(error) });
@@ -200,7 +202,7 @@ impl LlmClient {
         }
     }
 
-    /// How long to wait before a retry; `None` if there is none.
+    /// Returns how long to wait before a retry; `None` if the client must not retry.
     fn delay(&self, error: &LlmError, attempt: u32) -> Option<Duration> {
         if attempt >= self.config.max_retries || !error.is_retryable() {
             return None;
@@ -208,7 +210,7 @@ impl LlmClient {
         let backoff =
             self.config.first_delay.saturating_mul(1 << attempt.min(16)).min(self.config.longest_delay);
         match error {
-            // The API would refuse an earlier request as well.
+            // Do not retry: the API would refuse a request before this time.
             LlmError::Backend { retry_after: Some(wait), .. } if *wait > self.config.longest_delay => None,
             LlmError::Backend { retry_after: Some(wait), .. } => Some(backoff.max(*wait)),
             _ => Some(backoff),
@@ -254,7 +256,7 @@ impl CallStream {
             Poll::Pending => {
                 std::task::ready!(self.deadline.as_mut().poll(context));
                 self.is_over = true;
-                // The backend ends what it started when its stream is dropped.
+                // Drop the backend's stream, so that the backend ends everything that it started.
                 self.events = Box::pin(NoEvents);
                 Poll::Ready(Some(Err(LlmError::Timeout { after: self.timeout })))
             }

@@ -1,7 +1,8 @@
 //! The default backend: every request is a run of an agent's CLI in a read-only sandbox.
 //!
-//! What the run retrieved is read from the events of its transcript: the connections and requests that guard's proxy
-//! made, and the calls and results of the agent's tools. The agent's own words are never evidence.
+//! The backend learns what a run retrieved from the events of its transcript: the connections and requests that
+//! guard's proxy forwarded, and the calls and results of the agent's tools. The agent's own statements are
+//! never evidence.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,12 +24,12 @@ use crate::research::error::LlmError;
 use crate::research::sources::{Retrieval, urls_in};
 use crate::transcript::EventType;
 
-/// How much longer than the timeout a run may take to end and to report what it used.
+/// How long after the timeout a run may take to end and to report its usage.
 const GRACE: Duration = Duration::from_secs(20);
-/// The number of events that wait for a slow reader.
+/// The maximum number of events that wait for a slow reader.
 const CAPACITY: usize = 64;
 
-/// Answers requests with an agent's CLI, each in a read-only sandbox of its own.
+/// Answers each request by running an agent's CLI in its own read-only sandbox.
 #[derive(Debug, Clone)]
 pub struct ExecutorBackend {
     executor: Executor,
@@ -39,12 +40,13 @@ pub struct ExecutorBackend {
 }
 
 impl ExecutorBackend {
-    /// A backend whose runs work in `directory`, which they can read and not write.
+    /// Creates a backend whose runs work in `directory`, which they may read and, unless [`Self::with_policy`] sets
+    /// another policy, not write.
     pub fn new(executor: Executor, directory: impl Into<PathBuf>) -> Self {
         Self { executor, directory: directory.into(), agent: None, policy: None, active: Arc::default() }
     }
 
-    /// The agent to use instead of the default one.
+    /// Sets the agent to use; `None` means the default agent.
     #[must_use]
     pub fn with_agent(mut self, agent: Option<String>) -> Self {
         self.agent = agent;
@@ -58,12 +60,12 @@ impl ExecutorBackend {
         self
     }
 
-    /// The number of runs whose processes have not ended yet.
+    /// Returns the number of runs whose processes have not ended yet.
     pub fn active(&self) -> usize {
         self.active.load(Ordering::SeqCst)
     }
 
-    /// Waits until the processes of all runs have ended, at most for `limit`. Returns whether they have.
+    /// Waits until the processes of all runs have ended, or `limit` has passed. Returns whether all have ended.
     pub fn wait_for_runs(&self, limit: Duration) -> bool {
         let began = Instant::now();
         while self.active() > 0 {
@@ -88,7 +90,7 @@ impl ExecutorBackend {
             model: Some(call.model.clone()),
             timeout: seconds.max(1),
             max_duration: seconds.max(1),
-            // The client retries; here it would count against the same time limit.
+            // The client retries. A retry by the executor would count against the same time limit.
             max_retries: 0,
             max_tokens: call.max_tokens,
             ..ExecRequest::new(prompt, &self.directory)
@@ -130,7 +132,7 @@ impl LlmBackend for ExecutorBackend {
     }
 }
 
-/// Counts a run until its thread has ended, even after a panic.
+/// Counts a run as active until its thread ends, even by a panic.
 struct ActiveRun(Arc<AtomicUsize>);
 
 impl ActiveRun {
@@ -146,10 +148,10 @@ impl Drop for ActiveRun {
     }
 }
 
-/// Turns events of a run into what they mean for the client.
+/// Converts events of a run to events for the client.
 #[derive(Debug, Default)]
 struct Translator {
-    /// The ids of the calls of search tools.
+    /// The ids of the tool calls that were searches.
     searches: BTreeSet<String>,
 }
 
@@ -182,7 +184,7 @@ impl Translator {
                 }
                 retrieved(Retrieval::ToolCall)
             }
-            // A page can mention any address, so only results of searches count.
+            // A page can mention any address, so only the results of search tools count.
             EventType::AgentToolResult if !self.searches.is_disjoint(&call_ids(&event.data)) => {
                 retrieved(Retrieval::ToolResult)
             }
@@ -213,7 +215,7 @@ fn call_ids(data: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Reports the end of a run: what it used, and its answer or its error.
+/// Reports the end of a run: its usage, and its answer or its error.
 fn finish(result: &ExecResult, timeout: Duration, send: &mut dyn FnMut(Result<BackendEvent, LlmError>)) {
     let mut usage = LlmUsage::default();
     for model in result.attempts.iter().filter_map(|attempt| attempt.model.as_ref()) {
@@ -222,7 +224,8 @@ fn finish(result: &ExecResult, timeout: Duration, send: &mut dyn FnMut(Result<Ba
     }
     send(Ok(BackendEvent::Used(usage)));
     let run = &result.run;
-    // The proxy's own totals name every host, also of connections whose event did not fit the transcript.
+    // The proxy's statistics contain every host, even those whose connection events did not fit into the
+    // transcript.
     for host in run.network.iter().filter(|row| row.connections > 0) {
         send(Ok(BackendEvent::Retrieved(Retrieval::Host(host.host.clone()))));
     }
@@ -241,7 +244,7 @@ fn finish(result: &ExecResult, timeout: Duration, send: &mut dyn FnMut(Result<Ba
     }));
 }
 
-/// The events of one run. Dropping it ends the run with all its processes.
+/// The stream of events of one run. Dropping it ends the run with all its processes.
 struct RunEvents {
     events: mpsc::Receiver<Result<BackendEvent, LlmError>>,
     cancel: Cancel,
@@ -266,7 +269,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// What the events of a run say about retrievals.
+    /// Returns the retrievals that the translator finds in these events.
     fn retrieved(events: &[(&str, &str, Value)]) -> Vec<Retrieval> {
         let mut translator = Translator::default();
         let events = events
@@ -292,7 +295,7 @@ mod tests {
             ("network.open", open, vec![Retrieval::Host("a.org".into())]),
             ("gateway.request", searched, vec![Retrieval::Search("https://s.org/1".into())]),
             ("agent.tool_use", call, vec![Retrieval::ToolCall("https://a.org/x".into())]),
-            // Words are no evidence.
+            // The agent's statements are not evidence.
             ("agent.message", json!({"role": "assistant", "content": "I read https://a.org/x"}), vec![]),
             ("future.event", json!({"url": "https://a.org"}), vec![]),
         ] {

@@ -1,7 +1,7 @@
 //! Requests to a model: one client with timeouts, retries and a budget, over interchangeable backends.
 //!
-//! The client knows no CLI and no API. A backend turns a request into a stream of events; the default backend runs an
-//! agent's CLI in a read-only sandbox. Requests carry no history.
+//! The client does not depend on a CLI or an API. A backend turns a request into a stream of events; the
+//! default backend runs an agent's CLI in a read-only sandbox. Requests contain no history.
 
 mod backend;
 mod budget;

@@ -14,7 +14,7 @@ use super::backend::{BackendEvent, BackendStream, LlmBackend, LlmCall, LlmUsage}
 use crate::research::error::LlmError;
 use crate::research::sources::Retrieval;
 
-/// What the backend does with one call.
+/// The delay and the events with which the backend answers one call.
 pub(crate) struct Answer {
     delay: Option<Duration>,
     events: VecDeque<Result<BackendEvent, LlmError>>,
@@ -30,7 +30,7 @@ impl Answer {
         Self { delay: Some(Duration::ZERO), events: VecDeque::from([Err(error)]) }
     }
 
-    /// Never answers.
+    /// Creates an answer that never arrives.
     pub(crate) fn silent() -> Self {
         Self { delay: None, events: VecDeque::new() }
     }
@@ -65,7 +65,8 @@ struct Scripted<F> {
     calls: Calls,
 }
 
-/// A backend that answers call number N with `answer(call, N)`, and the calls that it got.
+/// Returns a backend that answers call number N with `answer(call, N)`, and the list of the calls that it
+/// received.
 pub(crate) fn scripted(
     answer: impl Fn(&LlmCall, usize) -> Answer + Send + Sync + 'static,
 ) -> (Arc<dyn LlmBackend>, Calls) {

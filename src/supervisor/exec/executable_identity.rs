@@ -36,9 +36,10 @@ struct State {
 /// How the kernel executes a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// As a binary.
+    /// The kernel executes the file as a binary.
     Program,
-    /// As a script, by its interpreter. The second field is the optional argument in the `#!` line.
+    /// The kernel executes the file as a script, with this interpreter. The second field is the optional
+    /// argument in the `#!` line.
     Script(Vec<u8>, Option<Vec<u8>>),
 }
 
@@ -48,7 +49,7 @@ pub(crate) struct Executable {
     pub(crate) identity: Identity,
     /// The resolved path of the file; `memfd:NAME` for a memfd, which has no path.
     pub(crate) path: Vec<u8>,
-    /// If this file is a copy of a known program, the path of that program.
+    /// The path of the known program (see [`Known`]) of which this file is a copy; `None` if it is no copy.
     pub(crate) copy_of: Option<Vec<u8>>,
     pub(crate) kind: Kind,
 }
@@ -64,7 +65,7 @@ impl Executable {
 pub(crate) struct Identities {
     facts: HashMap<Identity, (State, Option<Vec<u8>>, Kind)>,
     known: Option<Known>,
-    /// The policy. Copies of the programs that its rules name must be recognised.
+    /// The policy. guard must recognise copies of the programs that its rules name.
     policy: Arc<Policy>,
     /// Directories in which the agent can create copies of programs.
     writable: Vec<PathBuf>,
@@ -75,7 +76,8 @@ pub(crate) struct Identities {
     mounts: Vec<u64>,
 }
 
-/// Paths of known programs, grouped by file size: only files of equal size need to be compared.
+/// The paths of known programs, whose copies guard recognises (see [`recognised_names`]). They are grouped by file
+/// size, because only files of equal size need to be compared.
 struct Known(HashMap<u64, Vec<PathBuf>>);
 
 /// The cache of identified files is cleared when it contains this many.
@@ -85,7 +87,7 @@ const MAX_INTERPRETERS: usize = 5;
 /// How many bytes of a `#!` line the kernel reads.
 const MAX_FIRST_LINE: usize = 256;
 
-/// Directories to search for known programs.
+/// The directories in which guard searches for known programs, whose copies it recognises.
 const PROGRAM_DIRECTORIES: [&str; 7] =
     ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/git-core"];
 
@@ -95,14 +97,15 @@ impl Identities {
         Self { facts, known: None, policy, writable, root: None, has_mount_namespace, mounts }
     }
 
-    /// Resolves a path as it would be resolved for a thread. Returns the file, followed by its interpreters down to a
-    /// binary.
+    /// Resolves a path as the kernel would for the thread `tid`. Returns the file; if it is a script, its interpreter
+    /// follows, and so on down to a binary.
     pub(crate) fn resolve_exec(&mut self, tid: i32, cwd: &Path, path: &[u8]) -> io::Result<Vec<Executable>> {
         let fd = self.open(tid, cwd, path, true)?;
         self.with_interpreters(tid, cwd, &fd)
     }
 
-    /// Like [`Self::resolve_exec`], for a file that the thread names by a descriptor (`execveat` with an empty path).
+    /// Finds the file behind a descriptor of the thread `tid` (`execveat` with an empty path). Returns the file; if
+    /// it is a script, its interpreter follows, and so on down to a binary.
     pub(crate) fn resolve_exec_descriptor(
         &mut self,
         tid: i32,
@@ -253,8 +256,8 @@ impl Identities {
         self.find_original(&mut file, metadata.size(), &own)
     }
 
-    /// Returns the arguments that are copies of known programs, as (index, path of the original), if the program is the
-    /// dynamic loader, which runs any file it is given.
+    /// If the executed program is the dynamic loader, which runs any file it is given, returns those of its arguments
+    /// that are copies of known programs, as (index, path of the original). Otherwise returns nothing.
     pub(crate) fn loaded_programs(
         &mut self,
         tid: i32,
@@ -327,8 +330,8 @@ impl Known {
     }
 }
 
-/// Names of the programs whose copies are recognised: those in the policy's rules, git, shells, and programs that run
-/// other programs.
+/// Returns the names of the programs whose copies guard recognises: those in the policy's rules, git, shells, and
+/// programs that run other programs.
 fn recognised_names(policy: &Policy) -> Vec<String> {
     let of_rules = policy.rules.iter().flat_map(|rule| &rule.when.programs).map(|pattern| pattern.as_str());
     let plain = of_rules.filter(|name| !name.contains(['*', '?', '[', '/'])).map(str::to_string);
@@ -345,7 +348,7 @@ pub(crate) fn is_loader(path: &[u8]) -> bool {
     name.starts_with(b"ld-") || name.starts_with(b"ld.so")
 }
 
-/// Paths of the dynamic loader, which runs any file it is given.
+/// Returns the paths of the dynamic loader, which runs any file it is given.
 fn loaders() -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir("/lib64") else { return Vec::new() };
     entries

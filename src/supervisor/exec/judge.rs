@@ -15,7 +15,7 @@ use crate::supervisor::shim::protocol::{Answer, Question};
 
 pub(crate) struct ExecJudge {
     policy: Arc<Policy>,
-    /// What the judgement of every command needs to know about the run.
+    /// Facts about the run that are needed to judge a command, such as the working tree and the home directory.
     context: Context,
     repositories: Arc<Repositories>,
     /// Directories in which the run may write.
@@ -39,8 +39,8 @@ impl ExecJudge {
         self.policy.command_limits().bytes
     }
 
-    /// Makes the search for repositories use the root directory of this thread, so that it sees the same files as the
-    /// run.
+    /// Makes the search for repositories use the root directory of this thread, so that it finds the same files
+    /// as the run.
     pub(crate) fn set_root_from(&self, tid: i32) {
         self.repositories.set_root_from(tid);
     }
@@ -71,8 +71,8 @@ impl ExecJudge {
         (worst.unwrap_or_else(|| Verdict::invalid_request("no program")), depends_on_repository)
     }
 
-    /// A run without a mount namespace cannot write to `/tmp`. If the command would write there, returns a denial with
-    /// a hint instead of `verdict`.
+    /// Returns a denial with a hint, instead of `verdict`, for an allowed command that would write to a shared
+    /// temporary directory such as `/tmp`: a run without a mount namespace cannot write there.
     fn with_temporary_directory_hint(&self, verdict: Verdict, analysis: &Analysis) -> Verdict {
         if self.has_mount_namespace || verdict.action() != Action::Allow {
             return verdict;
@@ -107,8 +107,8 @@ impl ExecJudge {
     }
 }
 
-/// Returns the environments that programs may see. If a variable occurs twice, most programs use its first value, but
-/// some use the last.
+/// Returns the environment in every form in which programs may read it. If a variable occurs twice, most
+/// programs use its first value, but some use the last.
 fn possible_environments(environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut names = HashSet::new();
     let has_duplicates = !environment.iter().all(|(name, _)| names.insert(name));

@@ -133,8 +133,8 @@ impl ExecHandler {
         }
         let (verdict, depends_on_repository) = self.judge.judge(&exec_request);
         match verdict.action() {
-            // Not cached: the same arguments may refer to another repository next time. It is also verified at the
-            // exec stop.
+            // Do not cache this verdict: the same arguments may refer to another repository next time. The exec
+            // is also verified at the exec stop.
             Action::Allow if depends_on_repository => {
                 self.allow_exec_and_verify(context, notification, &exec_request, true)
             }
@@ -184,12 +184,12 @@ impl ExecHandler {
         self.judge.set_root_from(tid);
         let limit = self.judge.longest_command();
         let memory = context.memory_of(tid);
-        // Fetch all three pages in one call, then what they point to.
+        // Fetch the pages at all three addresses in one system call, then the strings that the arrays point to.
         memory.fetch([path, argv, environment].into_iter().filter(|&address| address != 0))?;
         let path = memory.string(path, LONGEST_PATH)?;
         let Arguments { argv, environment } =
             memory.arguments(argv, environment, limit, protocol::is_relevant)?;
-        // For the test of what happens then; not in a released guard.
+        // In debug builds only: lets a test make the supervisor panic at a chosen program.
         #[cfg(debug_assertions)]
         if std::env::var_os("GUARD_TEST_PANIC_AT").is_some_and(|program| program.as_encoded_bytes() == path) {
             panic!("the test asks for it");
@@ -221,8 +221,8 @@ impl ExecHandler {
         self.allow_exec_and_verify(context, notification, exec_request, false)
     }
 
-    /// Like [`Self::allow_exec`]. With `judge_again`, the exec is judged again at its exec stop even if nothing has
-    /// changed.
+    /// Allows an exec. If execs are verified, also traces the thread until its exec stop. With `judge_again`, guard
+    /// judges the exec again at its exec stop even if nothing has changed.
     fn allow_exec_and_verify(
         &mut self,
         context: &mut CallContext,
@@ -246,8 +246,8 @@ impl ExecHandler {
                 return Some(Reply::Error(libc::EACCES));
             }
             self.verifier.forget(notification.tid);
-            // The thread stops when the exec succeeds or fails, and continues only after this thread has checked it.
-            // Prepare the record now; write it once the outcome is known.
+            // The thread stops when the exec succeeds or fails, and continues only after the supervisor thread
+            // has checked it. Prepare the record now; write it once the outcome is known.
             context.reply(notification.id, Reply::Continue);
             let record = Prepared::new(exec_request.line(), &exec_request.data(notification.tid));
             let expected = Expected::of(exec_request, context.identities(), judge_again, record);
@@ -335,7 +335,8 @@ impl ExecHandler {
         }
     }
 
-    /// Marks a lazy resource as ready. Returns the execs that waited for it, which the caller must handle again.
+    /// Records that a lazy resource (which guard creates when a program first needs it) is ready. Returns all execs
+    /// that wait for a resource; the caller must handle them again.
     pub(crate) fn set_resource_ready(&mut self, index: usize) -> Vec<Notification> {
         self.lazy_resources.set_ready(index)
     }

@@ -60,8 +60,8 @@ impl ProcessMemory {
         Some(self.pages[at].1)
     }
 
-    /// Fetches those pages of the addresses that are not cached yet, in as few system calls as possible. An unmapped
-    /// page becomes an error only when it is used.
+    /// Reads the pages that contain these addresses into the cache, unless they are already there, in as few system
+    /// calls as possible. An unmapped page causes an error only when it is used.
     pub(crate) fn fetch(&mut self, addresses: impl Iterator<Item = u64>) -> io::Result<()> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.clear();
@@ -212,7 +212,7 @@ impl ProcessMemory {
             LONGEST_ARGV,
             keep,
         )?;
-        // A null pointer inside argv would end it here, but not for the program.
+        // The reader stops at a null pointer inside argv, but the program itself would read on.
         if arguments.argv.len() as u64 == count { Ok(arguments) } else { Err(unreadable()) }
     }
 

@@ -181,7 +181,7 @@ impl ExecRequest {
     }
 }
 
-/// Names of a process's ancestors, nearest first.
+/// Returns the names and ids of a process's ancestors, nearest first.
 fn ancestors(pid: i32) -> Vec<String> {
     let mut names = Vec::new();
     let mut next = parent_of(pid);
@@ -212,7 +212,7 @@ pub(crate) fn line(argv: &[Vec<u8>]) -> String {
     line
 }
 
-/// Length of a command line, counting a separator after each argument.
+/// Returns the length of a command line, counting a separator after each argument.
 fn length_of(argv: &[Vec<u8>]) -> usize {
     argv.iter().map(|word| word.len() + 1).sum()
 }
@@ -243,7 +243,8 @@ fn recorded_argv(argv: &[Vec<u8>], most: usize) -> Vec<Cow<'_, str>> {
         tail.push(String::from_utf8_lossy(word));
         rest = others;
     }
-    // Cut the arguments at both ends of the gap. They may be one and the same, if it is longer than both parts.
+    // Record a part of the first and of the last argument that does not fit. Both may be the same long
+    // argument.
     if let Some(first) = rest.first() {
         let part = String::from_utf8_lossy(&first[..head_room.min(first.len())]);
         head.push(Cow::Owned(format!("{part}…")));

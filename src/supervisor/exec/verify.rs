@@ -132,8 +132,8 @@ impl ExecVerifier {
         }
     }
 
-    /// Records that an allowed exec did not happen. It failed with `errno`; `None` means that the thread was killed
-    /// before.
+    /// Records that an allowed exec did not happen: it failed with `errno`, or, if `errno` is `None`, the
+    /// thread was killed before the exec completed.
     fn record_failed_exec(&mut self, context: &CallContext, tid: i32, errno: Option<i32>) {
         let Some(at) = self.expected.iter().position(|(known, _)| *known == tid) else { return };
         let (_, expected) = self.expected.swap_remove(at);

@@ -31,9 +31,9 @@ const LARGE_QUESTION: usize = 64 << 10;
 pub struct ShimService {
     /// The policy by which commands are judged.
     pub policy: Arc<Policy>,
-    /// What the judgement of every command needs to know about the run.
+    /// Facts about the run that are needed to judge a command, such as the working tree and the home directory.
     pub context: Context,
-    /// Finds out whether a git command uses the task's repository or a different one.
+    /// Finds out whether a git command uses the repository that the run works on, or a different one.
     pub repositories: Arc<Repositories>,
     /// Records malformed questions. Denials are not recorded here, because they were recorded at the exec.
     pub recorder: Recorder,

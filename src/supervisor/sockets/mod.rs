@@ -76,9 +76,10 @@ const FAMILY: Refusal<'_> = ("sandbox.network", "Runs cannot use sockets of this
 
 pub(crate) struct SocketHandler {
     bound: BoundSockets,
-    /// The egress listeners, and the connections that the supervisor has announced to them.
+    /// The ports of guard's proxy and gateways, and the run's connections to them that the supervisor has
+    /// announced.
     peer_registry: Arc<PeerRegistry>,
-    /// Network rules that apply to programs without proxy support.
+    /// The network rules by which the supervisor judges the connections of programs that do not use the proxy.
     rules: Arc<NetworkRules>,
     /// Path of the control socket that shims connect to.
     control: PathBuf,
@@ -146,7 +147,7 @@ impl SocketHandler {
             return self.connect_to_listener(context, notification, fd, address, Purpose::Listener);
         }
         if is_loopback(to.ip()) && to.port() == self.canary_port {
-            // The canary. Denied, but not recorded as an action of the agent.
+            // This is the canary's connect. Deny it, but do not record it as an action of the agent.
             return Some(Reply::Error(libc::EACCES));
         }
         if let Some(server) = self.run_server_address(to) {
@@ -224,7 +225,8 @@ impl SocketHandler {
     ) -> Option<Reply> {
         let is_control = path == CONTROL_NAME.as_bytes();
         let object = if is_control {
-            // The control socket, recognised by its name alone, whatever file the caller has at that path.
+            // This is the control socket. Recognise it by its name alone, whatever file the caller has at that
+            // path.
             open_below(fd.as_fd(), self.control.as_os_str().as_bytes(), true)
         } else {
             self.open_unix_socket(context, notification, path)
@@ -239,7 +241,8 @@ impl SocketHandler {
             return Some(Reply::Error(libc::EINVAL));
         };
         if is_control {
-            // Try at once, so that a shim can always ask, however many connects of the run are blocked.
+            // Try without another thread first, so that a shim can always ask, however many connects of the run
+            // are blocked.
             if let Some(reply) = connect_at_once(fd.as_fd(), &address) {
                 return Some(reply);
             }
@@ -409,8 +412,8 @@ impl SocketHandler {
         if !context.identities().is_in_writable_mount(notification.tid, object.as_fd()) {
             return deny_socket_call(context, notification, "bind", &shown, UNIX_OUTSIDE);
         }
-        // `getsockname` reports the path that was bound. A unique path per socket keeps them apart, and `names` maps
-        // it back to the path the run used.
+        // `getsockname` reports the path that the supervisor binds, not the path that the run used. So bind each socket
+        // at a unique path, and store in `names` which path of the run it stands for.
         if self.bound.names.len() >= MOST_SERVERS {
             self.bound.names.clear();
         }
@@ -426,8 +429,10 @@ impl SocketHandler {
         reply_for(bound)
     }
 
-    /// Handles a listen call. Only a socket that the supervisor has bound may listen. An unbound socket would listen on
-    /// every address, and so would a socket that was connected and disconnected, which keeps its port.
+    /// Handles a listen call. An internet socket may listen only if the supervisor has bound it. An unbound socket
+    /// would listen on every address, and so would a socket that was connected and disconnected, which keeps its port.
+    /// A unix socket may not listen on an abstract name, which every process of the machine can connect to: the kernel
+    /// gives one to a socket with `SO_PASSCRED` that connects.
     pub(crate) fn listen(&self, context: &mut CallContext, notification: &Notification) -> Reply {
         let [_, backlog, ..] = notification.arguments;
         let fd = match socket_of(context, notification) {
@@ -474,7 +479,7 @@ fn connect_later(
     address: Vec<u8>,
     object: Option<OwnedFd>,
 ) -> Option<Reply> {
-    // If one connect blocks, others may too. Then the supervisor does not try one on its own thread.
+    // If another connect is blocked, this one may block too, so do not try it on the supervisor thread.
     if WAITING.load(Ordering::Acquire) == 0
         && let Some(reply) = connect_at_once(fd.as_fd(), &address)
     {

@@ -1,4 +1,4 @@
-//! Disposes of a workspace after the agent has ended: gives the worktree back to the user, or removes it.
+//! Disposes of a run's workspace after the agent has ended: gives the worktree back to the user, or removes it.
 //!
 //! The agent may have written every file in the worktree. Therefore git reads the worktree only in a jail,
 //! with an explicitly named git directory, and without the worktree's attributes, which could choose programs
@@ -31,28 +31,28 @@ use uncommitted::{Changed, RETRY_TIMEOUT, unreadable_dirs};
 pub enum KeepPolicy {
     /// Keep the worktree and the branch.
     Keep,
-    /// Remove the worktree and the branch, and save new work under `refs/guard/`.
+    /// Remove the worktree and the branch, and save new work under `refs/guard/` or in the run's directory.
     Discard,
     /// Remove the worktree and the branch if they contain no new work; otherwise keep both.
     #[default]
     Auto,
 }
 
-/// What guard found in a workspace when it disposed of the workspace, and what it did.
+/// The result of disposing of a workspace: the work that guard found in it, and what guard did with the work.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DisposeReport {
-    /// True if the worktree and the branch still exist.
+    /// True if the worktree and the branch still exist after guard has disposed of the workspace.
     pub kept: bool,
-    /// True if the branch has commits that the run made.
+    /// True if the branch has commits that the agent made during the run.
     pub has_commits: bool,
-    /// Paths with work that is neither committed nor ignored; at most a hundred.
+    /// Paths of files that are neither committed nor ignored by git; at most a hundred.
     pub uncommitted: Vec<PathBuf>,
     /// Files in the worktree that differ from the tip of the branch; at most a thousand.
     pub changes: Vec<(PathBuf, Changed)>,
     /// True if `changes` lists all changed files.
     pub all_changes: bool,
-    /// True if guard kept the quarantine, because it has commits, other refs or a stash that exist nowhere
-    /// else.
+    /// True if guard kept the run's quarantine repository (its private git directory), because it has commits, other
+    /// refs, a stash or LFS objects that exist nowhere else.
     pub unreceived: bool,
     /// The refs under which guard saved the work that it removed.
     pub saved: Vec<String>,
@@ -64,8 +64,8 @@ pub struct DisposeReport {
 const MAX_SAVED_FILE_BYTES: u64 = 1 << 30;
 
 impl Workspace {
-    /// Gives the worktree back to the user, or removes it. The agent must have ended. If the call is interrupted,
-    /// it can be repeated.
+    /// Makes the worktree's `.git` file point to the user's repository again, or removes the worktree, as `disposal`
+    /// says. The agent must have ended. If the call is interrupted, it can be repeated.
     pub fn dispose(&mut self, disposal: KeepPolicy) -> Result<DisposeReport, WorkspaceError> {
         match self.record.state {
             State::Opening => {
@@ -87,7 +87,8 @@ impl Workspace {
             let foreign = self.point_at_repository()?;
             report.moved.extend(foreign.map(|now| (self.record.worktree.join(".git"), now)));
             match self.compare_with_tip(&mut report) {
-                // Without an index guard can still move the whole worktree to the run's directory.
+                // The work may be too large for a git index. Guard can then still move the whole worktree to the
+                // run's directory.
                 Err(error)
                     if disposal == KeepPolicy::Discard && !self.record.here && is_size_error(&error) =>
                 {
@@ -122,8 +123,8 @@ impl Workspace {
         Ok(report)
     }
 
-    /// True if [`Self::dispose`] with [`KeepPolicy::Auto`] would keep the workspace, because it has commits,
-    /// uncommitted work, or commits that guard has not received. Changes nothing.
+    /// True if [`Self::dispose`] with [`KeepPolicy::Auto`] would keep the workspace: it has new commits or uncommitted
+    /// work, its branch has moved, or its worktree existed before the run (`--here`). Changes nothing.
     pub fn holds_new_work(&self) -> Result<bool, WorkspaceError> {
         if matches!(self.record.state, State::Opening | State::Removing | State::Removed) {
             return Ok(false);
@@ -136,8 +137,8 @@ impl Workspace {
         Ok(is_changed || self.real_tip()?.as_deref() != Some(&self.record.base))
     }
 
-    /// Removes the directory of a run that never began, and whose worktree is removed or given back. Keeps the
-    /// directory if it contains anything besides the workspace's record, such as a transcript.
+    /// Removes the directory of a run that never began, if guard has already removed the workspace or given it back
+    /// to the user. Keeps a directory that contains anything besides the workspace's record, such as a transcript.
     pub fn forget(&self) {
         let is_over =
             self.record.state == State::Removed || self.record.here && self.record.state == State::Kept;
@@ -149,8 +150,9 @@ impl Workspace {
         let _ = fs::remove_dir(&self.run_folder);
     }
 
-    /// Finds the differences between the worktree and the tip of its branch, and updates the worktree's index to
-    /// that tip.
+    /// Finds the differences between the worktree and the tip of the run's branch, and updates the worktree's index
+    /// to that tip. Before that, moves nested repositories of the agent out of the worktree, and removes the files
+    /// that guard copied into it and that have not changed.
     fn compare_with_tip(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         self.update_index_copy()?;
         self.move_nested_repositories(report)?;
@@ -168,13 +170,13 @@ impl Workspace {
         Ok(())
     }
 
-    /// Returns the prefix of the refs under which guard saves work of this run.
+    /// Returns the prefix of the names of all refs under which guard saves work of this run.
     pub(crate) fn saved_refs_prefix(&self) -> String {
         format!("refs/guard/{}", slug::slug(&self.record.run_id).unwrap_or_else(|| "run".to_string()))
     }
 
-    /// True if the quarantine has commits on the branch, other refs, a stash or LFS objects that exist
-    /// nowhere else.
+    /// True if the quarantine repository (the run's private git directory) has commits on the run's branch, other
+    /// refs, a stash or LFS objects that exist nowhere else.
     fn has_unreceived(&self) -> bool {
         let git = self.quarantine();
         if git.symlink_metadata().is_err() {
@@ -189,10 +191,10 @@ impl Workspace {
             || !others.is_ok_and(|others| !others.has_new_value)
     }
 
-    /// Removes the quarantine and its helper files. Keeps the workspace's record, and the files that guard moved
-    /// out of the worktree.
+    /// Removes the quarantine repository (the run's private git directory) and the files that guard made for it.
+    /// Keeps the workspace's record, and the files that guard moved out of the worktree.
     fn drop_quarantine(&self) -> Result<(), WorkspaceError> {
-        // Rename it first: a half-deleted quarantine would look like one that the agent damaged.
+        // Rename the quarantine first: if it were half deleted, it would look as if the agent had damaged it.
         let (git, leaving) = (self.quarantine(), self.run_folder.join("leaving"));
         at("remove", &leaving, remove_tree(&leaving))?;
         if git.symlink_metadata().is_ok() {
@@ -205,8 +207,8 @@ impl Workspace {
         Ok(())
     }
 
-    /// Builds a jailed git call on the worktree, with this process's copy of the worktree's index. git ignores the
-    /// attribute files in the worktree.
+    /// Builds a jailed (sandboxed) git call on the worktree, with the copy of the worktree's index that this process
+    /// made. git ignores the attribute files in the worktree.
     pub(crate) fn worktree_git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
         let record = &self.record;
         let scratch = self.scratch();
@@ -222,13 +224,14 @@ impl Workspace {
         Ok(tree.git(verb, writes_objects)?.env("GIT_INDEX_FILE", self.index()))
     }
 
-    /// Returns the directory that jailed git calls may write to. Each guard process uses its own directory, because a
-    /// killed guard may have left a lock in its directory, or a git process that still writes there.
+    /// Returns the directory that jailed (sandboxed) git calls may write to. Each guard process uses its own
+    /// directory, because a guard that was killed may have left a lock in its directory, or a git process that still
+    /// writes there.
     fn scratch(&self) -> PathBuf {
         self.run_folder.join("scratch").join(std::process::id().to_string())
     }
 
-    /// Returns the path of this process's copy of the worktree's index.
+    /// Returns the path of the copy of the worktree's index that this process makes.
     fn index(&self) -> PathBuf {
         self.scratch().join("index")
     }
@@ -256,7 +259,9 @@ impl Workspace {
         at("copy", &from, gitfile::copy_index(&from, &to))
     }
 
-    /// Replaces the worktree's index with the copy that this process made and updated.
+    /// Replaces the worktree's index with the updated copy that this process made. Leaves the index alone if the user
+    /// has switched the worktree to another branch or has committed since: then it belongs to another commit than the
+    /// copy.
     fn install_index(&self) -> Result<(), WorkspaceError> {
         if self.record.tip == self.record.base {
             return Ok(());
@@ -270,7 +275,7 @@ impl Workspace {
         let write = || -> io::Result<()> {
             let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&lock)?;
             let copied = io::copy(&mut fs::File::open(new)?, &mut file)
-                // See `gitfile::copy_index`.
+                // Keep the modification time, because git compares file times with it: see `gitfile::copy_index`.
                 .and_then(|_| file.set_modified(new.metadata()?.modified()?));
             copied.and_then(|()| fs::rename(&lock, &index)).inspect_err(|_| drop(fs::remove_file(&lock)))
         };
@@ -283,8 +288,8 @@ impl Workspace {
         }
     }
 
-    /// Returns the paths of the submodules in the file `index`; `None` means this process's copy of the worktree's
-    /// index.
+    /// Returns the paths of the submodules in the file `index`; with `None`, those in the copy of the worktree's
+    /// index that this process made.
     fn submodules(&self, index: Option<&Path>) -> Result<Vec<PathBuf>, WorkspaceError> {
         let mut git = self.worktree_git("ls-files", false)?.args(["--stage", "-z"]);
         if let Some(index) = index {
@@ -299,7 +304,7 @@ impl Workspace {
         Ok(output.split(|byte| *byte == 0).filter_map(path).collect())
     }
 
-    /// Returns the path and content of the `.git` file of each submodule. Guard calls this before the agent starts.
+    /// Returns the path and the content of each submodule's `.git` file. Guard calls this before the agent starts.
     pub(crate) fn submodule_pointers(&self) -> Result<Vec<(String, String)>, WorkspaceError> {
         let mut found = Vec::new();
         self.copy_index()?;
@@ -316,13 +321,13 @@ impl Workspace {
         Ok(found)
     }
 
-    /// Moves every `.git` of a submodule that the agent created or changed out of the worktree, because `git
-    /// status` would enter that repository and obey its configuration.
+    /// Moves each submodule's `.git` that the agent created or changed out of the worktree, because `git status`
+    /// would enter that repository and obey its configuration.
     fn move_nested_repositories(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         for path in self.submodules(None)? {
             let dir = self.record.worktree.join(&path);
             let entry = dir.join(".git");
-            // git does not follow a symbolic link here.
+            // Skip a path that leads through a symbolic link: git does not follow the link.
             let is_plain = extra_files::is_inside(&path) && dir.canonicalize().is_ok_and(|real| real == dir);
             if !is_plain || entry.symlink_metadata().is_err() {
                 continue;
@@ -368,7 +373,8 @@ impl Workspace {
         )
     }
 
-    /// Saves uncommitted work as a commit. If that is not possible, moves the worktree to the run's directory.
+    /// Saves uncommitted work as a commit. If a file is too large for that, or git takes too long, moves the worktree
+    /// to the run's directory.
     fn save_uncommitted(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         let worktree = &self.record.worktree;
         if !has_larger_file(worktree, MAX_SAVED_FILE_BYTES) {
@@ -380,8 +386,8 @@ impl Workspace {
         self.move_worktree_away(report)
     }
 
-    /// Commits all files that git does not ignore to a ref below `refs/guard/`, without using the worktree's own
-    /// index.
+    /// Commits all files that git does not ignore, and makes a ref below `refs/guard/` point to the commit. Does not
+    /// change the worktree's index.
     fn commit_uncommitted(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         let index = self.scratch().join("work-index");
         at("copy", &index, gitfile::copy_index(&self.index(), &index))?;
@@ -394,7 +400,7 @@ impl Workspace {
         };
         let mut added = add()?;
         if !added.message.is_empty() {
-            // The agent may have removed the owner's permissions on some files or directories.
+            // `git add` complains if the agent has removed the owner's permissions on some files or directories.
             gitfile::restore_access(&self.record.worktree);
             added = add()?;
         }
@@ -410,7 +416,8 @@ impl Workspace {
                 report.moved.push((dir, now));
             }
         }
-        // git would record only the commit id of a nested repository, so move the repository itself.
+        // git would record only the commit id of a nested repository, so move the whole repository out of the
+        // worktree.
         let known = self.submodules(None)?;
         for path in self.submodules(Some(&index))?.into_iter().filter(|path| !known.contains(path)) {
             let dir = self.record.worktree.join(&path);
@@ -430,7 +437,8 @@ impl Workspace {
         Ok(())
     }
 
-    /// Removes the branch and the worktree, and saves the branch's commits under `refs/guard/`. Idempotent.
+    /// Removes the branch and the worktree, and saves the commits of the branch and of a detached `HEAD` under
+    /// `refs/guard/`. Can be repeated if it was interrupted.
     fn remove(&mut self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         report.kept = false;
         if let Some(tip) = self.real_tip()? {
@@ -455,15 +463,15 @@ impl Workspace {
         if admin_dir.is_some() || record.state != State::Opening {
             at("remove", &record.worktree, remove_tree(&record.worktree))?;
         } else if let Some(begun) = self.unfinished_admin_dir() {
-            // git was killed after it had created the git directory, so the worktree is still empty.
+            // git was killed after it had created its git directory for the worktree, so the worktree is still empty.
             let _ = fs::remove_dir(&record.worktree);
             at("remove", &begun, remove_tree(&begun))?;
         }
         if let Some(admin_dir) = admin_dir {
             at("remove", &admin_dir, remove_tree(&admin_dir))?;
         }
-        // As git does, remove the directory `worktrees` with the last worktree; likewise guard's
-        // `.worktrees`.
+        // Remove the directory `worktrees` if this was the last worktree, as git does. Do the same with guard's
+        // directory `.worktrees`.
         let _ = fs::remove_dir(record.common_dir.join("worktrees"));
         if let Some(root) = record.worktree.parent().filter(|root| root.ends_with(".worktrees")) {
             let is_empty = fs::read_dir(root)
@@ -484,7 +492,8 @@ impl Workspace {
             return Some(self.record.admin_dir.clone());
         }
         let wanted = self.record.worktree.join(".git");
-        // The user or another run may have a worktree at the same path: the lock file names its run.
+        // The user or another run may have a worktree at the same path: the file `locked` says which run created a
+        // git directory.
         let is_own = |dir: &Path| {
             let text = gitfile::read_following_links(&dir.join("locked"), 8192).unwrap_or_default();
             self.record.state != State::Opening || text.trim_ascii_end() == self.run_marker().as_bytes()
@@ -496,8 +505,8 @@ impl Workspace {
         fs::read_dir(worktrees).ok()?.flatten().map(|entry| entry.path()).find(leads_here)
     }
 
-    /// Finds a git directory that git began to create for this run's worktree, but in which git has not yet written
-    /// the worktree's path.
+    /// Finds a git directory that git began to create for this run's worktree. git was interrupted before it wrote
+    /// the worktree's path into that directory.
     fn unfinished_admin_dir(&self) -> Option<PathBuf> {
         let is_begun = |dir: &PathBuf| {
             let text = gitfile::read_following_links(&dir.join("locked"), 8192).unwrap_or_default();
@@ -509,7 +518,7 @@ impl Workspace {
         worktrees.flatten().map(|entry| entry.path()).find(is_begun)
     }
 
-    /// Removes the lock that makes git refuse to move or remove the worktree during a run.
+    /// Removes the worktree's lock file, which makes git refuse to move or remove the worktree during a run.
     fn unlock(&self) -> Result<(), WorkspaceError> {
         if self.record.here {
             return Ok(());
@@ -526,7 +535,7 @@ impl Workspace {
         said.trim_ascii_end().rsplit(|byte| *byte == b'\n').next() == Some(self.run_marker().as_bytes())
     }
 
-    /// Removes everything that an interrupted [`Workspace::open`] created.
+    /// Removes everything that a failed or interrupted [`Workspace::open`] created.
     pub(crate) fn undo(&mut self) -> Result<(), WorkspaceError> {
         if !self.record.here {
             self.remove_worktree()?;
@@ -541,7 +550,8 @@ impl Workspace {
     }
 }
 
-/// True if the error can mean that the work is too large to commit: a git call failed, or there are too many paths.
+/// True if the cause of the error can be that the work is too large to commit: a git call failed, or there are too
+/// many paths.
 fn is_size_error(error: &WorkspaceError) -> bool {
     matches!(error, WorkspaceError::Git(_) | WorkspaceError::Trees(_))
 }

@@ -1,7 +1,7 @@
-//! Removes stale lock files and temporary objects after an interruption.
+//! Removes the lock files and temporary objects that killed git processes left in the user's repository.
 //!
-//! A killed git process leaves its lock files. Guard removes only locks that its own git calls for this
-//! workspace could have created, and only while this process holds the workspace's lock.
+//! Guard removes only locks that its own git calls for this workspace could have created, and only while it holds the
+//! workspace's lock.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use crate::workspace::run::create::Workspace;
 use crate::workspace::run::run_record::State;
 
-/// The age from which a lock on a single ref or index is stale: git holds such a lock for milliseconds.
+/// A lock on a single ref or index is stale from this age on: a running git holds such a lock for milliseconds.
 const OWN_LOCK_AGE: Duration = Duration::from_secs(2);
-/// The age from which the lock on `packed-refs` is stale: other processes use that file too, and may hold the lock
-/// longer.
+/// The lock on `packed-refs` is stale from this age on. Other processes use that file too, and may hold its lock
+/// longer than other locks.
 const SHARED_LOCK_AGE: Duration = Duration::from_secs(10);
 
 impl Workspace {
@@ -32,8 +32,8 @@ impl Workspace {
         if record.state == State::Receiving {
             remove_abandoned_objects(&record.common_dir);
         }
-        // git takes this lock whenever it deletes a ref, also when guard undoes an `open`. In other states
-        // the lock may belong to another running process.
+        // git takes this lock whenever it deletes a ref. While guard receives a branch or removes a worktree, the
+        // lock is probably guard's own. In other states another running git may hold it.
         let is_likely_ours = matches!(record.state, State::Receiving | State::Removing);
         let of_all = record.common_dir.join("packed-refs.lock");
         let around = record.common_dir.parent().unwrap_or(&record.common_dir);
@@ -43,8 +43,8 @@ impl Workspace {
     }
 }
 
-/// Removes objects that a killed `git receive-pack` stored but did not accept. While any git process runs in the
-/// repository, waits, because the objects may belong to that process.
+/// Removes objects that a killed `git receive-pack` stored but did not accept. Waits while a git process runs in the
+/// repository, because that process may still use the objects; gives up after ten seconds.
 fn remove_abandoned_objects(common_dir: &Path) {
     let Ok(common_dir) = common_dir.canonicalize() else { return };
     let found = || -> Vec<PathBuf> {
@@ -55,8 +55,8 @@ fn remove_abandoned_objects(common_dir: &Path) {
     };
     let deadline = Instant::now() + SHARED_LOCK_AGE;
     loop {
-        // List the directories before looking for processes: then a process that created one of them is
-        // either running now or dead.
+        // List the directories before looking for processes: a process that created one of them is then either found
+        // or dead.
         let dirs = found();
         if dirs.is_empty() || Instant::now() > deadline {
             return;
@@ -71,7 +71,8 @@ fn remove_abandoned_objects(common_dir: &Path) {
     }
 }
 
-/// True if the working directory of a git process is `dir` or below it, as that of `git receive-pack` is.
+/// True if a git process has `dir`, or a directory below it, as its working directory. `git receive-pack` changes to
+/// the directory of its repository.
 fn is_git_running_in(dir: &Path) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
@@ -83,7 +84,7 @@ fn is_git_running_in(dir: &Path) -> bool {
         })
 }
 
-/// Waits until the lock file disappears or is older than `age`, and then removes it.
+/// Waits until the lock file disappears or is older than `age`. Removes it in the second case.
 fn remove_when_old(file: &PathBuf, age: Duration) {
     let deadline = Instant::now() + age + Duration::from_secs(1);
     while let Ok(data) = file.symlink_metadata() {

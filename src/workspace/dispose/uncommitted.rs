@@ -1,7 +1,7 @@
-//! Finds what a run left uncommitted in its worktree.
+//! Finds the work that a run left uncommitted in its worktree.
 //!
-//! If git cannot read something, or takes too long, guard treats it as work: a failed check must never look
-//! like "no work", because guard removes worktrees without work.
+//! If git cannot read a file or directory, or takes too long, guard treats it as work: guard removes worktrees
+//! without work, so a failed check must never look like "no work".
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,7 +19,8 @@ use crate::workspace::run::create::Workspace;
 use crate::workspace::run::extra_files;
 use crate::workspace::{WorkspaceError, at};
 
-/// Timeout for the first attempt of `git status`. After that, guard looks for FIFOs that block git.
+/// Timeout for the first attempt of `git status`. If it is exceeded, guard moves FIFOs that may block git, and tries
+/// again.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for the second attempt of `git status`, and for committing uncommitted work.
 pub(crate) const RETRY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -30,7 +31,7 @@ const MAX_CHANGES: usize = 1_000;
 /// Maximum size of git's list of the files in new directories, in bytes.
 const MAX_LISTED_BYTES: usize = 4 << 20;
 
-/// How a file differs from its earlier version.
+/// How a file differs from an earlier version of the worktree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Changed {
     /// The file is new.
@@ -49,7 +50,7 @@ pub fn merged(
     let mut all: BTreeMap<PathBuf, Changed> = first.into_iter().collect();
     for (path, change) in then {
         let change = match (all.get(&path), change) {
-            // The file is in a commit of the branch, whatever happened to it afterwards.
+            // The earlier change created the file, whatever happened to the file afterwards.
             (Some(Changed::Created), _) => Changed::Created,
             (Some(Changed::Deleted), Changed::Created) => Changed::Modified,
             (Some(Changed::Modified), Changed::Created) => Changed::Modified,
@@ -74,14 +75,15 @@ pub(crate) struct Work {
 }
 
 impl Workspace {
-    /// Returns the paths with uncommitted work, at most a hundred. The worktree must have been given back to the user.
+    /// Returns the paths with uncommitted work, at most a hundred. The worktree's `.git` file must point to the
+    /// user's repository again, as it does after [`Workspace::dispose`].
     pub fn uncommitted(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
         self.copy_index()?;
         Ok(self.find_uncommitted(false)?.uncommitted)
     }
 
-    /// Finds uncommitted work. With `opens`, restores the owner's permissions before that, where the agent removed
-    /// them.
+    /// Finds uncommitted work. If git cannot read some directories and `opens` is true, restores the owner's
+    /// permissions, which the agent may have removed, and tries again.
     pub(crate) fn find_uncommitted(&self, opens: bool) -> Result<Work, WorkspaceError> {
         let status = || {
             self.run_moving_fifos(|| {
@@ -91,8 +93,8 @@ impl Workspace {
             })
         };
         let mut answer = match status() {
-            // git reads a file completely to see whether it changed, and a sparse file can be larger than any
-            // disk.
+            // git reads a changed file completely, and a sparse file can be larger than any disk. After a timeout,
+            // report the whole worktree as work.
             Err(WorkspaceError::Git(GitError::TimedOut { .. })) => {
                 let uncommitted = vec![PathBuf::from(".")];
                 return Ok(Work { uncommitted, changes: Vec::new(), is_all: false });
@@ -111,7 +113,7 @@ impl Workspace {
         let entries: Vec<Change> = answer.output.split(|byte| *byte == 0).filter_map(entry).collect();
         let mut uncommitted: Vec<PathBuf> =
             entries.iter().take(MAX_PATHS).map(|(path, _)| path.clone()).collect();
-        // What git cannot read may be work.
+        // A directory that git cannot read may contain work.
         let unseen = unreadable_dirs(&answer.message);
         for dir in &unseen {
             if !uncommitted.iter().any(|path| path.starts_with(dir)) {
@@ -135,7 +137,8 @@ impl Workspace {
                     files.extend(new);
                     is_all &= whole;
                 }
-                // The list is informational; nothing depends on it.
+                // If git cannot list the files, list the directories: guard only shows this list, and decides nothing
+                // by it.
                 Err(_) => {
                     files.extend(dirs);
                     is_all = false;
@@ -158,8 +161,8 @@ impl Workspace {
         Ok((new.map(|path| (PathBuf::from(OsStr::from_bytes(path)), Changed::Created)).collect(), whole))
     }
 
-    /// Runs a git call that reads ignore files. If it takes too long, moves FIFOs named `.git…` out of the worktree
-    /// and tries again: git blocks forever if an agent replaced an ignore file by a FIFO.
+    /// Runs a git call that reads ignore files. If it takes too long, moves FIFOs whose names begin with `.git` out
+    /// of the worktree and tries again: git blocks forever if an agent replaced an ignore file by a FIFO.
     pub(crate) fn run_moving_fifos(
         &self,
         call: impl Fn() -> Result<Git, WorkspaceError>,
@@ -176,7 +179,7 @@ impl Workspace {
     fn move_fifos(&self, dir: &Path) -> io::Result<()> {
         let mut dirs = vec![dir.to_path_buf()];
         while let Some(dir) = dirs.pop() {
-            // git cannot read anything in an unreadable directory either.
+            // Skip unreadable directories: git cannot read anything in them either.
             for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
                 let Ok(kind) = entry.file_type() else { continue };
                 if kind.is_dir() {
@@ -192,17 +195,17 @@ impl Workspace {
         Ok(())
     }
 
-    /// True if the uncommitted change at `path` may have been made after the time `since`. Only a worktree that
-    /// existed before the run can contain older changes.
+    /// True if the uncommitted change at `path` may have been made after the time `since`. Always true if guard
+    /// created the worktree for this run, because only an older worktree can contain older changes.
     pub fn may_be_since(&self, path: &Path, change: Changed, since: SystemTime) -> bool {
         if !self.record.here {
             return true;
         }
         let place = self.record.worktree.join(path);
-        // A deleted file changes its directory's ctime.
+        // Deleting a file changes the ctime of its directory.
         let mut witnesses = place.ancestors().skip(usize::from(change == Changed::Deleted));
         let found = witnesses.find_map(|path| path.symlink_metadata().ok());
-        // File system clocks are coarse: a file can appear slightly older than it is.
+        // The clocks of file systems are coarse: a file can appear slightly older than it is.
         let since = since.checked_sub(Duration::from_millis(10)).unwrap_or(since);
         found.is_none_or(|data| {
             let changed = Duration::new(data.ctime().max(0) as u64, data.ctime_nsec() as u32);

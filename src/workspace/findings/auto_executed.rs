@@ -1,7 +1,7 @@
-//! The files that a tool executes or obeys without an explicit command of the user. Such tools are hook managers,
-//! editors, package managers and shells.
+//! Lists the files that hook managers, editors, package managers, shells and similar tools execute or obey without an
+//! explicit command of the user.
 
-/// Returns which tool executes or obeys the file at this path, and when; `None` for a file that is used only on
+/// Returns which tool executes or obeys the file at this path, and when; `None` for a file that tools use only on
 /// request, such as a Makefile or a test.
 pub(crate) fn runner(path: &[u8]) -> Option<&'static str> {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
@@ -17,7 +17,8 @@ pub(crate) fn runner(path: &[u8]) -> Option<&'static str> {
             return Some(runner);
         }
     }
-    // All of these paths contain a component that starts with a dot; most paths do not.
+    // Every path in `DIRECTORIES` has a component that starts with a dot. Most paths have none, and need no further
+    // check.
     let has_dot = path.starts_with(b".") || path.windows(2).any(|part| part == b"/.");
     for (dirs, runner) in DIRECTORIES.iter().filter(|_| has_dot) {
         if dirs.iter().any(|dir| within(dir)) {

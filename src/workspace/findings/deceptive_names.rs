@@ -1,10 +1,9 @@
-//! Detects file names that mean a different file on some file systems (case-insensitive ones, Windows), or that
-//! look like a different name on a terminal.
+//! Detects file names that mean a different file on some file systems (case-insensitive ones, Windows), or that look
+//! like a different name on a terminal.
 
 use crate::workspace::snapshot::is_deceptive;
 
-/// Checks one component of a path. Returns the problem with its name and why that matters; `None` for a harmless
-/// name.
+/// Checks the name of one path component. Returns the problem and why it matters; `None` for a harmless name.
 pub(crate) fn name_problem(part: &[u8]) -> Option<(NameProblem, &'static str)> {
     if is_plain(part) {
         return is_device(part).then_some((NameProblem::Clash, WINDOWS));
@@ -51,7 +50,7 @@ pub(crate) fn name_problem(part: &[u8]) -> Option<(NameProblem, &'static str)> {
 
 const WINDOWS: &str = "on Windows this is another file, or a device";
 
-/// True if the name has only harmless ASCII characters: a fast path for most names.
+/// True if the name has only harmless ASCII characters, as most names have. Other checks can then be skipped.
 fn is_plain(part: &[u8]) -> bool {
     part.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
         && !part.starts_with(b".")
@@ -67,7 +66,7 @@ pub(crate) enum NameProblem {
     Deceptive,
 }
 
-/// Files that git obeys, and the short names that Windows gives them.
+/// Names of files that git obeys, each with the short name that Windows gives it.
 const SPECIAL: [(&[u8], &[u8]); 4] = [
     (b".gitmodules", b"gitmod~1"),
     (b".gitattributes", b"gitatt~1"),
@@ -75,9 +74,9 @@ const SPECIAL: [(&[u8], &[u8]); 4] = [
     (b".mailmap", b"mailma~1"),
 ];
 
-/// True if some file systems treat a path component as equal to `name`: HFS+ (case-insensitive, ignores invisible
-/// characters), NTFS (case-insensitive, ignores trailing dots and spaces and streams after a colon, has short
-/// names), or any other case-insensitive file system.
+/// True if some file system treats the path component `part` as equal to `name`: HFS+ (case-insensitive, ignores
+/// invisible characters), NTFS (case-insensitive, ignores trailing dots and spaces and streams after a colon, has
+/// short names such as `short`), or another case-insensitive file system.
 pub(crate) fn looks_like(part: &[u8], name: &[u8], short: &[u8]) -> bool {
     let visible: Vec<u8> = match std::str::from_utf8(part) {
         Ok(text) => {
@@ -123,12 +122,12 @@ pub(crate) fn folded(path: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Returns why a symbolic link may point out of the worktree; `None` if it cannot.
+/// Returns why the symbolic link at `path` may point out of the worktree or into a git directory; `None` if it cannot.
 ///
-/// Compares names without reading the disk, because the links of a commit need not exist there. That is
-/// enough, because guard checks all links: a target that starts with no more `..` than there are directories
-/// above the link, and continues with names only, stays inside as long as every link on its path does. A `..`
-/// after a name is reported, because that name may be a link to a directory higher up.
+/// Compares only names, because a link in a commit need not exist on disk. That is enough, because guard checks every
+/// link: a target that starts with at most as many `..` as the link has parent directories, and continues without
+/// `..`, stays inside as long as every link on its path does. Guard reports a `..` after a name, because that name
+/// may be a link to a directory higher up.
 pub(crate) fn escape_reason(path: &[u8], target: &[u8]) -> Option<&'static str> {
     if target.starts_with(b"/") {
         return Some("its target is an absolute path");

@@ -1,4 +1,5 @@
-//! Checks single files for content that makes git, editors, package managers or other tools run something.
+//! Checks the content of single files for anything that makes git, editors, package managers or other tools run
+//! programs.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,8 @@ fn last(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
-/// True if guard must check the content of the file at this path. `hooks` are the hook directories.
+/// True if guard must check the content of the file at this path. `hooks` are the directories from which git runs
+/// hooks.
 pub(crate) fn is_of_interest(path: &[u8], hooks: &[Name]) -> bool {
     let name = last(path);
     name.eq_ignore_ascii_case(b".gitattributes")
@@ -24,8 +26,8 @@ fn is_hook(path: &[u8], hooks: &[Name]) -> bool {
     hooks.iter().any(|dir| path.strip_prefix(dir.bytes()).is_some_and(|rest| rest.starts_with(b"/")))
 }
 
-/// Reports what tools would run because of a new or changed file. `old` is the file's content in the base, if it
-/// existed there.
+/// Reports which programs tools would run because of a new or changed file. `old` is the file's content at the run's
+/// base commit; `None` if the file did not exist there.
 pub(crate) fn file(
     path: &Name,
     old: Option<&[u8]>,
@@ -146,7 +148,7 @@ fn submodules(path: &Name, old: &[u8], new: &[u8], findings: &mut Findings) {
     }
 }
 
-/// Reports a symbolic link that points out of the worktree.
+/// Reports a symbolic link that points out of the worktree or into a git directory.
 pub(crate) fn link(path: &Name, target: &[u8], tracked: bool, findings: &mut Findings) {
     if let Some(why) = deceptive_names::escape_reason(path.bytes(), target) {
         let tracked = if tracked { "a committed symbolic link" } else { "a symbolic link" };
@@ -154,7 +156,7 @@ pub(crate) fn link(path: &Name, target: &[u8], tracked: bool, findings: &mut Fin
     }
 }
 
-/// Reports a repository inside the worktree, and what git would run because of its configuration.
+/// Reports a repository inside the worktree, and the settings in its configuration that make git run programs.
 pub(crate) fn repository(dir: &Name, config: Option<&[u8]>, what: &str, findings: &mut Findings) {
     let why = "git, and editors that use git, treat it as a separate repository and obey its configuration";
     findings.add(DangerKind::Repository, dir, what, why);

@@ -33,8 +33,8 @@ impl Setting {
     }
 }
 
-/// Parses a configuration file. Skips lines that git would reject, and continues after them: reading more settings
-/// than git does is safe, reading fewer is not.
+/// Parses a git configuration file. Skips lines that git would reject, and continues after them: to report more
+/// settings than git reads is safe, to report fewer is not.
 pub fn settings(text: &[u8]) -> Vec<Setting> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut reader = Reader { text, at: 0 };
@@ -53,11 +53,11 @@ pub fn settings(text: &[u8]) -> Vec<Setting> {
                 let (section, subsection) = section.clone();
                 reader.value().map(|value| found.push(Setting { section, subsection, name, value })).is_some()
             }
-            // A comment, or something git does not read.
+            // Skip a comment, and anything else that git does not accept.
             _ => false,
         };
         if !understood {
-            // Go back to its start: the parser may already have read past the end of its line.
+            // Go back to the start of the rejected text: the parser may already have read past the end of its line.
             reader.at = start;
             reader.skip_line();
         }
@@ -101,7 +101,7 @@ impl Reader<'_> {
             match self.peek()? {
                 b']' => {
                     self.at += 1;
-                    // The deprecated `[section.subsection]` syntax, in lower case.
+                    // In the deprecated syntax `[section.subsection]`, git converts the subsection to lower case.
                     let dot = section.iter().position(|byte| *byte == b'.');
                     let subsection = dot.map(|dot| section.split_off(dot)[1..].to_vec());
                     return Some((section, subsection));
@@ -152,7 +152,8 @@ impl Reader<'_> {
         name
     }
 
-    /// Parses what follows the name of a setting; `None` if git would reject it.
+    /// Parses the rest of a setting after its name. Returns `None` if git would reject it, and `Some(None)` for a
+    /// setting without a value.
     fn value(&mut self) -> Option<Option<Vec<u8>>> {
         while matches!(self.peek(), Some(b' ' | b'\t')) {
             self.at += 1;
@@ -168,7 +169,7 @@ impl Reader<'_> {
         }
         let mut value = Vec::new();
         let (mut quoted, mut comment) = (false, false);
-        // The end of the value without trailing whitespace.
+        // The length of the value without trailing whitespace.
         let mut end = 0;
         while let Some(byte) = self.next() {
             match byte {
@@ -182,7 +183,7 @@ impl Reader<'_> {
                 }
                 b'\\' => {
                     match self.next() {
-                        // The end of the file ends a line as well.
+                        // A backslash before the end of a line, or of the file, adds nothing to the value.
                         Some(b'\n') | None => {}
                         Some(b't') => value.push(b'\t'),
                         Some(b'b') => value.push(8),
@@ -208,8 +209,8 @@ impl Reader<'_> {
     }
 }
 
-/// Describes what git runs, or which further settings it reads, because of this setting; `None` if the setting is
-/// harmless. The text completes the sentence "it makes git use …".
+/// Describes which program git runs, or which further settings it reads, because of this setting; `None` if the
+/// setting is harmless. The text completes the sentence "it makes git use …".
 pub fn effect(setting: &Setting) -> Option<&'static str> {
     let value = setting.value.as_deref().unwrap_or(b"true");
     let subsection = setting.subsection.as_deref();

@@ -1,10 +1,10 @@
-//! Finds files in the result of a run that are dangerous for its reviewer: nested repositories, files that
-//! tools execute automatically, deceptive names. Only reports them, and never removes anything.
+//! Finds dangers for the person who reviews the result of a run: nested repositories, files that tools execute
+//! automatically, deceptive names. Only reports them, and never removes anything.
 //!
-//! Checks what the received commits changed since the base, and all files in the agent's worktree. Opens
-//! files relative to open directories, follows no symbolic link, and starts nothing from the worktree. The
-//! agent controls every byte, so every read is limited in size, number and time. The result says what was
-//! left out.
+//! Checks the files that the received commits changed since the run's base commit, and all files in the agent's
+//! worktree. Opens files relative to open directories, follows no symbolic link, and starts nothing from the
+//! worktree. The agent controls every byte, so every read is limited in size, number and time. The result says which
+//! parts were not checked.
 
 mod auto_executed;
 mod deceptive_names;
@@ -28,21 +28,21 @@ use super::snapshot::Name;
 use deceptive_names::NameProblem;
 use objects::{Blob, Commits, Objects};
 
-/// What to inspect after a run, and within which limits.
+/// Which repository and worktree to inspect after a run, and within which limits.
 #[derive(Debug, Clone)]
 pub struct Inspection {
     /// The common directory of the user's repository, which contains the run's commits.
     pub repository: PathBuf,
     /// Object directories that the repository uses besides the one in its common directory.
     pub objects: Vec<PathBuf>,
-    /// The directory in which the agent worked. All of the run's processes must have ended.
+    /// The directory in which the agent worked. All processes of the run must have ended before the inspection.
     pub worktree: PathBuf,
-    /// The commit that the run started from; `None` if its branch had no commit.
+    /// The commit that the run started from; `None` if the run's branch had no commit then.
     pub base: Option<String>,
-    /// The commit of the branch that guard received; `None` if the branch still has no commit.
+    /// The tip of the branch that guard received from the run; `None` if the branch still has no commit.
     pub tip: Option<String>,
     /// Hook directories relative to the worktree, from `core.hooksPath` in the user's configuration. The inspection
-    /// itself adds those from the repository's configuration.
+    /// itself adds those in the repository's configuration.
     pub hooks: Vec<Name>,
     /// Timeout for the whole inspection.
     pub time: Duration,
@@ -69,7 +69,7 @@ impl Inspection {
     }
 }
 
-/// The kind of a danger.
+/// Why a file or directory in the result of a run is dangerous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DangerKind {
@@ -89,12 +89,12 @@ pub enum DangerKind {
     Deceptive,
     /// A file that a tool executes or obeys without an explicit command.
     Automatic,
-    /// A file or directory that guard could not check.
+    /// A file or directory whose content guard could not check.
     Unseen,
 }
 
 impl DangerKind {
-    /// Returns the kind as a single word, which guard stores and prints.
+    /// Returns the kind as a single word, as guard stores and prints it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Repository => "repository",
@@ -110,18 +110,18 @@ impl DangerKind {
     }
 }
 
-/// Something dangerous in the result of a run that the reviewer should know before using it.
+/// A danger in the result of a run, which the reviewer should know before using the result.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Danger {
-    /// What kind of danger it is.
+    /// Why the file or directory is dangerous, as a category.
     pub kind: DangerKind,
     /// The path of the dangerous file or directory, relative to the worktree.
     pub path: Name,
     /// What guard found at this path.
     pub what: String,
-    /// Why what guard found is dangerous.
+    /// Why the file or directory is dangerous, as a sentence for the reviewer.
     pub why: String,
-    /// What the reviewer should do about it.
+    /// What the reviewer should do about the danger.
     pub instead: String,
 }
 
@@ -129,7 +129,7 @@ pub struct Danger {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot inspect {}: {source}", path.display())]
 pub struct DangersError {
-    /// The repository or the worktree that could not be inspected.
+    /// The repository or the worktree that guard could not inspect.
     pub path: PathBuf,
     /// The underlying I/O error.
     pub source: io::Error,
@@ -203,7 +203,7 @@ fn advice(kind: DangerKind) -> &'static str {
     }
 }
 
-/// Truncates a long text, and marks that it was truncated.
+/// Shortens a text of more than 400 characters, and appends `…`.
 fn truncated(text: &str) -> String {
     const MAX: usize = 400;
     match text.char_indices().nth(MAX) {
@@ -212,7 +212,7 @@ fn truncated(text: &str) -> String {
     }
 }
 
-/// The result of an inspection.
+/// The result of inspecting the commits and the worktree of a run.
 #[derive(Debug, Default)]
 pub struct Inspected {
     /// The dangers that the inspection found.
@@ -228,7 +228,8 @@ pub fn inspect(inspection: &Inspection) -> Result<Vec<Danger>, DangersError> {
     inspect_with_changes(inspection).map(|inspected| inspected.dangers)
 }
 
-/// Like [`inspect`], but also returns which files the commits changed.
+/// Inspects the commits and the worktree of a run. Returns the dangers in them, and which files the run's commits
+/// changed.
 pub fn inspect_with_changes(inspection: &Inspection) -> Result<Inspected, DangersError> {
     let failed = |path: &Path| {
         let path = path.to_path_buf();
@@ -273,10 +274,11 @@ pub fn inspect_with_changes(inspection: &Inspection) -> Result<Inspected, Danger
     Ok(Inspected { changed: changed.collect(), is_all: !commits.is_truncated, dangers: findings.into_list() })
 }
 
-/// Reports the repositories at the paths `places`, which are at or below `root`, as dangers.
+/// Reports each of the git repositories at the paths `places` as a danger. The paths are at or below `root`.
 pub fn repositories(root: &Path, places: &[PathBuf]) -> Vec<Danger> {
     use std::os::unix::ffi::OsStrExt;
-    // There is no repository of the user here to which these could belong.
+    // The inspection uses the path of the user's repository to recognise its submodules. The repositories here cannot
+    // be its submodules, so pass a path that does not exist.
     let inspection = Inspection::new(Path::new("/nonexistent"), root, None, None);
     let mut findings = Findings {
         list: BTreeSet::new(),
@@ -351,8 +353,8 @@ fn check_commits(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], f
             _ => {}
         }
     }
-    // A bare repository among the committed files: git treats the directory as a repository as soon as a git
-    // command runs in it.
+    // Look for a bare repository among the committed files: git treats such a directory as a repository as soon as a
+    // git command runs in it.
     let changed_heads = commits.changed.keys().filter_map(|path| {
         let dir = match path.bytes() {
             b"HEAD" => Some(&b""[..]),
@@ -388,8 +390,7 @@ fn check_commits(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], f
     }
 }
 
-/// Returns the directory that is possibly a git directory, because `path` looks like a file in one; `None` if it does
-/// not.
+/// If `path` looks like a file in a git directory, returns that directory; otherwise `None`.
 fn repository_of(path: &[u8]) -> Option<&[u8]> {
     for end in ["/config", "/commondir"] {
         if let Some(dir) = path.strip_suffix(end.as_bytes()) {
@@ -419,7 +420,7 @@ fn check_names(path: &Name, findings: &mut Findings) {
 
 /// Reports pairs of paths that differ only in case, if the commits changed at least one of them.
 fn check_case_clashes(commits: &Commits, findings: &mut Findings) {
-    // Every changed file and its directories, case-folded.
+    // Maps the case-folded path of every changed file and its directories to the original path.
     let mut known: BTreeMap<Vec<u8>, &[u8]> = BTreeMap::new();
     for path in commits.changed.keys().filter(|path| commits.tip.contains_key(*path)) {
         for part in prefixes(path.bytes()) {
@@ -431,7 +432,7 @@ fn check_case_clashes(commits: &Commits, findings: &mut Findings) {
     }
     let mut last: &[u8] = b"";
     for path in commits.tip.keys() {
-        // Paths are sorted: the prefix shared with the previous path was already checked.
+        // The paths are sorted: the loop has already checked the prefix shared with the previous path.
         let common = path.bytes().iter().zip(last).take_while(|(a, b)| a == b).count();
         last = path.bytes();
         for part in prefixes(path.bytes()).filter(|part| part.len() >= common) {

@@ -1,8 +1,8 @@
-//! Reads the base and the tip of a run from the user's repository through a jailed git, which cannot write
-//! files or start processes.
+//! Reads the base commit and the tip of a run's branch from the user's repository through a jailed git process, which
+//! cannot write files or start processes.
 //!
-//! The agent made the objects. A few small trees can have so many paths that a listing never ends, and a file
-//! can be larger than memory. Therefore all of git's output is limited in size and time.
+//! The agent made the objects. A few small trees can have so many paths that listing them would never end, and a file
+//! can be larger than memory. Therefore guard limits all of git's output in size and time.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -39,19 +39,19 @@ impl Blob {
     }
 }
 
-/// The files of the run's tip, and which of them differ from the run's base.
+/// The files in the tip of the run's branch, and which of them differ from the run's base commit.
 #[derive(Debug, Default)]
 pub(crate) struct Commits {
-    /// All files in the tip.
+    /// All files in the tip, by path.
     pub(crate) tip: BTreeMap<Name, Blob>,
-    /// The files that differ between base and tip, as they were in the base; `None` for a new file.
+    /// The paths that differ between base and tip, each with its mode and object in the base; `None` for a new file.
     pub(crate) changed: BTreeMap<Name, Option<Blob>>,
     /// True if git's list of files was truncated.
     pub(crate) is_truncated: bool,
 }
 
 impl Commits {
-    /// Returns the mode and object id of a path in the base; `None` if the path did not exist there.
+    /// Returns the mode and object id of a path in the base commit; `None` if the path did not exist there.
     pub(crate) fn base(&self, path: &Name) -> Option<&Blob> {
         match self.changed.get(path) {
             Some(old) => old.as_ref(),
@@ -65,7 +65,7 @@ const MAX_LISTED_BYTES: usize = 64 << 20;
 /// Maximum size of a file whose content guard checks, in bytes. Guard does not read larger files.
 pub(crate) const MAX_CONTENT_BYTES: u64 = 1 << 20;
 
-/// Reads objects of the user's repository through jailed git processes.
+/// Reads objects of the user's repository through jailed (sandboxed) git processes.
 pub(crate) struct Objects<'a> {
     inspection: &'a Inspection,
     deadline: Instant,
@@ -106,7 +106,8 @@ impl<'a> Objects<'a> {
             .jailed(jail))
     }
 
-    /// Lists the files of `tip`, and which of them changed since `base`. Without a base, all files are new.
+    /// Lists the files in the commit `tip`, and which of them changed since the commit `base`. Without a base, all
+    /// files are new.
     pub(crate) fn commits(&self, base: Option<&str>, tip: &str) -> io::Result<Commits> {
         let empty = if tip.len() == 64 { EMPTY_SHA256 } else { EMPTY_SHA1 };
         let base = base.unwrap_or(empty);
@@ -115,7 +116,7 @@ impl<'a> Objects<'a> {
             self.output(&["ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tip])?;
         commits.is_truncated |= !whole;
         for line in complete_entries(&listed) {
-            // MODE TYPE OBJECT<TAB>PATH
+            // Each line has the form MODE TYPE OBJECT<TAB>PATH.
             let Some(tab) = line.iter().position(|byte| *byte == b'\t') else { continue };
             let mut words = line[..tab].split(|byte| *byte == b' ');
             if let (Some(mode), Some(_), Some(object)) = (words.next(), words.next(), words.next())
@@ -140,7 +141,7 @@ impl<'a> Objects<'a> {
         let (listed, whole) = self.output(&[&words[..], &[base, tip]].concat())?;
         commits.is_truncated |= !whole;
         let mut parts = complete_entries(&listed);
-        // :OLDMODE NEWMODE OLD NEW STATUS<NUL>PATH<NUL>
+        // Each entry has the form :OLDMODE NEWMODE OLD NEW STATUS<NUL>PATH<NUL>.
         while let (Some(what), Some(path)) = (parts.next(), parts.next()) {
             let words: Vec<_> = what.strip_prefix(b":").unwrap_or(what).split(|byte| *byte == b' ').collect();
             if let [old_mode, _, old, _, _] = words[..] {
@@ -155,7 +156,7 @@ impl<'a> Objects<'a> {
         git.start().and_then(Running::read_partial).map_err(io::Error::other)
     }
 
-    /// Returns the content of a blob; `None` if the blob is too large or missing, or if the inspection's time is over.
+    /// Returns the content of a blob; `None` if the blob is too large or missing, or if the inspection has timed out.
     pub(crate) fn content(&mut self, object: &str) -> Option<Vec<u8>> {
         if self.is_unusable {
             return None;
@@ -180,7 +181,7 @@ impl<'a> Objects<'a> {
         let Some((_, stdin, stdout)) = self.reader.as_mut() else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        // Request the size first, so that git does not send a file that is too large.
+        // Ask for the size first, so that git does not send the content of a file that is too large.
         let mut head = |verb: &str, stdout: &mut ChildStdout| -> io::Result<Option<u64>> {
             stdin.write_all(format!("{verb} {object}\n").as_bytes())?;
             let mut line = Vec::new();
@@ -220,7 +221,7 @@ fn blob(mode: &[u8], object: &[u8]) -> Option<Blob> {
     (mode != 0).then(|| Blob { mode, object: String::from_utf8_lossy(object).into_owned() })
 }
 
-/// Returns the NUL-terminated entries in git's output, without a last one that was truncated.
+/// Returns the complete, NUL-terminated entries in git's output. Skips the last entry if it was truncated.
 fn complete_entries(listed: &[u8]) -> impl Iterator<Item = &[u8]> {
     let end = listed.iter().rposition(|byte| *byte == 0).unwrap_or(0);
     listed[..end].split(|byte| *byte == 0).filter(|part| !part.is_empty())
@@ -241,7 +242,8 @@ fn read_exactly(
     Ok(true)
 }
 
-/// Reads the output that is available now, waiting for some if necessary; `None` on timeout.
+/// Reads at most `max` bytes of git's output. Waits until some output is available; returns `None` after the
+/// deadline.
 fn read_some(
     from: &mut ChildStdout,
     bytes: &mut Vec<u8>,

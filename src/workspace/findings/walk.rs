@@ -1,5 +1,5 @@
-//! Walks the agent's worktree. Opens each directory relative to its open parent, never through a symbolic link.
-//! Opens only regular files, and only those whose names matter.
+//! Checks all files in the agent's worktree. Opens each directory relative to its open parent, never through a
+//! symbolic link. Opens only regular files, and only those whose names may mean danger.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,10 +10,10 @@ use super::objects::{Blob, Commits, MAX_CONTENT_BYTES, Objects};
 use super::{DangerKind, Findings, Inspection, check_names, file_rules, unseen};
 use crate::workspace::snapshot::{Entry, Name, OpenDirectory, join, read_whole};
 
-/// Maximum depth of directories to visit. The walk holds one open descriptor per level.
+/// Maximum depth of directories to visit. The walk keeps one directory open per level.
 const MAX_DEPTH: usize = 128;
-/// Directories of installed or built files. In these, guard looks only for repositories: thousands of reports about
-/// other files would be correct but useless.
+/// Names of directories with installed or built files. In these, guard looks only for repositories: thousands of
+/// reports about other files would be correct but useless.
 const GENERATED_DIRS: [&[u8]; 6] = [b"node_modules", b"target", b".venv", b"venv", b"__pycache__", b".tox"];
 
 struct Walk<'a, 'b> {
@@ -51,7 +51,8 @@ pub(crate) fn walk(
         deadline,
         findings,
     };
-    // Check first what git itself would enter, so that no number of other files can hide it.
+    // First check the repositories that git itself would enter, so that a large number of other files cannot hide
+    // them.
     for (path, _) in commits.tip.iter().filter(|(_, blob)| blob.mode == Blob::GITLINK) {
         if let Some(dir) = walk.descend(&root, path)? {
             walk.repository_at(&dir, path)?;
@@ -60,7 +61,7 @@ pub(crate) fn walk(
     walk.walk_dir(&root, &Name::default(), 0, false)
 }
 
-/// Reports the repositories at these paths below the inspected directory.
+/// Reports the repositories at the paths `places` below the inspected directory.
 pub(crate) fn repositories(
     inspection: &Inspection,
     places: &[Name],
@@ -119,10 +120,10 @@ impl Walk<'_, '_> {
             unseen(path, "a directory that guard cannot read", self.findings);
             return Ok(());
         };
-        // Sort, so that the limits always leave out the same entries.
+        // Sort the entries, so that the limits always leave out the same ones.
         entries.sort_by(|a, b| a.name.cmp(&b.name));
-        // Every repository has one of these names. Most directories have neither, and need no further system
-        // calls.
+        // Every directory with a repository has an entry of one of these names. Most directories have neither, and
+        // need no further system calls.
         if entries.iter().any(|entry| matches!(entry.name.to_bytes(), b".git" | b"HEAD"))
             || entries.len() > self.left
         {
@@ -139,7 +140,8 @@ impl Walk<'_, '_> {
             self.left -= 1;
             self.entry(dir, path, entry, is_generated, &mut dirs)?;
         }
-        // Files before directories: what is near the top is checked, whatever lies below.
+        // Check the files of a directory before its subdirectories, so that a large subdirectory cannot use up the
+        // limits first.
         for (entry, is_generated) in dirs {
             let below = Name::own(join(path.bytes(), &entry.name));
             if depth >= MAX_DEPTH {
@@ -162,17 +164,17 @@ impl Walk<'_, '_> {
         let name = entry.name.to_bytes();
         let below = Name::own(join(path.bytes(), &entry.name));
         if name == b".git" {
-            // `repository_at` has already checked it, and its contents are not files of the project.
+            // `repository_at` has already checked `.git`, and the files in it are not part of the project.
             return Ok(());
         }
-        // Only the last component: the others were checked on the way here.
+        // Check only the last component of the path: the walk has already checked the others.
         if !is_generated
             && deceptive_names::name_problem(name).is_some()
             && self.commits.base(&below).is_none()
         {
             check_names(&below, self.findings);
         }
-        // Most entries are regular files of no interest, and need no system call of their own.
+        // Most entries are regular files that need no check of their content, and therefore no system call.
         if entry.is_dir == Some(false)
             && (is_generated || !file_rules::is_of_interest(below.bytes(), self.hooks))
         {
@@ -183,7 +185,7 @@ impl Walk<'_, '_> {
             _ => dir.stat_of(&entry.name).unwrap_or(None),
         };
         if entry.is_dir == Some(true) || stat.is_some_and(|stat| stat.is_dir()) {
-            // A committed directory of that name is source code.
+            // A directory of such a name with committed files contains source code.
             let is_generated = is_generated || GENERATED_DIRS.contains(&name) && !self.is_tracked(&below);
             dirs.push((entry, is_generated));
             return Ok(());
@@ -211,8 +213,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Compares a file with its version in the base, and reports what tools would run because of it. `Findings`
-    /// drops a report that repeats one about the commits.
+    /// Compares a file with its version in the run's base commit, and reports which programs tools would run because
+    /// of it. `Findings` drops a report that repeats one about the commits.
     fn file(&mut self, path: &Name, new: &[u8], executable: bool) {
         let base = self.commits.base(path).filter(|blob| blob.is_file()).cloned();
         let old = base.as_ref().and_then(|blob| self.objects.content(&blob.object));
@@ -229,8 +231,8 @@ impl Walk<'_, '_> {
             .is_some_and(|(path, _)| path.bytes().starts_with(start.bytes()))
     }
 
-    /// Reports a directory that is a git directory or contains a `.git`, and what git would run because of that
-    /// repository.
+    /// Reports a directory that is a git directory or contains a `.git`, and the programs that git would run because
+    /// of it.
     fn repository_at(&mut self, dir: &OpenDirectory, path: &Name) -> io::Result<()> {
         let is_top = path.bytes().is_empty();
         match dir.stat_of(c".git").unwrap_or(None) {
@@ -257,8 +259,8 @@ impl Walk<'_, '_> {
             Some(stat) if stat.is_file() && !is_top => {
                 let text = read(dir, c".git").unwrap_or_default();
                 let target = text.strip_prefix(b"gitdir:").map(<[u8]>::trim_ascii);
-                // The submodules of the user have their git directory in the user's repository, which the
-                // agent cannot write.
+                // A submodule of the user has its git directory in the user's repository, which the agent cannot
+                // write.
                 let own = target.is_some_and(|target| self.is_in_repository(path, target));
                 if let Some(target) = target
                     && !own
@@ -274,7 +276,8 @@ impl Walk<'_, '_> {
             }
             _ => {}
         }
-        // A bare repository needs no `.git`: `HEAD` with `objects` and `refs` is enough, or with `commondir`.
+        // A bare repository needs no `.git`: the entries `HEAD`, `objects` and `refs` are enough, or `HEAD` and
+        // `commondir`.
         let is = |name: &CStr| dir.stat_of(name).unwrap_or(None);
         let has_head = is(c"HEAD").is_some_and(|stat| !stat.is_dir());
         if has_head && (is(c"commondir").is_some() || is(c"objects").is_some() && is(c"refs").is_some()) {

@@ -1,9 +1,10 @@
 //! Builds and runs all git processes that guard itself needs.
 //!
 //! Every call names its repository explicitly (`GIT_DIR`, and `GIT_WORK_TREE` if needed), so that git never
-//! discovers one from a directory that an agent wrote. Guard removes the user's `GIT_*` variables. It overrides
-//! every setting that makes git run programs by environment variables, so that the child processes of git inherit
-//! the overrides. Every call has a timeout and a maximum output size.
+//! discovers one from a directory that an agent wrote. The exceptions are the calls that look for the repository of a
+//! directory that the user named. Guard removes the user's `GIT_*` variables, except `KEPT_VARIABLES`. It overrides
+//! settings that make git run programs (`OVERRIDES`, `NEUTRAL_OVERRIDES`) by environment variables, so that the child
+//! processes of git inherit the overrides. Every call has a timeout and a maximum output size.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -27,9 +28,10 @@ use crate::sys::signals;
 /// Which configuration files apply to a git call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// All of the user's configuration files. Only for calls that read nothing that an agent wrote.
+    /// All configuration files of the user, the system and the repository apply. Only for calls that read nothing
+    /// that an agent wrote.
     User,
-    /// Only the configuration of the repository, with [`NEUTRAL_OVERRIDES`] on top.
+    /// Only the repository's configuration applies, and [`NEUTRAL_OVERRIDES`] override it.
     Neutral,
 }
 
@@ -44,8 +46,8 @@ const OVERRIDES: &[(&str, &str)] = &[
     ("core.pager", "cat"),
     ("core.editor", "false"),
     ("sequence.editor", "false"),
-    // Hooks defined by settings (git 2.54) have no directory to disable. These are all events that a call of
-    // guard's can trigger.
+    // git 2.54 also knows hooks that are defined by settings, which `core.hooksPath` does not disable. These are all
+    // events that a git call of guard can trigger.
     ("hook.post-checkout.enabled", "false"),
     ("hook.post-index-change.enabled", "false"),
     ("hook.reference-transaction.enabled", "false"),
@@ -57,10 +59,11 @@ const OVERRIDES: &[(&str, &str)] = &[
     ("hook.push-to-checkout.enabled", "false"),
 ];
 
-/// Settings that guard also overrides in calls with [`Trust::Neutral`], which may read what an agent wrote.
+/// Settings that guard also overrides in calls with [`Trust::Neutral`], because these may read files that an agent
+/// wrote.
 const NEUTRAL_OVERRIDES: &[(&str, &str)] = &[
-    // The user's git checked the owner when guard found the repository. From then on guard names the
-    // repository explicitly.
+    // git checked who owns the repository when guard looked for it. Since then guard has named the repository
+    // explicitly.
     ("safe.directory", "*"),
     ("protocol.allow", "never"),
     ("core.attributesFile", "/dev/null"),
@@ -76,7 +79,7 @@ const NEUTRAL_OVERRIDES: &[(&str, &str)] = &[
     ("diff.orderFile", "/dev/null"),
 ];
 
-/// The user's `GIT_*` variables that guard keeps: they say how to reach remotes, and where the configuration is.
+/// The user's `GIT_*` variables that guard keeps: they tell git how to reach remotes, and where the configuration is.
 const KEPT_VARIABLES: &[&str] = &[
     "GIT_SSH",
     "GIT_SSH_COMMAND",
@@ -91,17 +94,17 @@ const MAX_MEMORY: u64 = 4 << 30;
 /// Memory limit of a git process with [`Trust::User`], in bytes: the user's filters may need more.
 const MAX_MEMORY_USER: u64 = 8 << 30;
 
-/// Timeout for a call that sets no other timeout.
+/// Timeout for a git call that sets no other timeout.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Why a git call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    /// `PATH` contains no usable git: there is none at all, or only guard's shim, or only one that an agent could
-    /// have written.
+    /// `PATH` contains no usable git: it has none at all, or only guard's shim, or only one that an agent could have
+    /// written.
     #[error("cannot find a git program to run: {0}")]
     NotFound(ProgramNotFound),
-    /// Starting git, or reading from or writing to it, failed.
+    /// Guard could not start git, or could not exchange data with it.
     #[error("cannot run git {verb}: {source}")]
     Io {
         /// The git subcommand.
@@ -149,8 +152,8 @@ fn failure_detail(message: &str, code: i32) -> String {
     if message.is_empty() { format!(" (exit code {code})") } else { format!(": {message}") }
 }
 
-/// Finds a git program in a directory that no agent can write. Returns its path, and the `PATH` for its child
-/// processes.
+/// Finds a git program in a directory that no agent can write. Returns its path, and the value of `PATH` for its
+/// child processes.
 fn find_git() -> Result<&'static (PathBuf, OsString), GitError> {
     static FOUND: OnceLock<Result<(PathBuf, OsString), ProgramNotFound>> = OnceLock::new();
     let search = || {
@@ -160,12 +163,12 @@ fn find_git() -> Result<&'static (PathBuf, OsString), GitError> {
     FOUND.get_or_init(search).as_ref().map_err(|error| GitError::NotFound(error.clone()))
 }
 
-/// Returns the path of the git program, which is never guard's shim.
+/// Returns the path of the real git program, never that of guard's shim.
 pub(crate) fn program() -> Result<&'static Path, GitError> {
     find_git().map(|(program, _)| program.as_path())
 }
 
-/// True if the file is executable and is not guard's shim.
+/// True if the file is executable and is not guard's shim for git.
 fn is_real_git(file: &Path) -> bool {
     let Ok(resolved) = file.canonicalize() else { return false };
     let is_shim = resolved.file_name().is_some_and(|name| name == "guard-shim" || name == "guard");
@@ -199,7 +202,7 @@ impl GitOutput {
 }
 
 impl Git {
-    /// Starts to build a call of the git subcommand `verb`, without arguments.
+    /// Starts to build a call of the git subcommand `verb`. The call has no arguments yet.
     pub(crate) fn new(trust: Trust, verb: &str) -> Result<Self, GitError> {
         let (program, path) = find_git()?;
         let mut command = Command::new(program);
@@ -221,7 +224,7 @@ impl Git {
                         command.env_remove(name);
                     }
                 }
-                // For hooks, filters, credential helpers and ssh.
+                // git needs `PATH` to start filters, credential helpers and ssh.
                 command.env("PATH", path);
             }
             Trust::Neutral => {
@@ -295,7 +298,7 @@ impl Git {
         self
     }
 
-    /// Adds a git setting that overrides those in configuration files.
+    /// Adds a git setting that overrides the same setting in configuration files.
     pub(crate) fn config(mut self, key: &str, value: impl Into<OsString>) -> Self {
         self.config.push((key.to_string(), value.into()));
         self
@@ -317,21 +320,22 @@ impl Git {
         self
     }
 
-    /// Makes the git process run in a jail.
+    /// Makes the git process run in a jail: see [`Jail`].
     pub(crate) fn jailed(mut self, jail: Jail) -> Self {
         jail.confine(&mut self.command);
         self
     }
 
-    /// Makes git run without a terminal, in its own session, so that guard can end it with all of its children.
+    /// Makes git run without a terminal and as the leader of its own session, so that guard can end git and its
+    /// children together.
     pub(crate) fn in_own_session(mut self) -> Self {
         crate::sys::pre_exec::start_in_new_session(&mut self.command);
         self.is_session_leader = true;
         self
     }
 
-    /// Makes guard end the git process as soon as a termination signal is pending. (Guard blocks signals during a
-    /// call.)
+    /// Makes guard end the git process as soon as guard has a pending termination signal. (Guard blocks signals
+    /// during a call.)
     pub(crate) fn interruptible(mut self) -> Self {
         self.is_interruptible = true;
         self
@@ -363,7 +367,8 @@ impl Git {
     fn spawn_with_input(mut self) -> Result<Running, GitError> {
         self.command.stdin(if self.input.is_empty() { Stdio::null() } else { Stdio::piped() });
         let mut running = self.spawn()?;
-        // Input that fits into the pipe's buffer needs no thread. If git ends early, its exit code says so.
+        // Input that fits into the pipe's buffer needs no thread. Ignore a write error: if git ends early, its exit
+        // code shows why.
         if running.input.len() <= 4096
             && let Some(mut pipe) = running.child.stdin.take()
         {
@@ -378,12 +383,13 @@ impl Git {
             self.command.env(format!("GIT_CONFIG_KEY_{index}"), key);
             self.command.env(format!("GIT_CONFIG_VALUE_{index}"), value);
         }
-        // If guard holds signals back until an operation is complete, Ctrl-C on the terminal must not
-        // interrupt git either.
+        // If guard blocks signals until an operation is complete, Ctrl-C on the terminal must not interrupt git
+        // either: give git its own process group.
         if !self.is_session_leader && !self.is_interruptible && signals::are_blocked() {
             self.command.process_group(0);
         }
-        // A memory file instead of a pipe, so that guard need not drain it while git runs.
+        // git writes its error messages to a memory file instead of a pipe, so that guard need not read them while
+        // git runs.
         let errors = memory_file().map_err(|error| self.failed(error))?;
         let for_child = errors.try_clone().map_err(|error| self.failed(error))?;
         self.command.stderr(for_child);
@@ -416,8 +422,9 @@ impl Git {
     }
 }
 
-/// Calls `call` again if it fails because another git process is creating or removing a worktree: git reads the
-/// admin directories of all worktrees, and fails if a `commondir` file is still empty or already gone.
+/// Repeats `call` with growing pauses while it fails because another git process is creating or removing a worktree:
+/// git reads the admin directories of all worktrees, and fails if a `commondir` file is still empty or already
+/// removed.
 pub(crate) fn retry_during_worktree_changes<T, E: std::fmt::Display>(
     mut call: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {

@@ -8,7 +8,7 @@ use super::command::GitError;
 use super::repository::{QUERY_TIMEOUT, Repository};
 use super::url_credentials::{credentials, without_credentials};
 
-/// A git setting. The key has git's form: section and name in lower case, the subsection unchanged.
+/// A git setting. The key has the form that git prints: section and name in lower case, the subsection unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) key: String,
@@ -24,9 +24,9 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Builds the git call whose output [`Self::parse`] reads: it lists all settings of a repository.
+    /// Builds the git call that lists all settings of a repository. [`Self::parse`] reads its output.
     pub(crate) fn list_call(repository: &Repository) -> Result<super::command::Git, GitError> {
-        // A FIFO in place of a configuration file would block it forever.
+        // Without a timeout, a FIFO in place of a configuration file would block git forever.
         Ok(repository.git("config")?.args(["--list", "-z", "--show-scope"]).timeout(QUERY_TIMEOUT))
     }
 
@@ -35,13 +35,13 @@ impl Settings {
         let mut parts = output.split(|byte| *byte == 0);
         let mut all = Vec::new();
         while let (Some(scope), Some(entry)) = (parts.next(), parts.next()) {
-            // Overrides that guard itself passed to this call.
+            // Skip the overrides that guard itself passed to this git call.
             if scope == b"command" {
                 continue;
             }
             let mut halves = entry.splitn(2, |byte| *byte == b'\n');
             let Some(key) = halves.next() else { continue };
-            // git accepts keys that are not UTF-8, and may run their values: keep them.
+            // Keep keys that are not UTF-8: git accepts them, and may run their values.
             let key = String::from_utf8_lossy(key).into_owned();
             let is_from_repository = !matches!(scope, b"system" | b"global");
             all.push(Setting { key, value: halves.next().map(<[u8]>::to_vec), is_from_repository });
@@ -49,7 +49,7 @@ impl Settings {
         Self { all }
     }
 
-    /// Returns the effective value of a key; `None` if it is not set.
+    /// Returns the value that git would use for a key; `None` if the key is not set.
     pub(crate) fn get(&self, key: &str) -> Option<&[u8]> {
         self.all.iter().rev().find(|setting| setting.key == key)?.value.as_deref()
     }
@@ -59,7 +59,7 @@ impl Settings {
         self.all.iter().filter(|setting| setting.is_from_repository)
     }
 
-    /// Returns the value that a key would have if only the repository's own files counted.
+    /// Returns the value that a key would have if git read only the repository's configuration files.
     pub(crate) fn repository_value(&self, key: &str) -> Option<&[u8]> {
         self.repository_settings().filter(|setting| setting.key == key).last()?.value.as_deref()
     }
@@ -78,7 +78,8 @@ impl Settings {
         })
     }
 
-    /// Returns the settings that guard copies into the quarantine, without credentials.
+    /// Returns the settings that guard copies into the quarantine repository (the run's private git directory), with
+    /// credentials removed from their values.
     pub(crate) fn for_quarantine(&self) -> Vec<Setting> {
         let is_text = |setting: &&Setting| !setting.key.contains(char::REPLACEMENT_CHARACTER);
         let kept = self.all.iter().filter(is_text).filter(|setting| is_kept(&setting.key)).cloned();
@@ -91,11 +92,11 @@ impl Settings {
     }
 }
 
-/// Maximum number of credentials from git settings that guard redacts.
+/// Maximum number of credentials from git settings that guard removes from texts.
 const MAX_CREDENTIALS: usize = 1_000;
 
-/// Sections that guard copies, each with the settings in it that guard does not copy. An exception matches the
-/// first or the last part of the key after the section.
+/// The sections whose settings guard copies, each with the settings that guard does not copy. An exception matches
+/// the first or the last part of the key after the section.
 const KEPT_SECTIONS: &[(&str, &[&str])] = &[
     ("user", &["signingkey"]),
     ("author", &[]),
@@ -128,7 +129,8 @@ const KEPT_SECTIONS: &[(&str, &[&str])] = &[
     ("lfs", &["storage", "customtransfer", "extension"]),
 ];
 
-/// Settings of `core` that guard copies: they change the meaning or display of files and commits.
+/// Names of the settings in the section `core` that guard copies: they change the meaning or display of files and
+/// commits.
 const KEPT_CORE: &[&str] = &[
     "abbrev",
     "autocrlf",

@@ -1,8 +1,8 @@
-//! Finds the worktree that has a branch checked out, starting from the user's repository, so that a run can
+//! Finds the worktree in which a branch is checked out, starting from the user's repository, so that another run can
 //! continue in that worktree.
 //!
 //! An agent wrote the worktree's files, and may have replaced its `.git` or the worktree itself. Therefore guard
-//! compares both with the worktree's git directory in the repository, which no agent can write. It never lets git
+//! compares both with the worktree's git directory in the repository, which no agent can write. Guard never lets git
 //! discover a repository from inside the worktree.
 
 use std::ffi::OsStr;
@@ -51,8 +51,8 @@ impl Repository {
         Ok(self.commit(&format!("refs/heads/{branch}"))?.is_some())
     }
 
-    /// Returns the git directory of the linked worktree at the path `place`. It is below `worktrees/` of the
-    /// repository.
+    /// Returns the git directory of the linked worktree at the path `place`. This directory is below `worktrees/` in
+    /// the repository; `None` if there is none.
     fn find_admin_dir(&self, place: &Path) -> Result<Option<PathBuf>, WorkspaceError> {
         let all = self.common_dir.join("worktrees");
         let entries = match std::fs::read_dir(&all) {
@@ -79,12 +79,12 @@ fn worktree_with_branch(listing: &[u8], branch: &str) -> Option<PathBuf> {
     None
 }
 
-/// True if a file consists of one line with `prefix` and the path `wanted`, which may be relative to `from`.
+/// True if the file `file` consists of one line: `prefix` and the path `wanted`, which may be relative to `from`.
 fn names_path(file: &Path, prefix: &[u8], from: &Path, wanted: &Path) -> bool {
     let Ok(text) = read_small(file, 8192) else { return false };
     let Some(target) = text.strip_prefix(prefix) else { return false };
     let target = from.join(OsStr::from_bytes(target.trim_ascii_end()));
-    // Equal texts are enough. A relative path matches only if both paths resolve to the same file.
+    // Compare the paths as text first. Otherwise both must resolve to the same file.
     target == wanted || matches!((target.canonicalize(), wanted.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 

@@ -1,8 +1,8 @@
-//! Writes the `.git` file of a worktree. While an agent works without a mount namespace, the file names the
-//! quarantine. Otherwise it names the worktree's git directory in the user's repository.
+//! Writes the `.git` file of a worktree. While an agent works in the worktree without a mount namespace, the file
+//! points to the quarantine repository. Otherwise it points to the worktree's git directory in the user's repository.
 //!
-//! The agent can write the directory that contains the `.git` file. If guard finds anything unexpected there (a
-//! "foreign" file or directory), it moves that to the run's directory, and never follows or deletes it.
+//! The agent can write to the directory that contains the `.git` file. If guard finds an unexpected file or directory
+//! in its place (a "foreign" one), it moves that to the run's directory, and never follows or deletes it.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -14,16 +14,17 @@ use std::path::{Path, PathBuf};
 use crate::sys::fs::{Links, read_regular_file};
 use crate::sys::remove_tree::remove_tree;
 
-/// The subdirectory of the run's directory to which guard moves foreign files.
+/// The name of the subdirectory of the run's directory to which guard moves foreign files, that is, files that it did
+/// not expect.
 const FOREIGN: &str = "foreign";
 
-/// Returns the content of a `.git` file that names the git directory `target`.
+/// Returns the content of a `.git` file that points to the git directory `target`.
 pub(crate) fn content(target: &Path) -> Vec<u8> {
     [b"gitdir: ", target.as_os_str().as_bytes(), b"\n"].concat()
 }
 
-/// Makes the worktree's `.git` file name the git directory `target`. If guard had to move a foreign file away,
-/// returns its new path.
+/// Makes the worktree's `.git` file point to the git directory `target`. If there is a `.git` that guard did not
+/// write, moves it to the run's directory and returns its new path; otherwise returns `None`.
 pub(crate) fn point_at(worktree: &Path, target: &Path, run_folder: &Path) -> io::Result<Option<PathBuf>> {
     restore_dir_access(worktree)?;
     let wanted = content(target);
@@ -33,8 +34,8 @@ pub(crate) fn point_at(worktree: &Path, target: &Path, run_folder: &Path) -> io:
     write_git_file(worktree, &wanted, run_folder)
 }
 
-/// Makes the worktree's `.git` a regular file with the content `wanted`. If guard had to move a foreign file away,
-/// returns its new path.
+/// Makes the worktree's `.git` a regular file with the content `wanted`. If there is a `.git` that guard did not
+/// write, moves it to the run's directory and returns its new path; otherwise returns `None`.
 pub(crate) fn write_git_file(
     worktree: &Path,
     wanted: &[u8],
@@ -45,12 +46,12 @@ pub(crate) fn write_git_file(
     let moved = match file.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
-        // Guard wrote this file itself, so it can be overwritten.
+        // Guard wrote this `.git` file itself, so it can be overwritten.
         Ok(_) if names_quarantine(&file, run_folder) => None,
         Ok(_) => Some(move_foreign(&file, run_folder)?),
     };
-    // Create a new file and rename it, so that the change is atomic. The name is random, so the agent cannot
-    // have created a file of that name.
+    // Create a new file and rename it, so that the replacement is atomic. The new file's name is random, so the agent
+    // cannot have created it.
     let new = worktree.join(format!(".git.guard-{}", uuid::Uuid::now_v7()));
     let mut made = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;
     made.write_all(wanted)?;
@@ -72,14 +73,14 @@ pub(crate) fn read_small(file: &Path, max: usize) -> io::Result<Vec<u8>> {
     Ok(read_regular_file(file, max as u64, Links::Refuse)?)
 }
 
-/// Like [`read_small`], but follows symbolic links.
+/// Reads a regular file of at most `max` bytes. Follows symbolic links, and does not block on a FIFO.
 pub(crate) fn read_following_links(file: &Path, max: usize) -> io::Result<Vec<u8>> {
     Ok(read_regular_file(file, max as u64, Links::Follow)?)
 }
 
 /// Moves a foreign file or directory to the run's directory, under a unique name. Returns the new path.
 pub(crate) fn move_foreign(thing: &Path, run_folder: &Path) -> io::Result<PathBuf> {
-    // A directory can only be moved if its owner may write to it.
+    // The kernel moves a directory only if its owner may write to it.
     restore_dir_access(thing)?;
     let dir = run_folder.join(FOREIGN);
     fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir)?;
@@ -98,8 +99,8 @@ pub(crate) fn move_foreign(thing: &Path, run_folder: &Path) -> io::Result<PathBu
             remove_tree(thing)?;
             return Ok(place);
         }
-        // It is too deep, too large, or not readable. Leave it on its file system, under a name that git does
-        // not look for.
+        // The directory is too deep, too large, or not readable. Leave it on its file system, under a name that git
+        // does not look for.
         remove_tree(&place)?;
         let beside = thing.with_file_name(format!("foreign-{name}-{}", uuid::Uuid::now_v7()));
         return fs::rename(thing, &beside).map(|()| beside);
@@ -107,11 +108,11 @@ pub(crate) fn move_foreign(thing: &Path, run_folder: &Path) -> io::Result<PathBu
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// The limits on what [`copy_tree`] may still copy.
+/// How much [`copy_tree`] may still copy.
 pub(crate) struct CopyBudget {
     pub(crate) entries: usize,
     pub(crate) depth: usize,
-    /// Maximum size of each file: a sparse file can have any size, and copying it would fill the disk.
+    /// Maximum size of each file in bytes: a sparse file can have any size, and a copy of it would fill the disk.
     pub(crate) bytes: u64,
 }
 
@@ -149,9 +150,9 @@ pub(crate) fn copy_tree(from: &Path, to: &Path, budget: &mut CopyBudget) -> io::
     }
 }
 
-/// Copies an index file, with its modification time. git uses that time to find files that changed after it wrote
-/// the index, but have the same time stamps: it compares the contents of all files that are not older than the
-/// index. A copy with a newer time would hide such changes.
+/// Copies a git index file with its modification time. git compares the contents of all files that are not older than
+/// the index, because such a file may have changed without a new time stamp. A copy with a newer time would hide such
+/// changes.
 pub(crate) fn copy_index(from: &Path, to: &Path) -> io::Result<()> {
     let modified = from.metadata()?.modified()?;
     fs::copy(from, to)?;

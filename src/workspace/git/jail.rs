@@ -1,6 +1,6 @@
-//! The jail: a stricter sandbox for guard's own git processes that read what an agent wrote. It has no network, no
-//! access to other processes, few readable paths, and only named directories are writable. CPU time, memory and
-//! file size are limited.
+//! The jail: a strict sandbox for guard's own git processes that read files of an agent. A jailed process has no
+//! network, no access to other processes, few readable paths, and can write only to the given directories. Its CPU
+//! time, memory and file sizes are limited.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,18 +12,18 @@ use crate::sandbox::{self, Grant, Rights, SandboxError};
 use crate::sys::pre_exec;
 use crate::sys::pre_exec::Confinement;
 
-/// System directories with programs and libraries, and without user data. A jailed process may read them.
+/// System directories that contain programs and libraries, but no user data. A jailed process may read them.
 const SYSTEM_DIRS: &[&str] = &["/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/nix/store"];
-/// Single files that the C library and git need to read.
+/// Single files that a jailed process may read, because the C library and git need them.
 const SYSTEM_FILES: &[&str] =
     &["/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime", "/dev/zero", "/dev/urandom"];
 
-/// The restrictions of a jailed process.
+/// The restrictions of a jailed git process.
 pub(crate) struct Jail {
     confinement: Confinement,
 }
 
-/// The limits on the resources of a jailed process.
+/// The resource limits of a jailed git process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// Maximum CPU time, in seconds.
@@ -35,8 +35,8 @@ pub(crate) struct Bounds {
 }
 
 impl Jail {
-    /// Builds a jail for the program `git` with access to the given directory trees. With `no_children`, the jailed
-    /// process may not start other processes, and the kernel kills it when guard dies.
+    /// Builds a jail for the git program at the path `git`, with access to the directory trees `read` and `write`.
+    /// With `no_children`, the jailed process may not start other processes, and the kernel kills it when guard dies.
     pub(crate) fn new(
         git: &Path,
         read: &[&Path],
@@ -73,8 +73,8 @@ impl Jail {
     }
 }
 
-/// Returns the seccomp filter of a jail. Compiled only once, because parsing the list of system calls takes longer than
-/// all other steps.
+/// Returns the seccomp filter of a jail. Guard compiles each filter only once, because parsing the list of system
+/// calls takes longer than all other steps.
 fn filter(no_children: bool) -> Result<Vec<libc::sock_filter>, SandboxError> {
     static MADE: [OnceLock<Vec<libc::sock_filter>>; 2] = [const { OnceLock::new() }; 2];
     let place = &MADE[usize::from(no_children)];

@@ -8,22 +8,23 @@ use super::command::{Git, Trust, program};
 use super::jail::{Bounds, Jail};
 use crate::workspace::{WorkspaceError, at};
 
-/// A working tree that an agent wrote, and the git directories that belong to it.
+/// A working tree whose files an agent wrote, and the git directories that guard uses with it.
 pub(crate) struct JailedWorktree<'t> {
     pub(crate) common_dir: &'t Path,
     pub(crate) admin_dir: &'t Path,
     pub(crate) worktree: &'t Path,
     pub(crate) objects: &'t [PathBuf],
     pub(crate) object_format: &'t str,
-    /// The path of the user's global ignore file (`core.excludesFile`), which need not exist.
+    /// The path of the user's global ignore file (`core.excludesFile`). The file need not exist.
     pub(crate) excludes: &'t Path,
-    /// The directory that git may write to. Besides this, git may write only to the object directory, if at all.
+    /// The directory that git may write to. If a call writes objects, git may also write to the repository's object
+    /// directory.
     pub(crate) scratch: &'t Path,
 }
 
 impl JailedWorktree<'_> {
-    /// Builds a jailed git call on the working tree. git ignores the `.gitattributes` files in it, because they
-    /// choose programs that git runs.
+    /// Builds a jailed (sandboxed) git call on the working tree. git ignores the tree's `.gitattributes` files,
+    /// because they can choose programs that git runs.
     pub(crate) fn git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
         at("create", self.scratch, fs::create_dir_all(self.scratch))?;
         let mut write: Vec<&Path> = vec![self.scratch];

@@ -1,4 +1,4 @@
-//! Runs git, and reads files of repositories without git where that is safer. Never lets git discover a
+//! Runs git, and reads the files of repositories without git where that is safer. Never lets git discover a
 //! repository from the agent's worktree.
 pub(crate) mod command;
 pub(crate) mod config;

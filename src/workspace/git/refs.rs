@@ -1,8 +1,7 @@
-//! Reads the refs of a quarantine without git, because an agent wrote the files.
+//! Reads the refs of a run's quarantine repository without git, because an agent wrote the files.
 //!
-//! git would follow symbolic links and symbolic refs, and read the quarantine's configuration to learn the
-//! ref format. This module accepts a ref only as a small regular file with an object id, or as a line of
-//! `packed-refs`.
+//! git would follow symbolic links and symbolic refs, and read the quarantine's configuration to learn the ref
+//! format. This module accepts a ref only as a small regular file with an object id, or as a line of `packed-refs`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,32 +12,32 @@ use std::path::{Path, PathBuf};
 use super::repository::is_id;
 use crate::sys::fs::{Links, OpenError, open_regular_file};
 
-/// Maximum size of `packed-refs`, in bytes. If the file was already large before the run, the maximum is four times
-/// its size at that time instead. Guard reads the file line by line.
+/// Maximum size of `packed-refs`, in bytes. If the file was already large before the run, its maximum is four times
+/// its size at that time. Guard reads the file line by line.
 const MAX_BYTES: u64 = 64 << 20;
-/// Maximum size of `packed-refs`, in bytes, however large the file was before the run.
+/// Maximum size of `packed-refs`, in bytes, even if the file was larger before the run.
 const ABSOLUTE_MAX_BYTES: u64 = 1 << 30;
 /// Maximum length of a line of `packed-refs`, in bytes.
 const MAX_LINE_BYTES: usize = 64 << 10;
 /// Maximum number of loose refs to read.
 const MAX_REFS: usize = 20_000;
-/// Maximum number of changed refs to list by name; further ones are only counted.
+/// Maximum number of changed refs that guard lists by name; it only counts the others.
 pub(crate) const MAX_CHANGED: usize = 1_000;
 /// Maximum total size of the names of the listed refs, in bytes.
 const MAX_CHANGED_BYTES: usize = 256 << 10;
 /// Maximum depth of the directories that contain loose refs.
 const MAX_DEPTH: usize = 32;
 
-/// Why guard cannot receive a ref from the quarantine.
+/// Why guard cannot receive a ref from the run's quarantine repository (its private git directory).
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RefError {
     /// The ref does not exist.
     #[error("the ref no longer exists in the quarantine repository")]
     Missing,
-    /// The ref names another ref (this one) instead of an object.
+    /// The ref is a symbolic ref, which names this other ref instead of an object.
     #[error("the ref is now a symbolic ref to {0:?}, which guard does not follow")]
     Symbolic(String),
-    /// The ref's file, a directory above it, or `packed-refs` has an unexpected file type.
+    /// The ref's file, a directory above it, or `packed-refs` is, for example, a symbolic link or a FIFO.
     #[error("{} is {found}", path.display())]
     NotPlain {
         /// The file or directory with the unexpected type.
@@ -49,7 +48,7 @@ pub enum RefError {
     /// The ref's file does not contain an object id.
     #[error("the file of the ref does not contain an object id")]
     NotAnId,
-    /// The quarantine stores its refs in a reftable.
+    /// The quarantine repository stores its refs in a reftable, which guard does not read.
     #[error("the run's repository stores its refs as a reftable; guard reads only refs that are files")]
     Reftable,
     /// A file with refs cannot be read or is too large; the text names the file.
@@ -64,14 +63,15 @@ fn unreadable(path: &Path, error: &io::Error) -> RefError {
     RefError::Unreadable(format!("{}: {error}", path.display()))
 }
 
-/// Returns the maximum size of `packed-refs`. `before` is the copy of the file that guard made before the run.
+/// Returns the maximum size of `packed-refs`, in bytes. `before` is the copy of the file that guard made before the
+/// run.
 fn packed_refs_limit(before: &Path) -> u64 {
     let before = before.symlink_metadata().map_or(0, |data| data.len());
     MAX_BYTES.max(before.saturating_mul(4)).min(ABSOLUTE_MAX_BYTES)
 }
 
-/// Reads the id of the object that a ref of the quarantine names. `before` is the copy of `packed-refs` that guard
-/// made before the run.
+/// Returns the object id that a ref of the quarantine repository (the run's private git directory) contains. `before`
+/// is the copy of `packed-refs` that guard made before the run.
 pub(crate) fn read_ref(
     git: &Path,
     before: &Path,
@@ -116,7 +116,7 @@ fn read_loose(git: &Path, name: &str) -> Result<Option<Vec<u8>>, RefError> {
         match parts.peek() {
             _ if kind.is_symlink() => return Err(RefError::NotPlain { path, found: SYMLINK }),
             Some(_) if kind.is_dir() => {}
-            // When git packs a ref, it may leave an empty directory of that name.
+            // When git packs a ref, it may leave an empty directory with the ref's name.
             None if kind.is_dir() => return Ok(None),
             None if kind.is_file() => {}
             Some(_) => return Err(RefError::NotPlain { path, found: "not a directory" }),
@@ -130,7 +130,7 @@ fn read_loose(git: &Path, name: &str) -> Result<Option<Vec<u8>>, RefError> {
     Ok(Some(text))
 }
 
-/// Calls a function for every ref in a `packed-refs` file. Skips malformed lines.
+/// Calls `each` with the name and object id of every ref in a `packed-refs` file. Skips malformed lines.
 fn for_each_packed(
     file: &Path,
     max: u64,
@@ -178,7 +178,7 @@ fn for_each_packed(
     }
 }
 
-/// Finds the object id of one ref in a `packed-refs` file. If several lines name the ref, the last one counts.
+/// Finds the object id of the ref `wanted` in a `packed-refs` file. If several lines name the ref, uses the last one.
 fn find_packed(file: &Path, max: u64, wanted: &str, object_format: &str) -> Result<Option<String>, RefError> {
     let mut found = None;
     for_each_packed(file, max, object_format, |name, id| {
@@ -189,24 +189,25 @@ fn find_packed(file: &Path, max: u64, wanted: &str, object_format: &str) -> Resu
     Ok(found)
 }
 
-/// A ref of the quarantine that changed since the run began.
+/// A ref of the run's quarantine repository (its private git directory) that changed since the run began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChangedRef {
     pub(crate) name: String,
-    /// The id of the object that the ref names now; `None` if the ref was deleted or does not contain an id.
+    /// The object id that the ref contains now; `None` if the ref was deleted or does not contain an id.
     pub(crate) now: Option<String>,
     /// True if the ref existed when the run began.
     pub(crate) existed_before: bool,
 }
 
-/// The refs of the quarantine that changed since the run began.
+/// The refs of the run's quarantine repository (its private git directory) that changed since the run began.
 #[derive(Debug, Default)]
 pub(crate) struct ChangedRefs {
-    /// The changed refs, up to [`MAX_CHANGED`] and [`MAX_CHANGED_BYTES`].
+    /// The changed refs, but no more than [`MAX_CHANGED`] refs with [`MAX_CHANGED_BYTES`] of names.
     pub(crate) listed: Vec<ChangedRef>,
     /// The number of changed refs that are not in `listed`.
     pub(crate) left_out: usize,
-    /// True if any changed ref names an object now. That object may be work that exists nowhere else.
+    /// True if any changed ref contains an object id now. The object with this id may be work that exists nowhere
+    /// else.
     pub(crate) has_new_value: bool,
     /// The total size of the names in `listed`, in bytes.
     bytes: usize,
@@ -226,16 +227,16 @@ impl ChangedRefs {
     }
 }
 
-/// Finds every ref of the quarantine, other than `except`, that the agent created, moved or deleted since guard
-/// wrote the copy `before`. Keeps only the refs of the user's repository and the loose refs in memory, because an
-/// agent can pack any number of refs.
+/// Finds every ref of the quarantine repository, other than `except`, that the agent created, moved or deleted since
+/// guard wrote the copy `before` of `packed-refs`. Keeps only the refs in `before` and the loose refs in memory,
+/// because an agent can pack any number of refs.
 pub(crate) fn changed_refs(
     git: &Path,
     before: &Path,
     except: &str,
     object_format: &str,
 ) -> Result<ChangedRefs, RefError> {
-    // The refs before the run, and whether each still exists.
+    // Maps each ref before the run to its object id, and to true once guard has found it again.
     let mut known: BTreeMap<Vec<u8>, (String, bool)> = BTreeMap::new();
     let max = packed_refs_limit(before);
     for_each_packed(before, ABSOLUTE_MAX_BYTES, object_format, |name, id| {
@@ -251,7 +252,7 @@ pub(crate) fn changed_refs(
         }
         match known.get_mut(name) {
             Some((old, is_there)) => {
-                // If a name appears twice, the first line counts here; the others are not reported.
+                // If `packed-refs` has several lines for one name, compare only the first one.
                 if !std::mem::replace(is_there, true) && Some(old.as_str()) != id {
                     changed.add(name, id, true);
                 }
@@ -270,7 +271,7 @@ pub(crate) fn changed_refs(
     })?;
     changed.listed.sort_by(|a, b| a.name.cmp(&b.name));
     if remaining == 0 {
-        // Some loose refs were not read: count at least one.
+        // Guard did not read some loose refs: count at least one as changed.
         changed.left_out += 1;
         changed.has_new_value = true;
     }
@@ -290,7 +291,7 @@ fn collect_loose(
     found: &mut BTreeMap<Vec<u8>, Option<String>>,
     remaining: &mut usize,
 ) {
-    // Not through a symbolic link, and not without a depth limit.
+    // Do not follow a symbolic link, and stop at the maximum depth.
     let is_dir = dir.symlink_metadata().is_ok_and(|data| data.is_dir());
     if depth > MAX_DEPTH || !is_dir {
         return;
@@ -308,7 +309,8 @@ fn collect_loose(
         *remaining -= 1;
         let text = kind.is_file().then(|| super::gitfile::read_small(&entry.path(), 4096).ok()).flatten();
         match text {
-            // Private copies of the user's symbolic refs, such as origin/HEAD, are not the agent's work.
+            // Guard copied the user's symbolic refs, such as origin/HEAD, into the quarantine: they are not the
+            // agent's work.
             Some(text) if text.starts_with(b"ref:") => {}
             text => {
                 let id = text.and_then(|text| parse_value(&text, object_format).ok());

@@ -1,9 +1,9 @@
 //! Reads the URLs of the user's remotes, and pushes one branch to a remote.
 //!
-//! A push is the only git call that goes to the network with the user's credentials. It uses the user's git
-//! configuration, and moves one branch forward and nothing else. It runs no hooks (they may call a file that an
-//! agent wrote) and has no terminal. If an agent may have written the repository, the push obeys no repository
-//! setting that chooses programs or receives credentials.
+//! A push is the only git call that guard makes over the network with the user's credentials. It uses the user's git
+//! configuration, and moves one branch forward and nothing else. It runs no hooks (they may call a file that an agent
+//! wrote) and has no terminal. If an agent may have written to the repository, the push obeys no repository setting
+//! that chooses programs or receives credentials.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use super::repository::{QUERY_TIMEOUT, Repository};
 use super::stderr_messages::GitMessage;
 use crate::workspace::{WorkspaceError, trust};
 
-/// The URLs of a remote from the user's git configuration. Both may contain credentials: see
-/// [`without_credentials`].
+/// The URLs of a remote from the user's git configuration. Both may contain credentials, which
+/// [`without_credentials`] removes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RemoteUrls {
     /// The URL that git fetches from.
@@ -33,14 +33,14 @@ pub enum Pushed {
         /// True if the remote's branch was already at this commit before the push.
         already: bool,
     },
-    /// The remote's branch has commits that the local branch lacks, so nothing was pushed.
+    /// The remote's branch has commits that the local branch lacks, so git pushed nothing.
     NotForward,
     /// The remote or git refused the push; the text is the error message.
     Refused(String),
 }
 
-/// The protocols that a push may use if an agent may have written the repository. Pushing to a local directory is
-/// not allowed: its hooks and settings would run programs on this machine.
+/// The protocols that a push may use if an agent may have written to the repository. A local path is not among them:
+/// git would run the hooks of the repository at that path on this machine.
 const NETWORK_PROTOCOLS: &str = "git:http:https:ssh";
 
 impl Repository {
@@ -55,7 +55,7 @@ impl Repository {
         self.urls(&["get-url", "--push", "--all", "--", name])
     }
 
-    /// Returns the URLs that `git remote` with these arguments prints, one per line; empty if there is no such remote.
+    /// Returns the URLs that `git remote` prints for these arguments, one per line; empty if there is no such remote.
     fn urls(&self, args: &[&str]) -> Result<Vec<String>, WorkspaceError> {
         let git = self.git("remote")?.git_dir(&self.common_dir).current_dir(&self.place());
         let answer = git.args(args).timeout(QUERY_TIMEOUT).max_output(1 << 20).output()?;
@@ -70,7 +70,8 @@ impl Repository {
         Err(GitError::Failed { verb: "remote".to_string(), code, message }.into())
     }
 
-    /// Returns the short name of the remote's default branch, as git recorded it when the repository was cloned.
+    /// Returns the short name of the remote's default branch, as git recorded it during the clone; `None` if it did
+    /// not.
     pub fn default_branch(&self, remote: &str) -> Result<Option<String>, WorkspaceError> {
         let prefix = format!("refs/remotes/{remote}/");
         let git = self.git("symbolic-ref")?.git_dir(&self.common_dir).timeout(QUERY_TIMEOUT);
@@ -90,7 +91,7 @@ impl Repository {
         let Some(tip) = self.commit(branch)? else {
             return Err(refused(format!("the repository has no branch {branch}")));
         };
-        // Only a configured remote, never a URL: the user decides about those in their configuration.
+        // Accept only a configured remote, never a URL: the user's configuration decides where guard may push.
         let urls = self.push_urls(remote)?;
         if urls.is_empty() {
             return Err(refused(format!("there is no remote {:?}", truncate(remote))));
@@ -116,11 +117,12 @@ impl Repository {
         })
     }
 
-    /// Builds a `git push` that pushes only the named branch, even if the configuration adds others.
+    /// Builds a `git push` to which the caller adds the branch. It pushes nothing else, even if the user's git
+    /// configuration adds other branches.
     fn push_call(&self, remote: &str, limit: Duration) -> Result<Git, GitError> {
         let git = Git::new(Trust::User, "push")?
             .args(["--porcelain", "--recurse-submodules=no", "--no-follow-tags", "--no-signed"])
-            // Relative URLs start at the main working tree, which no agent writes.
+            // git resolves relative URLs from the main working tree, which no agent writes.
             .git_dir(&self.common_dir)
             .current_dir(&self.place())
             .config("safe.directory", "*")
@@ -146,7 +148,7 @@ impl Repository {
     }
 }
 
-/// True if the name is a plain `refs/heads/…`, without characters that have a meaning in a refspec.
+/// True if the name is a valid `refs/heads/…`, without characters that have a meaning in a refspec.
 fn is_branch(name: &str) -> bool {
     let Some(short) = name.strip_prefix("refs/heads/") else { return false };
     let is_plain = |c: char| !c.is_control() && !c.is_whitespace() && !"~^:?*[\\".contains(c);
@@ -163,7 +165,8 @@ fn truncate(text: &str) -> String {
     text.chars().take(120).collect()
 }
 
-/// Parses the line of `git push --porcelain` about a branch: `FLAG<TAB>FROM:TO<TAB>SUMMARY`.
+/// Parses the line about a branch in the output of `git push --porcelain`: `FLAG<TAB>FROM:TO<TAB>SUMMARY`. Returns
+/// the flag and the summary.
 fn parse_report(output: &[u8], branch: &str) -> Option<(u8, String)> {
     let text = String::from_utf8_lossy(output);
     text.lines().find_map(|line| {
@@ -175,29 +178,30 @@ fn parse_report(output: &[u8], branch: &str) -> Option<(u8, String)> {
     })
 }
 
-/// Removes the credentials of `url` from a text, wherever they appear. They can appear outside the URL too, because
-/// git quotes parts of URLs that it cannot parse.
+/// Removes the credentials of `url` from a message of git. Credentials can appear outside a URL too, because git
+/// quotes parts of URLs that it cannot parse.
 fn remove_url_credentials(text: &str, url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return text.to_string() };
     let Some((user, _)) = rest.rsplit_once('@') else { return text.to_string() };
     match user.split_once(':') {
         Some((_, "")) => text.to_string(),
         Some((_, password)) => text.replace(user, "…").replace(password, "…"),
-        // A user name over HTTP may be a token. A short name like `git` is an ordinary word.
+        // A user name in an HTTP URL may be a token. A short name like `git` is an ordinary word, and stays.
         None if scheme.starts_with("http") && user.len() > 8 => text.replace(user, "…"),
         None => text.to_string(),
     }
 }
 
-/// Removes what is between `://` and `@` in every URL of a text, because it may be a password. For URLs, and for
-/// messages of git.
+/// Removes the text between `://` and `@` from every URL in `text`, because it may be a password. `text` is a URL or
+/// a message of git.
 pub fn without_credentials(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("://") {
         let (before, after) = rest.split_at(at + 3);
         plain.push_str(before);
-        // Up to the end of the URL, not to its first slash: some people do not escape slashes in passwords.
+        // Look for the `@` up to the end of the URL, not only up to its first slash: some people do not escape
+        // slashes in passwords.
         let end = after.find(|c: char| c.is_whitespace() || "'\"<>`".contains(c)).unwrap_or(after.len());
         rest = after[..end].rfind('@').map_or(after, |sign| &after[sign + 1..]);
     }

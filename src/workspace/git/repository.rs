@@ -1,5 +1,4 @@
-//! Finds the user's repository before an agent runs, starting from the directory in which the user started
-//! guard.
+//! Finds the user's repository before an agent runs, starting from the directory in which the user started guard.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -39,7 +38,7 @@ pub struct Repository {
     pub git_dir: PathBuf,
     /// The common directory, which all working trees of the repository share.
     pub common_dir: PathBuf,
-    /// The top of the working tree; `None` in a bare repository.
+    /// The top of the working tree; `None` in a bare repository, or inside a git directory.
     pub toplevel: Option<PathBuf>,
     /// The hash function of object ids: `sha1` or `sha256`.
     pub object_format: String,
@@ -51,18 +50,19 @@ pub struct Repository {
     pub shallow: bool,
     /// What the `HEAD` of the working tree points to.
     pub head: Head,
-    /// True if the user trusts the repository's configuration and the paths in it (`--trust-repository`).
+    /// True if the user trusts the repository's configuration and the paths in it (option `--trust-repository`).
     pub trusted: bool,
 }
 
-/// Timeout for simple queries: git would block forever if a file it reads were a FIFO.
+/// Timeout for simple queries: git would block forever if a file that it reads were a FIFO.
 pub(crate) const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The options of the `rev-parse` call that [`Repository::find`] makes, without those that ask for paths.
+/// The options of the `rev-parse` call in [`Repository::find`], without the options that print paths.
 const REV_PARSE_QUERIES: [&str; 4] =
     ["--is-bare-repository", "--is-shallow-repository", "--show-object-format", "--show-ref-format"];
 
-/// Returns the directory by which users know a repository: the parent of its `.git`, or the common directory itself.
+/// Returns the directory that users call the repository: the parent of its `.git`, or else the common directory
+/// itself.
 pub fn main_directory(common_dir: &Path) -> &Path {
     let is_dot_git = common_dir.file_name() == Some(OsStr::new(".git"));
     common_dir.parent().filter(|_| is_dot_git).unwrap_or(common_dir)
@@ -100,7 +100,7 @@ impl Repository {
         };
         let word = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
-        // A bare repository has no top directory, and neither has the inside of a git directory.
+        // git prints no top directory in a bare repository, and none inside a git directory.
         let toplevel = match rest {
             [] => None,
             [top] => Some(path(top)),
@@ -114,7 +114,7 @@ impl Repository {
         {
             return Err(unexpected());
         }
-        // An older git repeats an option that it does not know, and supports only this format.
+        // An older git prints an option that it does not know, and supports only the format `files`.
         let ref_format = if ref_format == "--show-ref-format" { "files".to_string() } else { ref_format };
         if !matches!(ref_format.as_str(), "files" | "reftable") {
             return Err(WorkspaceError::refused(
@@ -135,10 +135,10 @@ impl Repository {
         })
     }
 
-    /// Reads what `HEAD` points to, in either ref format.
+    /// Reads what `HEAD` points to, in both ref formats.
     pub(crate) fn read_head(&self) -> Result<Head, WorkspaceError> {
         let commit = self.commit("HEAD")?;
-        // With the usual format the file is enough. Only a reftable needs a git process.
+        // In the format `files`, the file `HEAD` contains the branch. Only a reftable needs a git process.
         let text = at("read", &self.git_dir, read_following_links(&self.git_dir.join("HEAD"), 64 << 10))?;
         let mut branch =
             text.strip_prefix(b"ref: ").map(|name| String::from_utf8_lossy(name).trim_end().to_string());
@@ -192,7 +192,7 @@ impl Repository {
         operations.iter().find(|(file, _)| is_there(file)).map(|(_, operation)| *operation)
     }
 
-    /// Returns a short name of the repository for directory names: the name of its main working tree or bare
+    /// Returns a short name of the repository, for use in directory names: the name of its main working tree or bare
     /// repository, without `.git` and leading dots.
     pub fn name(&self) -> Vec<u8> {
         let place = self.place();
@@ -214,23 +214,23 @@ impl Repository {
 
     /// Builds a git call in this repository with the user's configuration.
     pub(crate) fn git(&self, verb: &str) -> Result<Git, GitError> {
-        // git checked the owner when the repository was found.
+        // `safe.directory` can be `*`, because git checked the owner when guard found the repository.
         let git = Git::new(Trust::User, verb)?
             .git_dir(&self.git_dir)
             .current_dir(&self.common_dir)
             .config("safe.directory", "*");
-        // A partial clone fetches missing objects with whatever program its configuration names.
+        // A partial clone fetches missing objects with any program that its configuration names: forbid that.
         // `GIT_ALLOW_PROTOCOL` is for versions of git that do not know `GIT_NO_LAZY_FETCH`; no configuration
         // overrides it.
         let offline = |git: Git| git.env("GIT_NO_LAZY_FETCH", "1").env("GIT_ALLOW_PROTOCOL", "none");
         Ok(if self.trusted { git } else { offline(git) })
     }
 
-    /// Returns every object directory that the repository uses: its own, and its alternates.
+    /// Returns every object directory that the repository uses: its own, and those of its alternates.
     pub(crate) fn object_dirs(&self) -> Vec<PathBuf> {
         let mut dirs = vec![self.common_dir.join("objects")];
         let mut next = 0;
-        // git itself follows at most five levels.
+        // Stop at 32 directories. git itself follows alternates for at most five levels.
         while next < dirs.len() && dirs.len() < 32 {
             let dir = dirs[next].clone();
             next += 1;
@@ -246,7 +246,8 @@ impl Repository {
     }
 }
 
-/// Returns the commit that a revision of the repository around `folder` names; `None` if there is no such commit.
+/// Returns the commit that a revision names in the repository that contains `folder`; `None` if there is no such
+/// commit.
 fn resolve(folder: &Path, revision: &str) -> Result<Option<String>, WorkspaceError> {
     let answer = Git::new(Trust::User, "rev-parse")?
         .current_dir(folder)
@@ -258,16 +259,17 @@ fn resolve(folder: &Path, revision: &str) -> Result<Option<String>, WorkspaceErr
     Ok(answer.status.success().then_some(commit))
 }
 
-/// Reads files at a revision of the repository that contains the user's directory `folder`. For each path, returns
-/// the content; `None` if the path is not a file there. Returns `Ok(None)` if there is no such repository or
-/// revision. Fails if the files together have more than `most` bytes.
+/// Reads files at a revision of the repository that contains the user's directory `folder`. Returns the content for
+/// each path, or `None` if the path is not a file in that revision. Returns `Ok(None)` if there is no repository that
+/// git may use. For a revision that does not exist, returns either `Ok(None)` or `None` for each path. Fails if the
+/// files together have more than about `most` bytes.
 pub fn files_at(
     folder: &Path,
     revision: &str,
     paths: &[&str],
     most: usize,
 ) -> Result<Option<Vec<Option<Vec<u8>>>>, WorkspaceError> {
-    // `git cat-file` would read the colon in `HEAD^{/fix: it}` as the one before the path.
+    // `git cat-file` would take the colon in `HEAD^{/fix: it}` for the colon before the path.
     let mut revision = revision.to_string();
     if revision.contains(['\n', ':']) {
         match resolve(folder, &revision)? {
@@ -285,7 +287,8 @@ pub fn files_at(
         .timeout(QUERY_TIMEOUT)
         .max_output(most + (paths.len() << 10))
         .output()?;
-    // git exits with 128 where there is no repository that it may use; creating the worktree reports why.
+    // git exits with 128 if there is no repository that it may use. Guard reports the reason when it creates the
+    // worktree.
     if answer.code() == 128 {
         return Ok(None);
     }
@@ -323,13 +326,12 @@ pub(crate) fn is_id(text: &str, object_format: &str) -> bool {
     text.len() == length && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Parses a line of an `alternates` file. `dir` is the directory that a relative path starts from.
+/// Parses a line of an `alternates` file. A relative path in it starts at the directory `dir`.
 fn parse_alternate(line: &[u8], dir: &Path) -> Option<PathBuf> {
     if line.is_empty() || line.starts_with(b"#") {
         return None;
     }
     let plain = if line.starts_with(b"\"") { unquote(line)? } else { line.to_vec() };
-    // Relative paths start at the object directory.
     dir.join(PathBuf::from(std::ffi::OsString::from_vec(plain))).canonicalize().ok()
 }
 
@@ -364,8 +366,7 @@ fn unquote(line: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// Decides whether git failed because there is no repository, which is `Ok(None)`, or for another reason, which is
-/// an error.
+/// Returns `Ok(None)` if git failed because there is no repository, and an error if git failed for another reason.
 fn classify_failure(message: &str, code: i32) -> Result<Option<Repository>, WorkspaceError> {
     if GitMessage::NotARepository.is_in(message) {
         return Ok(None);

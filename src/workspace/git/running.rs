@@ -1,4 +1,4 @@
-//! A running git call: writes its input, reads its output, and ends it at its deadline.
+//! A running git call: writes git's input, reads its output, and ends git at the call's deadline.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -16,17 +16,18 @@ use crate::sys::pre_exec::GIT_END_SIGNAL;
 use crate::sys::process::wait_until;
 use crate::sys::signals;
 
-/// How often guard checks, while it waits for git to exit, whether it must end the call.
+/// How often guard checks, while it waits for git to exit, whether it must end the git call.
 const INTERRUPT_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How long a call that is not interruptible may continue after guard received a termination signal.
 const GRACE: Duration = Duration::from_secs(10);
-/// The minimum time for a call that starts after guard received a termination signal.
+/// The minimum time that guard gives a git call that starts after guard received a termination signal.
 const LATE_CALL_GRACE: Duration = Duration::from_secs(2);
 /// Maximum number of bytes that guard reads from git's standard error.
 const MAX_STDERR_BYTES: u64 = 8 << 10;
 
-/// How often an interruptible call checks for pending signals.
+/// How often guard checks for pending signals while it reads the output of an interruptible git call. In other calls
+/// guard checks ten times less often.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) fn memory_file() -> io::Result<File> {
@@ -34,7 +35,7 @@ pub(super) fn memory_file() -> io::Result<File> {
     Ok(nix::sys::memfd::memfd_create(c"git", flags)?.into())
 }
 
-/// A git call that has been started.
+/// A git process that guard has started.
 pub(crate) struct Running {
     pub(crate) child: Child,
     pub(super) errors: File,
@@ -79,7 +80,7 @@ impl Running {
         Ok(GitOutput { status, output, message: self.message() })
     }
 
-    /// True if git writes anything to standard output within its timeout. The rest of the output is not read.
+    /// True if git writes anything to standard output before its timeout. Does not read the rest of the output.
     pub(crate) fn has_output(mut self) -> bool {
         let said = self.child.stdout.take().is_some_and(|mut pipe| {
             loop {
@@ -96,7 +97,8 @@ impl Running {
         said
     }
 
-    /// Like [`Self::finish`], but returns only the standard output, and an exit code other than 0 is an error.
+    /// Writes git's input, reads its output, and waits until it exits. Returns the standard output; an exit code
+    /// other than 0 is an error.
     pub(crate) fn expect_success(self) -> Result<Vec<u8>, GitError> {
         let verb = self.verb.clone();
         let answer = self.finish()?;
@@ -141,8 +143,8 @@ impl Running {
         Ok(PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX))
     }
 
-    /// Reads as much output as the size limit and the timeout allow. Returns the output, and true if it is
-    /// complete. Fails if git exits with an error after it has printed everything.
+    /// Reads as much output as the size limit and the timeout allow. Returns the output, and true if it is complete.
+    /// Fails if git exits with an error after complete output.
     pub(crate) fn read_partial(mut self) -> Result<(Vec<u8>, bool), GitError> {
         let mut output = Vec::new();
         match self.read(&mut output) {
@@ -206,10 +208,11 @@ impl Running {
         }
     }
 
-    /// Ends git. Before it kills git, sends a signal that git can handle, so that git removes its temporary files.
+    /// Ends git. First sends a signal that git can handle, so that git removes its temporary files, and then kills
+    /// it.
     pub(crate) fn terminate(&mut self) {
         let pid = self.child.id() as i32;
-        // Signal the process group if git leads one, because its children would keep the pipe open.
+        // If git leads a session, signal its whole process group: its children would keep the pipe open.
         let pid = nix::unistd::Pid::from_raw(if self.is_session_leader { -pid } else { pid });
         let _ = nix::sys::signal::kill(pid, GIT_END_SIGNAL);
         let deadline = Instant::now() + Duration::from_secs(2);

@@ -1,6 +1,6 @@
-//! The table of all git messages that guard recognises by their text in order to make a decision.
+//! The table of all messages of git that guard recognises by their text, because a decision of guard depends on them.
 //!
-//! git has no error codes for these cases. It runs with `LC_ALL=C`, so its messages are not translated.
+//! git has no error codes for these cases. Guard runs git with `LC_ALL=C`, so the messages are not translated.
 
 /// A message from git that guard recognises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,31 +9,31 @@ pub(crate) enum GitMessage {
     NotARepository,
     /// The repository belongs to another user.
     DubiousOwnership,
-    /// Another git process is creating or removing a worktree, whose `commondir` file is empty or gone.
+    /// Another git process is creating or removing a worktree: a `commondir` file is empty or missing.
     UnfinishedWorktree,
     /// The repository has no remote with this name.
     NoSuchRemote,
-    /// The remote is a local path, to which this call may not push.
+    /// The remote is a local path, and guard has forbidden this git call to push to local paths.
     FileTransportForbidden,
-    /// Objects of a partial clone are missing, and git may not fetch them.
+    /// Objects of a partial clone are missing, and guard has forbidden git to fetch them.
     MissingPromisedObjects,
     /// `receive-pack` received more bytes than `receive.maxInputSize` allows.
     PackTooLarge,
-    /// In a push report: the remote branch has commits that the local branch lacks.
+    /// git rejected a push because the remote branch has commits that the local branch lacks.
     NotFastForward,
-    /// In a push report: the ref would name an object that is not a commit.
+    /// git rejected a push because the ref would point to an object that is not a commit.
     NotACommit,
-    /// In a push report: the objects could not be unpacked.
+    /// git rejected a push because the receiving git could not unpack the objects.
     NotUnpacked,
 }
 
-/// How a message is compared with the texts of a table entry.
+/// The texts of a table entry, and how guard compares a message of git with them.
 enum Texts {
     /// The message contains any of these texts.
     AnyOf(&'static [&'static str]),
     /// The message begins with any of these texts.
     BeginsWith(&'static [&'static str]),
-    /// The message contains the text in the first field, and any of those in the second.
+    /// The message contains the text in the first field, and any of the texts in the second.
     Both(&'static str, &'static [&'static str]),
 }
 
@@ -65,7 +65,7 @@ impl GitMessage {
     }
 }
 
-/// The text before the path of a directory that `git status` or `git add` could not read; the path ends at the next
+/// The texts before the path of a directory that `git status` or `git add` could not read. The path ends at the next
 /// quote.
 pub(crate) const UNREADABLE_DIRECTORY: [&str; 2] = ["could not open directory '", "unable to access '"];
 
@@ -94,7 +94,7 @@ mod tests {
             assert!(message.is_in(text), "{message:?}: {text}");
         }
         for (message, text) in [
-            // A remote's hook can print anything.
+            // A hook of the remote can print any text.
             (GitMessage::NotFastForward, "[remote rejected] (pre-receive hook declined: (fetch first))"),
             (GitMessage::NotFastForward, "[rejected] (stale info)"),
             (GitMessage::NotACommit, "hook declined: bad ref"),

@@ -1,17 +1,17 @@
-//! Finds credentials in the URLs of git settings, in values and in keys. Guard removes them from the
+//! Finds credentials in the URLs of git settings, in values and in keys. Guard removes these credentials from the
 //! configuration that an agent gets, and redacts them from transcripts.
 //!
-//! Recognised forms: `https://user:TOKEN@host/`, `https://TOKEN@host/`, `user:TOKEN@host:path`,
-//! `https://host/?access_token=TOKEN`. One text can contain several URLs.
+//! Recognises `https://user:TOKEN@host/`, `https://TOKEN@host/`, `user:TOKEN@host:path` and
+//! `https://host/?access_token=TOKEN`. One setting can contain several URLs.
 
 use super::config::Setting;
 
-/// Sections in which values and subsections are addresses of repositories, even without a URL scheme.
+/// The sections in which values and subsections are addresses of repositories, even if they have no URL scheme.
 const ADDRESS_SECTIONS: [&str; 4] = ["remote", "branch", "lfs", "url"];
 /// Minimum length of a credential. Shorter texts are unlikely to be secrets, and removing them would hide ordinary
 /// words.
 const MIN_SECRET_LENGTH: usize = 6;
-/// Minimum length of a credential in a position where a user name or an ordinary query parameter is also possible.
+/// Minimum length of a credential at a position where a user name or an ordinary query parameter is also possible.
 const MIN_AMBIGUOUS_LENGTH: usize = 16;
 
 /// Removes the credentials from a setting's key and value.
@@ -34,7 +34,7 @@ pub(crate) fn credentials(setting: &Setting) -> Vec<Vec<u8>> {
     let has_addresses = has_addresses(&setting.key);
     if let Some((_, name, last)) = split_key(&setting.key) {
         remove_credentials(name.as_bytes(), has_addresses, &mut found);
-        // `http.URL.extraHeader`: `Authorization: basic TOKEN`.
+        // The value of `http.URL.extraHeader` can be `Authorization: basic TOKEN`.
         let value = setting.value.as_deref().filter(|_| last == "extraheader").unwrap_or_default();
         found.extend(value.rsplit(|byte| *byte == b' ').next().map(<[u8]>::to_vec));
     }
@@ -53,7 +53,7 @@ fn split_key(key: &str) -> Option<(&str, &str, &str)> {
     (first < last).then(|| (&key[..first], &key[first + 1..last], &key[last + 1..]))
 }
 
-/// Removes the credentials of all URLs in a text, and adds them to `found`.
+/// Returns the text without the credentials in its URLs, and adds these credentials to `found`.
 fn remove_credentials(text: &[u8], has_addresses: bool, found: &mut Vec<Vec<u8>>) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -88,8 +88,7 @@ fn clean_url(word: &[u8], has_addresses: bool, plain: &mut Vec<u8>, found: &mut 
     let end = rest.iter().position(|byte| b"/?#\\".contains(byte)).unwrap_or(rest.len());
     let authority = &rest[..end];
     let last_sign = |text: &[u8]| text.iter().rposition(|byte| *byte == b'@');
-    // Some people do not escape a slash in a password. Then the part before the slash is no valid host and
-    // port.
+    // Some people do not escape a slash in a password. The part before the slash is then not a valid host and port.
     let port = authority.iter().position(|byte| *byte == b':').map(|at| &authority[at + 1..]);
     let is_broken = port.is_some_and(|port| port.iter().any(|byte| !byte.is_ascii_digit()))
         && !authority.starts_with(b"[");
@@ -99,7 +98,7 @@ fn clean_url(word: &[u8], has_addresses: bool, plain: &mut Vec<u8>, found: &mut 
             let user = &rest[..sign];
             match user.iter().position(|byte| *byte == b':') {
                 Some(colon) => found.push(user[colon + 1..].to_vec()),
-                // A token in place of a user name.
+                // A long user name without a password may be a token.
                 None if user.len() >= MIN_AMBIGUOUS_LENGTH => found.push(user.to_vec()),
                 None => {}
             }

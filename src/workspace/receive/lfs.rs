@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 
 use crate::sys::fs::{Links, open_regular_file};
 
-/// Copies every LFS object of a quarantine whose content matches its name, up to `max` bytes in total. Returns the
-/// paths of the objects that were not copied.
+/// Copies every LFS object of a quarantine repository (a run's private git directory) whose content matches its name,
+/// up to `max` bytes in total. Returns the paths of the objects that it did not copy.
 pub(crate) fn receive(quarantine: &Path, common_dir: &Path, max: u64) -> io::Result<Vec<PathBuf>> {
     let mut left = Vec::new();
     let mut remaining = max;
@@ -25,7 +25,8 @@ pub(crate) fn receive(quarantine: &Path, common_dir: &Path, max: u64) -> io::Res
     Ok(left)
 }
 
-/// Lists the files in an LFS object directory and up to two levels of subdirectories. Follows no symbolic link.
+/// Lists the files in the LFS object directory `dir`, down to its second level of subdirectories. Follows no symbolic
+/// link.
 fn objects(dir: &Path, depth: usize) -> Vec<PathBuf> {
     let is_dir = dir.symlink_metadata().is_ok_and(|data| data.is_dir());
     if !is_dir || depth > 2 {
@@ -72,7 +73,7 @@ fn copy(file: &Path, name: &str, common_dir: &Path, remaining: &mut u64) -> io::
     Ok(true)
 }
 
-/// True if a quarantine has LFS objects that the user's repository lacks.
+/// True if a quarantine repository (a run's private git directory) has LFS objects that the user's repository lacks.
 pub(crate) fn has_unreceived(quarantine: &Path, common_dir: &Path) -> bool {
     objects(&quarantine.join("lfs/objects"), 0).iter().any(|file| {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();

@@ -1,9 +1,10 @@
-//! Receives exactly one branch from a quarantine, as a server accepts a push from an untrusted client.
+//! Receives exactly one branch from a run's quarantine repository, as a server accepts a push from an untrusted
+//! client.
 //!
-//! Guard itself reads which commit the branch names, without git ([`refs`]). Jailed git processes transfer the
-//! objects (`push.rs`). Guard moves the branch in the user's repository only if it still names the commit at which
-//! guard left it, and only to a descendant of the run's base. On any error no ref moves, and the quarantine is
-//! kept.
+//! Guard itself reads the branch's commit id, without git ([`refs`]). Jailed git processes transfer the objects
+//! (`push.rs`). Guard moves the branch in the user's repository only if nobody else has moved it since guard last
+//! did, and only to a descendant of the run's base commit. If guard refuses the commits, it does not move the branch.
+//! After any error guard keeps the quarantine.
 pub(crate) mod lfs;
 pub(crate) mod push;
 pub(crate) mod tree_size;
@@ -24,7 +25,7 @@ use super::run::run_record::State;
 use push::Report;
 use tree_size::TreeSizeError;
 
-/// The limits on receiving a branch.
+/// The limits on the size and time of receiving a branch.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Maximum size of the pack of new objects, in bytes.
@@ -40,7 +41,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns the default limits, but with the maximum pack size that the policy sets.
+    /// Returns the default limits with the maximum pack size of the policy.
     pub fn new(policy: &crate::policy::Policy) -> Self {
         let mib = u64::try_from(policy.git.receive_mib).unwrap_or(1);
         Self { bytes: mib.saturating_mul(1 << 20), ..Self::default() }
@@ -58,57 +59,59 @@ pub struct Commit {
     pub subject: String,
 }
 
-/// A ref of the quarantine, other than the task's branch, that changed during the run. Guard reports it but
-/// does not receive it.
+/// A ref of the quarantine repository (the run's private git directory), other than the run's branch, that changed
+/// during the run. Guard reports such a ref but does not receive it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherRef {
     /// The full name of the ref.
     pub name: String,
-    /// The id of the object that the ref names now; `None` if the ref was deleted or does not contain an id.
+    /// The object id that the ref contains now; `None` if the ref was deleted or does not contain an id.
     pub id: Option<String>,
     /// True if the agent created the ref; false if the agent moved or deleted it.
     pub is_new: bool,
 }
 
-/// What guard received from a run's quarantine.
+/// The commits that guard received from a run's quarantine repository (its private git directory), and the other refs
+/// that changed there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received {
-    /// The commit that the branch was at before guard received it.
+    /// The commit of the branch in the user's repository before guard received the branch.
     pub old: String,
-    /// The commit that the branch is at now.
+    /// The commit of the branch in the user's repository now.
     pub new: String,
-    /// The received commits, oldest first. If there are more than 1,000, only the newest.
+    /// The received commits, oldest first. If there are more than 1,000, the list has only the newest of them.
     pub commits: Vec<Commit>,
-    /// Refs other than the task's branch that changed in the quarantine; at most 1,000.
+    /// Refs of the quarantine repository, other than the run's branch, that changed during the run; at most 1,000.
     pub other_refs: Vec<OtherRef>,
     /// The number of changed refs that `other_refs` does not list.
     pub other_refs_left_out: usize,
 }
 
-/// Why guard received nothing. The quarantine is kept.
+/// Why guard did not receive a branch from a run's quarantine repository (its private git directory). Guard then
+/// keeps that repository.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// Guard cannot read the quarantine's refs, or the branch does not name a commit directly.
+    /// Guard cannot read the refs of the quarantine repository, or the branch's ref does not contain a commit id.
     #[error("cannot receive the branch {branch}: {source}")]
     Ref {
         /// The branch that guard tried to receive.
         branch: String,
-        /// What is wrong with the branch's ref.
+        /// Why guard cannot read the branch's ref.
         source: RefError,
     },
-    /// The branch does not descend from the run's base.
+    /// The branch does not descend from the run's base commit.
     #[error(
         "the new commit {new} does not descend from {base}, the commit that the run started from: \
          the agent changed or dropped commits from before the run"
     )]
     NotDescending {
-        /// The commit that the branch names in the quarantine.
+        /// The commit of the branch in the quarantine repository.
         new: String,
         /// The commit that the run started from.
         base: String,
     },
-    /// The branch names an object that is not a commit.
+    /// The branch's ref contains the id of an object that is not a commit.
     #[error("the branch names the object {0}, which is not a commit")]
     NotACommit(String),
     /// The user or another process moved or deleted the branch in the user's repository during the run.
@@ -117,17 +120,17 @@ pub enum ReceiveError {
         commit_or_deleted(.found)
     )]
     Moved {
-        /// The name of the task's branch without `refs/heads/`.
+        /// The name of the run's branch without `refs/heads/`.
         branch: String,
-        /// The commit at which guard left the branch.
+        /// The commit of the branch when guard last moved it.
         expected: String,
-        /// The commit that the branch is at now; empty if the branch was deleted.
+        /// The commit of the branch now; empty if the branch was deleted.
         found: String,
     },
     /// The branch is also checked out in another worktree.
     #[error("the branch {branch} is also checked out in {}", worktree.display())]
     CheckedOut {
-        /// The name of the task's branch without `refs/heads/`.
+        /// The name of the run's branch without `refs/heads/`.
         branch: String,
         /// The path of the other worktree.
         worktree: PathBuf,
@@ -150,10 +153,10 @@ pub enum ReceiveError {
     /// The receiving git rejected the objects because they are malformed or incomplete; the text is its message.
     #[error("git rejected the received objects: {0}")]
     BadObjects(String),
-    /// The workspace is in a state (this one) in which there is nothing to receive.
+    /// The workspace has nothing to receive, because it is in this state.
     #[error("nothing to receive: the workspace is {0}")]
     NotOpen(&'static str),
-    /// A failure that does not depend on the commits: git, a file operation, or the sandbox.
+    /// The cause is not in the commits: a git call, a file operation or the sandbox failed.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
 }
@@ -182,7 +185,8 @@ impl From<TreeSizeError> for ReceiveError {
 }
 
 impl ReceiveError {
-    /// True if a later `guard worktree receive RUN` may succeed even if the quarantine does not change.
+    /// True if a later `guard worktree receive RUN` may succeed with the same quarantine repository (the run's
+    /// private git directory).
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -195,8 +199,10 @@ impl ReceiveError {
 const MAX_COMMITS: usize = 1_000;
 
 impl Workspace {
-    /// Receives the task's branch into the user's repository. The agent must have ended. On success the branch in
-    /// the user's repository is at the agent's commit; on an error no ref has moved.
+    /// Receives the run's branch into the user's repository. The agent must have ended. After success the branch in
+    /// the user's repository is at the agent's commit. If guard refuses the commits, it has not moved the branch. If
+    /// a later step fails, such as copying LFS objects, the branch has already moved, and a repeated call completes
+    /// the operation.
     pub fn receive(&mut self, limits: &Limits) -> Result<Received, ReceiveError> {
         let _span =
             tracing::info_span!("receive", run = %self.record.run_id, branch = %self.record.branch).entered();
@@ -233,7 +239,8 @@ impl Workspace {
         self.check_not_checked_out_elsewhere()?;
         self.set_state(State::Receiving)?;
         super::git::command::retry_during_worktree_changes(|| self.transfer(&old, &new, limits))?;
-        // Before the record is updated: if this is interrupted, it runs again.
+        // Copy the LFS objects before guard updates the record: if guard is interrupted, the next receive copies them
+        // again.
         super::at(
             "copy git-lfs objects to",
             &self.record.common_dir,
@@ -250,7 +257,7 @@ impl Workspace {
         self.record.write(&self.run_folder)
     }
 
-    /// Builds a git call on the user's repository that reads no configuration except that of the repository.
+    /// Builds a git call on the user's repository that reads only the repository's own configuration.
     pub(crate) fn real_git(&self, verb: &str) -> Result<Git, GitError> {
         let common_dir = &self.record.common_dir;
         let git = Git::new(Trust::Neutral, verb)?.git_dir(common_dir).current_dir(common_dir);
@@ -267,13 +274,13 @@ impl Workspace {
         match self.push(&branch, old, new, limits)? {
             Report::Done => Ok(()),
             Report::NotForward if *old == self.record.base => Err(self.not_descending(new)),
-            // The agent amended commits of an earlier step. That is allowed, as long as the branch descends
-            // from the base.
+            // The agent amended commits that guard received earlier. Guard allows that as long as the branch descends
+            // from the run's base commit.
             Report::NotForward => self.receive_rewritten(old, new, limits),
             Report::Refused(reason) => {
                 let found = self.real_tip()?.unwrap_or_default();
                 if found == new {
-                    // An earlier receive was interrupted after its last step.
+                    // An earlier receive moved the branch, but was interrupted before it returned.
                     return Ok(());
                 }
                 if found != old {
@@ -292,7 +299,7 @@ impl Workspace {
         ReceiveError::NotDescending { new: new.to_string(), base: self.record.base.clone() }
     }
 
-    /// Returns the commit of the task's branch in the user's repository; `None` if the branch does not exist there.
+    /// Returns the commit of the run's branch in the user's repository; `None` if the branch does not exist there.
     pub(crate) fn real_tip(&self) -> Result<Option<String>, GitError> {
         let answer = self
             .real_git("rev-parse")?
@@ -302,12 +309,13 @@ impl Workspace {
         Ok((answer.status.success() && !text.is_empty()).then_some(text))
     }
 
-    /// Receives a branch of which the agent rewrote earlier commits of the run. Guard receives the new commit into
-    /// a temporary ref of its own, and then moves the branch to it if it still descends from the run's base.
+    /// Receives a branch on which the agent rewrote commits that guard had received earlier. Guard receives the new
+    /// commit into a temporary ref of its own. Then it moves the branch to that commit if the commit still descends
+    /// from the run's base commit.
     fn receive_rewritten(&self, old: &str, new: &str, limits: &Limits) -> Result<(), ReceiveError> {
         let incoming = format!("{}/incoming", self.saved_refs_prefix());
         let zero = "0".repeat(new.len());
-        // An interrupted receive may have left this ref.
+        // An interrupted receive may have left this temporary ref.
         self.real_git("update-ref")?.args(["-d", &incoming]).run()?;
         match self.push(&incoming, &zero, new, limits)? {
             Report::Done => {}
@@ -350,7 +358,7 @@ impl Workspace {
             text.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).collect()
         };
         let commit = |line: &str| {
-            // git pads shorter fields with blanks.
+            // git pads short fields with blanks.
             let mut parts = line.splitn(4, '\0').map(|part| plain(part.trim_end()));
             let (id, name, address) = (parts.next()?, parts.next()?, parts.next()?);
             Some(Commit { id, author: format!("{name} <{address}>"), subject: parts.next()? })
@@ -360,8 +368,8 @@ impl Workspace {
         Ok(commits)
     }
 
-    /// Fails if another worktree has the branch checked out: in that worktree all files would appear changed if the
-    /// branch moved.
+    /// Fails if the branch is checked out in another worktree: if guard moved the branch, all files in that worktree
+    /// would appear changed.
     fn check_not_checked_out_elsewhere(&self) -> Result<(), ReceiveError> {
         let record = &self.record;
         let heads = if record.ref_format == "files" {
@@ -381,7 +389,8 @@ impl Workspace {
         }
     }
 
-    /// Returns the path of every worktree and the branch that it has checked out, read from files without git.
+    /// Returns every worktree that has a branch checked out, as (path, full name of the branch). Reads the files `HEAD`
+    /// and `gitdir` directly, without git.
     fn checked_out_branches(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let common = &self.record.common_dir;
         let branch = |dir: &Path| -> Option<Vec<u8>> {
@@ -398,7 +407,9 @@ impl Workspace {
         linked.chain(main).collect()
     }
 
-    /// Like [`Self::checked_out_branches`], but asks git. For repositories that store their refs in a reftable.
+    /// Returns every worktree that has a branch checked out, as (path, full name of the branch), from
+    /// `git worktree list`. Needed for repositories that store their refs in a reftable: their files `HEAD` do not
+    /// name the branch.
     fn checked_out_branches_by_git(&self) -> Result<Vec<(PathBuf, Vec<u8>)>, GitError> {
         let output = self.real_git("worktree")?.args(["list", "--porcelain", "-z"]).run()?;
         let (mut heads, mut current) = (Vec::new(), PathBuf::new());

@@ -1,4 +1,5 @@
-//! Transfers objects from the quarantine to the user's repository through a pipe, and updates one ref there.
+//! Transfers objects from a run's quarantine repository to the user's repository through a pipe, and updates one ref
+//! there.
 //!
 //! ```text
 //!   agent's objects ──► git pack-objects ══ pipe ══► git receive-pack ──► git's own quarantine, fsck, connectivity
@@ -6,7 +7,7 @@
 //!                       guard made; no configuration     compared and swapped
 //! ```
 //!
-//! The agent's objects may exploit a bug in the sending git. Therefore the sender may write only to the pipe,
+//! The agent's objects may exploit a bug in the sending git. Therefore the sending git may write only to the pipe,
 //! and may not start processes. The receiving git checks everything that it reads from the pipe.
 
 use std::fs::{self, DirBuilder};
@@ -25,8 +26,8 @@ use crate::workspace::run::create::Workspace;
 use crate::workspace::run::quarantine;
 
 impl Workspace {
-    /// Transfers the objects of the commit `new` to the user's repository, and moves the ref `name` there from
-    /// `old` to `new`.
+    /// Transfers the objects of the commit `new` to the user's repository, and asks the receiving git to move the ref
+    /// `name` there from the commit `old` to the commit `new`. Returns the receiving git's answer.
     pub(crate) fn push(
         &self,
         name: &str,
@@ -37,8 +38,8 @@ impl Workspace {
         check_only_plain_files(&self.quarantine().join("objects")).map_err(ReceiveError::Unreadable)?;
         let dir = self.run_folder.join("sender");
         crate::workspace::at("create", &dir, create_sender_dir(&dir, &self.sender_object_dirs(), self))?;
-        // The sender packs in parallel with the ancestry check. Nothing reads the pipe until the check has
-        // passed.
+        // The sending git packs objects while another git checks the ancestry. No process reads the pipe until that
+        // check has passed.
         let failed = |error: io::Error| {
             ReceiveError::Unreadable(format!("cannot use a pipe between two git processes: {error}"))
         };
@@ -98,14 +99,15 @@ impl Workspace {
         }
     }
 
-    /// Starts the receiving git, which reads its command and the pack from the pipe `from`.
+    /// Starts `git receive-pack`. It reads two things from the pipe `from`: the ref update that guard has written (old
+    /// commit, new commit, ref) and the pack.
     fn receiver(&self, from: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
         let record = &self.record;
-        // The receiver may write objects and refs, but not the configuration or the hooks beside them.
+        // The receiving git may write objects and refs, but not the configuration or the hooks beside them.
         let mut write: Vec<PathBuf> =
             ["refs", "logs", "reftable"].map(|name| record.common_dir.join(name)).to_vec();
         if record.ref_format == "reftable" {
-            // git also updates the table of the worktree that has the branch checked out.
+            // git also updates the reftable of the worktree in which the branch is checked out.
             write.push(record.admin_dir.join("reftable"));
         }
         write.extend(record.objects.first().cloned());
@@ -129,7 +131,7 @@ impl Workspace {
             .config("receive.updateServerInfo", "false")
             .config("receive.shallowUpdate", "false")
             .config("receive.advertisePushOptions", "false")
-            // Stream larger blobs to disk: a small pack must not be able to fill the memory.
+            // Make git stream large blobs to disk, so that a small pack cannot fill the memory.
             .config("core.bigFileThreshold", "64m")
             .timeout(limits.time)
             .max_output(1 << 20)
@@ -137,9 +139,9 @@ impl Workspace {
         Ok(receiver.start_with_stdin(from)?)
     }
 
-    /// Starts a git process that checks whether the commit `new` descends from the run's base. The receiving git
-    /// checks that too, but only after it has stored the objects, and objects of a refused push must not stay in
-    /// the repository.
+    /// Starts a git process that checks whether the commit `new` descends from the run's base commit. The receiving
+    /// git checks that too, but only after it has stored the objects, and the objects of a refused push must not stay
+    /// in the repository.
     fn start_ancestry_check(&self, new: &str, limits: &Limits) -> Result<Running, ReceiveError> {
         let base = format!("^{}", self.record.base);
         let way =
@@ -147,8 +149,8 @@ impl Workspace {
         Ok(way.start()?)
     }
 
-    /// Waits for the process from [`Self::start_ancestry_check`]. Fails if the commit does not descend from the
-    /// run's base.
+    /// Waits for the process from [`Self::start_ancestry_check`]. Fails if the commit `new` does not descend from the
+    /// run's base commit.
     fn finish_ancestry_check(
         &self,
         new: &str,
@@ -198,15 +200,15 @@ impl Workspace {
         tree_size::max_paths(tree_size::index_entries(&self.record.admin_dir.join("index")))
     }
 
-    /// Returns the object directories that the sending git reads: first the quarantine's, then those of the user's
-    /// repository.
+    /// Returns the object directories that the sending git reads: first that of the quarantine repository (the run's
+    /// private git directory), then those of the user's repository.
     fn sender_object_dirs(&self) -> Vec<PathBuf> {
         let mut objects = vec![self.quarantine().join("objects")];
         objects.extend(self.record.objects.iter().cloned());
         objects
     }
 
-    /// Starts the sending git, which writes a pack to the pipe `to`.
+    /// Starts the sending git, which writes the pack of the commit `new` to the pipe `to`.
     fn sender(&self, new: &str, to: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
         let wanted = format!("{new}\n^{}\n^{}\n", self.record.base, self.record.tip);
         let sender = self
@@ -217,7 +219,8 @@ impl Workspace {
         Ok(sender.start_with_stdout(to)?)
     }
 
-    /// Builds a jailed git call that reads the agent's objects. Its git directory is one that guard has just created.
+    /// Builds a jailed (sandboxed) git call that reads the agent's objects. The call uses a git directory that guard
+    /// has created, so the agent's configuration does not apply.
     fn reader(&self, verb: &str, limits: &Limits) -> Result<Git, ReceiveError> {
         let dir = self.run_folder.join("sender");
         let objects = self.sender_object_dirs();
@@ -229,7 +232,7 @@ impl Workspace {
             .git_dir(&dir)
             .current_dir(&dir)
             .env("GIT_NO_REPLACE_OBJECTS", "1")
-            // Disable git's acceleration files: the agent could have written them.
+            // Disable the files that make git faster, because the agent could have written them.
             .config("core.commitGraph", "false")
             .config("core.multiPackIndex", "false")
             .config("pack.useBitmaps", "false")
@@ -251,8 +254,8 @@ fn threads() -> usize {
 }
 
 /// Fails if an object directory contains anything except regular files and directories: git would block on a FIFO,
-/// and read files elsewhere through a symbolic link. Checks the whole tree, because a list of alternates can name
-/// any directory in it.
+/// and would follow a symbolic link to files elsewhere. Checks the whole tree, because a file with alternates can
+/// name any directory in it.
 fn check_only_plain_files(objects: &Path) -> Result<(), String> {
     let unreadable = |path: &Path, error: &io::Error| format!("{}: {error}", path.display());
     let data = objects.symlink_metadata().map_err(|error| unreadable(objects, &error))?;
@@ -292,7 +295,7 @@ fn create_sender_dir(dir: &Path, objects: &[PathBuf], workspace: &Workspace) -> 
     }
 }
 
-/// The answer of the receiving git about the ref that it should move.
+/// The answer of the receiving git about the ref that guard asked it to move.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     Done,

@@ -1,8 +1,8 @@
-//! Counts the paths in the trees of commits without listing them.
+//! Counts the paths in the trees of commits without listing the paths.
 //!
-//! If ten tree objects each contain the next one ten times, they have ten thousand million paths. Every git command
-//! that reads such a commit into an index, compares it or checks it out spends memory and time on each path.
-//! Therefore guard reads every tree object only once, through a jailed `git cat-file --batch`, and computes the
+//! If each of ten tree objects contains the next one ten times, the first one has ten thousand million paths. Every
+//! git command that reads such a commit into an index, compares it or checks it out spends memory and time on each
+//! path. Therefore guard reads every tree object only once, through a jailed `git cat-file --batch`, and computes the
 //! number of paths below a tree from the numbers below its entries.
 
 use std::collections::HashMap;
@@ -14,10 +14,10 @@ use nix::poll::{PollFd, PollFlags, poll};
 
 use crate::workspace::git::command::{Git, GitError, Running};
 
-/// Number of paths (files and directories) that a commit may have in any repository. A repository that already has
-/// many paths has a higher limit.
+/// The number of paths (files and directories) that a commit may always have. The limit is higher for a repository
+/// that already has many paths.
 const MAX_PATHS: u64 = 2_000_000;
-/// Maximum number of paths in a received commit, as a multiple of the paths in the index before the run.
+/// Maximum number of paths in a received commit, as a multiple of the number of paths in the index before the run.
 const MAX_GROWTH_FACTOR: u64 = 4;
 /// Maximum average length of the paths in a commit, in bytes.
 const MAX_AVERAGE_PATH_BYTES: u64 = 512;
@@ -27,10 +27,10 @@ const MAX_TREES: usize = 2_000_000;
 const MAX_BYTES: u64 = 2 << 30;
 /// Maximum size of one tree object, in bytes.
 const MAX_TREE_BYTES: u64 = 64 << 20;
-/// Number of trees to request from git at once: their names must fit into the pipe's buffer.
+/// Number of trees to request from git at once: their ids must fit into the pipe's buffer.
 const BATCH: usize = 256;
 
-/// Why the trees of a commit are too large or cannot be measured.
+/// Why the trees of a commit are too large, or why guard cannot measure them.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeSizeError {
     /// A commit has more paths than git can handle in reasonable memory and time.
@@ -47,8 +47,7 @@ pub enum TreeSizeError {
         /// The maximum number of paths in a commit.
         limit: u64,
     },
-    /// There are more tree objects, or larger ones, than guard is willing to read; the text says which limit was
-    /// reached.
+    /// The commits have more tree objects, or larger ones, than guard reads; the text says which limit they exceed.
     #[error("cannot count the files in the commits: {0}")]
     TooLarge(String),
     /// git cannot read a tree, or its output is malformed.
@@ -72,7 +71,7 @@ pub(crate) fn max_paths(index_entries: u64) -> u64 {
     MAX_PATHS.max(index_entries.saturating_mul(MAX_GROWTH_FACTOR))
 }
 
-/// Returns the number of entries in an index file, according to its header.
+/// Returns the number of entries in an index file, according to its header; 0 if the file has no valid header.
 pub(crate) fn index_entries(index: &std::path::Path) -> u64 {
     let mut header = [0u8; 12];
     let read = std::fs::File::open(index).and_then(|mut file| file.read_exact(&mut header));
@@ -84,8 +83,8 @@ pub(crate) fn index_entries(index: &std::path::Path) -> u64 {
     }
 }
 
-/// Fails if a commit has more than `limit` paths. `git` is a jailed `cat-file` call in the repository that has the
-/// commits.
+/// Fails if any of the commits has more than `limit` paths. `git` is a jailed `cat-file` call in the repository that
+/// has the commits.
 pub(crate) fn check(git: Git, commits: &[String], limit: u64) -> Result<(), TreeSizeError> {
     if commits.is_empty() {
         return Ok(());
@@ -124,14 +123,14 @@ struct Size {
 struct Node {
     name: String,
     is_read: bool,
-    /// The number and name lengths of the tree's direct entries.
+    /// The number of the tree's direct entries, and the total length of their names.
     own: Size,
     /// The direct entries that are trees themselves: (index in `Trees::nodes`, length of the name).
     children: Vec<(u32, u32)>,
 }
 
 struct Trees {
-    // Dropped first: git ends when its standard input is closed.
+    // This field is dropped first, so that git's standard input is closed and git ends.
     input: ChildStdin,
     output: ChildStdout,
     running: Running,
@@ -220,7 +219,8 @@ impl Trees {
         Ok(index)
     }
 
-    /// Parses the content of a tree object: `MODE NAME`, a NUL byte, the object id in binary, repeated.
+    /// Parses the content of a tree object, which consists of entries of this form: `MODE NAME`, a NUL byte, the
+    /// object id in binary.
     fn read(&mut self, index: u32, mut content: &[u8], id_length: usize) -> Result<(), TreeSizeError> {
         let broken = || TreeSizeError::Unreadable("a tree object is malformed".to_string());
         while !content.is_empty() {
@@ -245,7 +245,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Computes the size of every tree, each once, and subtrees before the trees that contain them.
+    /// Computes the size of every tree once. Computes the size of a subtree before that of the trees that contain it.
     fn sizes(&self) -> Vec<Size> {
         let mut sizes: Vec<Option<Size>> = vec![None; self.nodes.len()];
         for start in 0..self.nodes.len() {
@@ -258,7 +258,8 @@ impl Trees {
                 let child =
                     node.children[next..].iter().position(|(child, _)| sizes[*child as usize].is_none());
                 match child.map(|offset| next + offset) {
-                    // A tree that contains itself cannot exist; if it did, it would count as empty there.
+                    // A tree cannot contain itself, because its id is a hash of its content. If one did, it would
+                    // count as empty inside itself.
                     Some(place) if open.len() <= self.nodes.len() => {
                         open.push((index, place));
                         open.push((node.children[place].0 as usize, 0));
@@ -302,7 +303,7 @@ impl Trees {
         Ok(taken)
     }
 
-    /// Reads more of git's output into the buffer. Fails on timeout.
+    /// Reads more of git's output into the buffer. Fails if the call's timeout has passed.
     fn fill(&mut self) -> Result<(), TreeSizeError> {
         self.buffer.drain(..self.at);
         self.at = 0;

@@ -1,5 +1,5 @@
-//! Creates a workspace: worktree, branch and quarantine. If a step fails, guard removes everything that it has
-//! created.
+//! Creates the workspace of a run: its worktree, branch and quarantine repository. If a step fails, guard removes
+//! everything that it has created.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -26,32 +26,35 @@ use crate::workspace::{WorkspaceError, at, trust};
 pub struct Request {
     /// The id of the run.
     pub run_id: String,
-    /// The directory for the run's files; created if it is missing.
+    /// The directory for the run's files. Guard creates it if it is missing.
     pub run_folder: PathBuf,
-    /// The task's name, from which guard derives the names of the branch and the worktree. By default the run's id.
+    /// The task's name, from which guard derives the names of the branch and the worktree; `None` to use the run's
+    /// id.
     pub name: Option<String>,
-    /// The commit that the run starts from; the user's `HEAD` by default.
+    /// The commit that the run starts from; `None` for the user's `HEAD`.
     pub base: Option<String>,
-    /// True to work in the existing linked worktree from which the repository was found, on its branch (`--here`).
+    /// True to work in the user's linked worktree, from which guard found the repository, and on its branch
+    /// (`--here`).
     pub here: bool,
     /// The prefix of the names of task branches, for example `task/`.
     pub prefix: String,
-    /// The directory for worktrees, relative to the main working tree; `../.worktrees` by default.
+    /// The directory for worktrees, relative to the main working tree; `None` for `../.worktrees`.
     pub root: Option<PathBuf>,
     /// The directory for worktrees if the default directory is not writable.
     pub fallback_root: PathBuf,
-    /// Untracked paths to copy from the user's worktree into that of the run, relative to the top.
+    /// Untracked paths that guard copies from the user's worktree into that of the run, relative to the worktree's
+    /// top.
     pub copy: Vec<String>,
-    /// Untracked paths of the user's worktree to which guard makes links, relative to the top. The run may only
-    /// read them.
+    /// Untracked paths in the user's worktree, relative to its top, to which guard makes links in the run's worktree.
+    /// The run may only read them.
     pub link_readonly: Vec<String>,
-    /// True to give the run the installed dependencies (`node_modules`, `.venv`) that git ignores.
+    /// True to give the run the user's installed dependencies, such as `node_modules` and `.venv`, which git ignores.
     pub with_dependencies: bool,
-    /// True to give the run the user's uncommitted changes.
+    /// True to copy the user's uncommitted changes into the run's worktree.
     pub with_changes: bool,
     /// The committer's name and email for the run's commits; `None` for the user's.
     pub identity: Option<(String, String)>,
-    /// Trailer lines to add to every commit message.
+    /// Trailer lines that guard adds to every commit message of the run.
     pub trailers: Vec<String>,
     /// True to sign the run's commits.
     pub sign: bool,
@@ -60,7 +63,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns the parameters that the policy sets. The caller must fill in `run_id`, `run_folder` and `fallback_root`.
+    /// Returns a request with the settings of the policy. The caller must fill in `run_id`, `run_folder` and
+    /// `fallback_root`.
     pub fn new(policy: &Policy) -> Self {
         Self {
             prefix: policy.git.branch_prefix.clone(),
@@ -76,18 +80,18 @@ impl Request {
     }
 }
 
-/// The worktree, the branch and the quarantine of a run, locked by this process.
+/// The worktree, the branch and the quarantine repository (private git directory) of a run, locked by this process.
 #[derive(Debug)]
 pub struct Workspace {
     pub(crate) run_folder: PathBuf,
     pub(crate) record: Record,
-    /// True if the user has uncommitted changes that the agent does not get.
+    /// True if the user has uncommitted changes that guard did not copy into the run's worktree.
     uncommitted: bool,
     /// The number of paths whose uncommitted changes guard copied from the user's worktree into the run's.
     carried_changes: usize,
-    /// Files in the user's worktree that git ignores and the run does not get.
+    /// Files in the user's worktree that git ignores, and that guard did not copy into the run's worktree.
     left_behind: Vec<PathBuf>,
-    /// Passwords and tokens in the user's git settings.
+    /// Passwords and tokens in the user's git settings, which guard redacts from everything it records.
     credentials: Vec<Vec<u8>>,
     _lock: Lock,
     /// The lock that prevents other runs from using the worktree.
@@ -95,7 +99,7 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Creates the workspace. If that fails, guard removes everything that it has created.
+    /// Creates the workspace of a run. If that fails, removes everything that it has created.
     pub fn open(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
         let settings = trusted_settings(repository)?;
         let wanted = WorkspaceSpec::new(repository, request)?;
@@ -123,8 +127,8 @@ impl Workspace {
         match workspace.create(repository, &settings, request) {
             Ok(()) => Ok(workspace),
             Err(error) => {
-                // After Ctrl-C git received the signal as well, and its error is only a consequence: report
-                // the signal instead.
+                // After Ctrl-C git received the signal as well, and git's error is only a consequence: report the
+                // signal instead.
                 let interrupted = check_interrupted();
                 let _ = workspace.undo();
                 workspace.forget();
@@ -206,8 +210,8 @@ impl Workspace {
         self.record.write(&self.run_folder)
     }
 
-    /// Returns the user's worktree whose installed dependencies the run gets: the one in which the user started the
-    /// run, or the main worktree for a run with `--here`.
+    /// Returns the user's worktree whose installed dependencies guard gives to the run: the worktree in which the
+    /// user started the run, or the main worktree for a run with `--here`.
     fn dependency_source(&self, repository: &Repository) -> Option<PathBuf> {
         if !self.record.here {
             return repository.toplevel.clone();
@@ -217,8 +221,8 @@ impl Workspace {
         (main != self.record.worktree).then(|| main.to_path_buf())
     }
 
-    /// Records which ignored directories of the user's worktree the run gets as dependencies, and which
-    /// ignored files it does not get.
+    /// Records which ignored directories of the user's worktree guard gives to the run as dependencies, and which
+    /// ignored files it does not.
     fn select_dependencies(
         &mut self,
         top: &Path,
@@ -240,8 +244,9 @@ impl Workspace {
         Ok(())
     }
 
-    /// Adds the links that guard made to the quarantine's ignore file, so that the agent does not commit them. The
-    /// user's own rules do not suffice: a rule such as `node_modules/` matches only directories, and not links.
+    /// Adds the links that guard made in the worktree to the quarantine repository's ignore file, so that the agent
+    /// does not commit them. The user's own rules do not suffice: a rule such as `node_modules/` matches only
+    /// directories, not links.
     fn exclude_links(&self) -> Result<(), WorkspaceError> {
         let links = self.record.brought.iter().filter(|one| one.is_link);
         let lines: Vec<u8> = links.flat_map(|one| extra_files::ignore_line(&one.path)).collect();
@@ -258,8 +263,8 @@ impl Workspace {
         at("write", &exclude, append())
     }
 
-    /// Starts `git status` in the user's worktree, to find out whether tracked files have uncommitted changes. Only
-    /// needed for a run in a new worktree.
+    /// Starts `git status` in the user's worktree, to find out whether tracked files have uncommitted changes.
+    /// Returns `None` for a run with `--here`, which works on these changes itself.
     fn start_status(
         &self,
         repository: &Repository,
@@ -280,7 +285,7 @@ impl Workspace {
             git.arg(&record.worktree).arg(branch).interruptible().run()
         })
         .map_err(|error| missing_objects(error, repository))?;
-        // No agent has run yet: only git has written this file.
+        // No agent has run yet, so only git has written this file.
         let file = record.worktree.join(".git");
         let text = at("read", &file, gitfile::read_small(&file, 8192))?;
         let target =
@@ -313,8 +318,8 @@ impl Workspace {
         Ok((branch, base, root.join(dir)))
     }
 
-    /// Creates the branch atomically, so that two runs cannot take the same name. The branch's reflog names this
-    /// run, so that guard never removes a branch of another run when it undoes an interrupted creation.
+    /// Creates the run's branch atomically, so that two runs cannot take the same name. Writes the run's id to the
+    /// branch's reflog, so that guard never removes a branch of another run when it undoes an interrupted creation.
     fn add_branch(&self, repository: &Repository) -> Result<(), WorkspaceError> {
         let Record { branch, base, .. } = &self.record;
         let command = format!("create {branch} {base}\n");
@@ -334,14 +339,14 @@ impl Workspace {
         format!("guard run {}", self.record.run_id)
     }
 
-    /// Loads an existing workspace from a run's directory, and locks it. So a guard process other than the one that
-    /// created the workspace can receive from it or remove it.
+    /// Loads an existing workspace from a run's directory, and locks it. With this, a guard process other than the
+    /// one that created the workspace can receive the branch or remove the worktree.
     pub fn load(run_folder: &Path) -> Result<Self, WorkspaceError> {
-        // Read the record first, so that a directory without one gets no lock file.
+        // Read the record first, so that guard creates no lock file in a directory without a record.
         Record::read(run_folder)?;
         let lock = Lock::take(run_folder)?;
         let record = Record::read(run_folder)?;
-        // If its creation was interrupted, it may have no worktree yet.
+        // A workspace may have no worktree yet if its creation was interrupted.
         let has_worktree = !record.admin_dir.as_os_str().is_empty();
         let worktree_lock =
             if has_worktree { Lock::of_worktree(&record.admin_dir, &record.worktree)? } else { None };
@@ -361,7 +366,7 @@ impl Workspace {
         Ok(workspace)
     }
 
-    /// Returns the description of the workspace that guard stores in the run's directory.
+    /// Returns the record of the workspace, as guard stores it in the run's directory.
     pub fn record(&self) -> &Record {
         &self.record
     }
@@ -371,46 +376,47 @@ impl Workspace {
         &self.record.worktree
     }
 
-    /// Returns the name of the task's branch without `refs/heads/`.
+    /// Returns the name of the run's branch without `refs/heads/`.
     pub fn branch(&self) -> &str {
         self.record.branch.strip_prefix("refs/heads/").unwrap_or(&self.record.branch)
     }
 
-    /// Returns the path of the quarantine, the private git directory of the run.
+    /// Returns the path of the quarantine repository, the private git directory of the run.
     pub fn quarantine(&self) -> PathBuf {
         self.run_folder.join("git")
     }
 
-    /// Returns the path of a file that contains the path of the quarantine. In a run with a mount namespace, guard
-    /// mounts it over the worktree's `.git`.
+    /// Returns the path of a file that points to the quarantine repository (`gitdir: …`). In a run with a mount
+    /// namespace, guard mounts this file over the worktree's `.git`.
     pub fn gitfile(&self) -> PathBuf {
         self.run_folder.join("gitfile")
     }
 
-    /// Returns the path of a copy of the quarantine's `packed-refs` from before the run. The agent cannot write this
-    /// copy.
+    /// Returns the path of the copy of the quarantine repository's `packed-refs` that guard made before the run. The
+    /// agent cannot write this copy.
     pub(crate) fn refs_before(&self) -> PathBuf {
         self.run_folder.join("refs-before")
     }
 
-    /// Passwords and tokens in the user's git settings. The caller must redact them from everything that guard
-    /// records.
+    /// Returns the passwords and tokens in the user's git settings. The caller must redact them from everything that
+    /// guard records.
     pub fn credentials(&self) -> &[Vec<u8>] {
         &self.credentials
     }
 
-    /// True if the user's worktree has uncommitted changes that the agent does not get.
+    /// True if the user's worktree has uncommitted changes that guard did not copy into the run's worktree.
     pub fn has_uncommitted_changes(&self) -> bool {
         self.uncommitted
     }
 
-    /// Returns the paths that the agent must be able to write.
+    /// Returns the paths that the agent must be able to write: the worktree and the quarantine repository (the run's
+    /// private git directory).
     pub fn writable(&self) -> Vec<PathBuf> {
         vec![self.record.worktree.clone(), self.quarantine()]
     }
 
-    /// Returns the paths that the agent must be able to read and execute, besides the writable ones: objects, hooks,
-    /// links.
+    /// Returns the paths that the agent must be able to read and execute, besides the writable ones: object
+    /// directories, hooks, the `.git` file, and the targets of links.
     pub fn readable(&self) -> Vec<PathBuf> {
         let mut paths = self.record.objects.clone();
         paths.push(self.run_folder.join("hooks"));
@@ -420,7 +426,8 @@ impl Workspace {
         paths
     }
 
-    /// Dependencies that the run gets as overlay mounts: (path in the worktree, path of the user's directory).
+    /// Returns the dependencies that the run gets as overlay mounts: (path in the worktree, path of the user's
+    /// directory).
     pub fn layers(&self) -> Vec<(PathBuf, PathBuf)> {
         let layers = self.record.brought.iter().filter(|one| one.is_layer);
         layers.map(|one| (self.record.worktree.join(&one.path), one.from.clone())).collect()
@@ -431,19 +438,21 @@ impl Workspace {
         self.carried_changes
     }
 
-    /// Files in the user's worktree that git ignores and the run does not get.
+    /// Returns the files in the user's worktree that git ignores, and that guard did not copy into the run's
+    /// worktree.
     pub fn left_behind(&self) -> &[PathBuf] {
         &self.left_behind
     }
 
-    /// Makes the worktree's `.git` file name the quarantine, for runs without a mount namespace.
+    /// Makes the worktree's `.git` file point to the quarantine repository (the run's private git directory). Needed
+    /// in runs without a mount namespace.
     pub fn point_at_quarantine(&self) -> Result<(), WorkspaceError> {
         let pointed = gitfile::point_at(&self.record.worktree, &self.quarantine(), &self.run_folder);
         at("write the .git file of", &self.record.worktree, pointed).map(drop)
     }
 
-    /// Makes the worktree's `.git` file name its git directory in the user's repository. If the agent replaced the
-    /// file, guard moves the replacement to the run's directory and returns its new path. The agent must have
+    /// Makes the worktree's `.git` file point to the worktree's git directory in the user's repository. If the agent
+    /// replaced the file, moves the replacement to the run's directory and returns its new path. The agent must have
     /// ended.
     pub fn point_at_repository(&self) -> Result<Option<PathBuf>, WorkspaceError> {
         let record = &self.record;
@@ -456,16 +465,16 @@ impl Workspace {
     }
 }
 
-/// Fails if a termination signal is pending, so that guard creates nothing more.
+/// Fails if a termination signal is pending, so that guard stops creating the workspace.
 fn check_interrupted() -> Result<(), WorkspaceError> {
     signals::pending_end_signal().map_or(Ok(()), |signal| Err(WorkspaceError::Interrupted(signal)))
 }
 
-/// Timeout for `git status` in the user's worktree. It may be short, because guard only reports the result, and git
-/// would block forever on a FIFO that an earlier agent left among the files.
+/// Timeout for `git status` in the user's worktree. git would block forever on a FIFO that an earlier agent left
+/// among the files. The timeout may be short, because guard only reports the result.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reads the settings of a repository. Fails if these settings or the repository's layout need the user's trust.
+/// Reads the settings of a repository. Fails if the user must first trust these settings or the repository's layout.
 pub(crate) fn trusted_settings(repository: &Repository) -> Result<Settings, WorkspaceError> {
     let settings = Settings::parse(&Settings::list_call(repository)?.run()?);
     trust::check(repository, &settings)?;

@@ -17,13 +17,13 @@ use crate::workspace::git::gitfile::{CopyBudget, copy_tree};
 /// An untracked file or directory of the user that guard copied or linked into the worktree of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExtraFile {
-    /// The path of the copy or link in the worktree of the run.
+    /// The path of the copy or link, relative to the top of the run's worktree.
     #[serde(with = "super::run_record::path")]
     pub path: PathBuf,
-    /// True if it is a symbolic link to the user's file, false if it is a copy.
+    /// True if guard made a symbolic link to the user's file, false if it made a copy.
     pub is_link: bool,
-    /// True if the run sees the user's directory through an overlay mount, to which it can write without changing
-    /// the user's directory. Without a mount namespace the run gets a symbolic link instead.
+    /// True if guard shows the user's directory to the run through an overlay mount: what the run writes there does
+    /// not change the user's directory. Without a mount namespace the run gets a symbolic link instead.
     #[serde(default)]
     pub is_layer: bool,
     /// The path of the user's file or directory.
@@ -33,9 +33,9 @@ pub struct ExtraFile {
     pub seal: String,
 }
 
-/// Copies or links `paths` from the user's worktree `from` into the worktree `to`. Skips paths that are missing in
-/// `from`, already exist in `to`, or resolve to a place outside `within`. Also skips paths below a symbolic link,
-/// because the commit may contain a link in place of a directory.
+/// Copies the paths `copy` and links the paths `link` from the user's worktree `from` into the worktree `to`. Skips
+/// paths that are missing in `from`, already exist in `to`, or resolve to a path outside `within`. Also skips paths
+/// below a symbolic link, because the commit may contain a link in place of a directory.
 pub(crate) fn install(
     from: &Path,
     within: Option<&Path>,
@@ -73,15 +73,15 @@ pub(crate) fn install(
 }
 
 /// Selects the directories of the user's worktree that the run gets as overlay mounts. The launcher mounts or links
-/// them later, when it knows whether the run has a mount namespace. Skips paths that already exist in the commit,
-/// or that resolve to a place outside the user's worktree.
+/// them later, when it knows whether the run has a mount namespace. Skips paths that already exist in the run's
+/// worktree, or that resolve to a path outside the user's worktree.
 pub(crate) fn select_layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<Vec<ExtraFile>> {
     let from = from.canonicalize()?;
     let layer = |path: &PathBuf| {
         let source = from.join(path).canonicalize().ok().filter(|source| source.starts_with(&from))?;
         let is_free =
             is_inside(path) && to.join(path).symlink_metadata().is_err() && has_plain_parents(to, path);
-        // If another commit lacks the parent directory, nothing uses its dependencies.
+        // If the run's commit has no such parent directory, nothing in the run uses the dependencies.
         let is_wanted = path.parent().is_some_and(|parent| to.join(parent).is_dir());
         (is_free && is_wanted).then(|| ExtraFile {
             path: path.clone(),
@@ -94,7 +94,7 @@ pub(crate) fn select_layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Re
     Ok(paths.iter().filter_map(layer).collect())
 }
 
-/// Formats a line of an ignore file that matches only this path, both as a symbolic link and as a directory.
+/// Formats a line for a git ignore file that matches only this path, both as a symbolic link and as a directory.
 pub(crate) fn ignore_line(path: &Path) -> Vec<u8> {
     let mut line = b"/".to_vec();
     for &byte in path.as_os_str().as_bytes() {
@@ -115,15 +115,15 @@ pub(crate) fn has_plain_parents(top: &Path, path: &Path) -> bool {
         .all(|data| data.map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |data| data.is_dir()))
 }
 
-/// True for a non-empty relative path without `..` and without a `.git` component.
+/// True for a non-empty relative path without `..` and without a component `.git`.
 pub fn is_inside(path: &Path) -> bool {
     let plain =
         path.components().all(|part| matches!(part, Component::Normal(name) if name != OsStr::new(".git")));
     plain && path.components().next().is_some()
 }
 
-/// Returns a digest of the names, sizes and ctimes of all files in a tree. It changes if anything in the tree is
-/// written.
+/// Returns a digest of the names, sizes and ctimes of all files in a tree. The digest changes if a program writes to
+/// anything in the tree.
 fn metadata_digest(tree: &Path) -> io::Result<String> {
     let mut hasher = Sha256::new();
     hash_metadata(tree, &mut hasher)?;
@@ -133,7 +133,7 @@ fn metadata_digest(tree: &Path) -> io::Result<String> {
 fn hash_metadata(path: &Path, hasher: &mut Sha256) -> io::Result<()> {
     let data = path.symlink_metadata()?;
     hasher.update(path.as_os_str().as_bytes());
-    // No program can set the ctime.
+    // Use the ctime, because no program can set it.
     let facts =
         [data.ino(), u64::from(data.mode()), data.size(), data.ctime() as u64, data.ctime_nsec() as u64];
     facts.iter().for_each(|fact| hasher.update(fact.to_le_bytes()));
@@ -147,7 +147,7 @@ fn hash_metadata(path: &Path, hasher: &mut Sha256) -> io::Result<()> {
 }
 
 /// Removes the copies and links that have not changed since guard made them. Keeps copies for which `is_ignored`
-/// returns true, because git does not show them.
+/// returns true, because git does not show them as new files.
 pub(crate) fn remove_unchanged(
     worktree: &Path,
     brought: &[ExtraFile],
@@ -164,8 +164,8 @@ pub(crate) fn remove_unchanged(
             if fs::read_link(&place).is_ok_and(|target| target == one.from) {
                 fs::remove_file(&place)?;
             } else if one.is_layer {
-                // The mount point of the overlay. If it is not empty, the agent wrote its contents: keep
-                // them.
+                // The path is the mount point of an overlay. If it is not empty, the agent wrote the files in it:
+                // keep them.
                 let _ = fs::remove_dir(&place);
             }
         } else if !is_ignored(&one.path) && metadata_digest(&place).is_ok_and(|now| now == one.seal) {

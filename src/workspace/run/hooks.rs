@@ -1,4 +1,4 @@
-//! Copies the user's git hooks to a directory in which the agent can execute them, but not change them.
+//! Copies the user's git hooks to a directory where the agent can execute them, but cannot change them.
 //!
 //! A hook may call files in its own directory by relative path, so guard copies the whole directory. The agent can
 //! still change the scripts in the worktree that a hook calls (`npm run lint`, `scripts/check`).
@@ -12,13 +12,13 @@ use super::quarantine::resolve_setting_path;
 use crate::workspace::git::config::Settings;
 use crate::workspace::git::repository::Repository;
 
-/// Maximum number of files in a hooks directory. A larger directory is probably something else, such as a whole
+/// Maximum number of files in a hooks directory. A directory with more is probably not a hooks directory, but a whole
 /// project or a home directory.
 pub(crate) const MAX_FILES: usize = 2_000;
 const MAX_BYTES: u64 = 64 << 20;
 
 /// Copies the user's hooks to a directory below `to`, unless `skip` is true, and adds a hook that writes the
-/// trailers. Returns the directory that `core.hooksPath` must name.
+/// trailers. Returns the directory that guard must set as `core.hooksPath`.
 pub(crate) fn install(
     repository: &Repository,
     settings: &Settings,
@@ -40,19 +40,19 @@ pub(crate) fn install(
     Ok(place)
 }
 
-/// Returns the directory tree that must be copied to get the user's hooks; `None` if the user has none.
+/// Returns the directory tree that guard must copy to get the user's hooks; `None` if the user has none.
 pub(crate) fn source(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
     hooks_dir(repository, settings).map(|dir| tree_to_copy(&dir).to_path_buf())
 }
 
-/// Returns the directory to copy so that the hooks in `dir` work: `dir` itself, or, for husky, its parent, because the
-/// hooks in husky's `_` directory call scripts in the parent.
+/// Returns the directory that guard must copy so that the hooks in `dir` work: `dir` itself or, for husky, its
+/// parent, because the hooks in husky's `_` directory call scripts in the parent.
 fn tree_to_copy(dir: &Path) -> &Path {
     let is_huskys = dir.file_name() == Some("_".as_ref());
     dir.parent().filter(|_| is_huskys).unwrap_or(dir)
 }
 
-/// Returns the directory that contains the user's hooks; `None` if there is none.
+/// Returns the directory that contains the user's hooks; `None` if it does not exist.
 pub(crate) fn hooks_dir(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
     let named = match settings.get("core.hookspath").filter(|path| !path.is_empty()) {
         None => repository.common_dir.join("hooks"),
@@ -92,7 +92,8 @@ fn copy(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
     if data.is_file() { fs::copy(from, to).map(drop) } else { Ok(()) }
 }
 
-/// Installs a `prepare-commit-msg` hook that adds the trailers, and then calls the user's hook of the same name.
+/// Installs a `prepare-commit-msg` hook that adds the trailers, and then calls the user's own `prepare-commit-msg`
+/// hook.
 fn add_trailers(place: &Path, trailers: &[String]) -> io::Result<()> {
     let hook = place.join("prepare-commit-msg");
     let users = place.join("prepare-commit-msg.users");

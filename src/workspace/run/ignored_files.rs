@@ -1,5 +1,5 @@
-//! Finds files of the user's worktree that git does not put into a new worktree: installed dependencies and
-//! submodule files, which builds and tests need, and other ignored files, which the run does not get.
+//! Finds files of the user's worktree that git does not put into a new worktree. Builds and tests need installed
+//! dependencies and submodule files, so guard gives them to the run; the run does not get other ignored files.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,24 +14,25 @@ use crate::workspace::git::command::Running;
 use crate::workspace::git::gitfile::{CopyBudget, copy_tree};
 use crate::workspace::git::repository::Repository;
 
-/// Timeout for listing the ignored files. On timeout the run gets no dependencies.
+/// Timeout for git to list the ignored files. If git exceeds it, the run gets no dependencies.
 const LIST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum size of the list of ignored files, in bytes. If the list is larger, the run gets no dependencies.
 const MAX_LISTED_BYTES: usize = 4 << 20;
 /// Maximum number of dependency directories that a run gets.
 const MAX_DEPENDENCIES: usize = 64;
 
-/// Paths that git ignores, relative to the top of the worktree. An ignored directory is listed without its contents.
+/// Paths that git ignores, relative to the top of the user's worktree. An ignored directory is listed without its
+/// contents.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ignored {
-    /// Installed dependencies and build directories.
+    /// Directories with installed dependencies or build output, which guard gives to the run.
     pub(crate) dependencies: Vec<PathBuf>,
     /// All ignored paths that are not in `dependencies`.
     pub(crate) others: Vec<PathBuf>,
 }
 
-/// Starts the git call that lists the ignored paths of a worktree. A directory that is ignored as a whole is listed
-/// as one path.
+/// Starts the git call that lists the ignored paths of the worktree `top`. git lists a directory that is ignored as a
+/// whole as one path.
 pub(crate) fn start_listing(repository: &Repository, top: &Path) -> Result<Running, WorkspaceError> {
     let list = ["--others", "--ignored", "--exclude-standard", "--directory", "--no-empty-directory", "-z"];
     let call = repository.git("ls-files")?.worktree(top).current_dir(top);
@@ -52,12 +53,12 @@ pub(crate) fn finish_listing(listing: Running, top: &Path) -> Ignored {
     ignored
 }
 
-/// Maximum number of files and directories in a submodule; larger submodules are not copied.
+/// Maximum number of files and directories in a submodule. Guard does not copy larger submodules.
 const MAX_SUBMODULE_ENTRIES: usize = 20_000;
 
 /// Copies the files of initialised submodules into a new worktree, where git leaves the directories of submodules
-/// empty. Does not copy git directories, so the run sees the files without their history. Returns the paths of the
-/// submodules that could not be copied.
+/// empty. Does not copy git directories, so the run gets the files without their history. Returns the paths of the
+/// submodules that it could not copy.
 pub(crate) fn copy_submodules(
     repository: &Repository,
     top: &Path,
@@ -100,8 +101,8 @@ fn copy_without_git(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// True if a package manager or a build created the directory, according to its name and the files in it or beside
-/// it.
+/// True if a package manager or a build created the directory `path`, according to its name and the files in it or
+/// beside it.
 fn is_dependency(top: &Path, path: &Path) -> bool {
     let directory = top.join(path);
     if !directory.symlink_metadata().is_ok_and(|found| found.is_dir()) {

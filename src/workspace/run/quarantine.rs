@@ -1,7 +1,7 @@
-//! Creates the quarantine: a run's private git directory with its own HEAD, index, configuration, refs and
+//! Creates the quarantine repository: a run's private git directory with its own HEAD, index, configuration, refs and
 //! objects, and read access to the objects of the user's repository.
 //!
-//! Guard writes the files itself, in their documented formats, without running git. Refs are in the `files`
+//! Guard writes the files itself, in their documented formats, without running git. It writes refs in the `files`
 //! format, whatever format the user's repository uses.
 
 use std::ffi::OsStr;
@@ -16,8 +16,8 @@ use crate::workspace::git::command::{Git, GitError};
 use crate::workspace::git::config::{Setting, Settings, render};
 use crate::workspace::git::repository::Repository;
 
-/// Refs that guard does not copy into the quarantine: the user's stash, guard's own refs, refs of single worktrees,
-/// replacements.
+/// Refs that guard does not copy into the quarantine repository: the user's stash, guard's own refs, refs of single
+/// worktrees, and replacements of objects.
 const PRIVATE_REFS: &[&[u8]] = &[
     b"refs/stash",
     b"refs/guard/",
@@ -30,22 +30,22 @@ const PRIVATE_REFS: &[&[u8]] = &[
 /// The committer's name and email for the agent's commits if the user has configured none.
 const DEFAULT_IDENTITY: (&str, &str) = ("guard agent", "agent@guard.invalid");
 
-/// The identity (name and email) for the agent's commits, and whether to sign them.
+/// The committer's name and email for the agent's commits, and whether git signs them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Committer<'a> {
     pub(crate) identity: Option<(&'a str, &'a str)>,
     pub(crate) sign: bool,
 }
 
-/// What a new quarantine contains, and the paths that it refers to.
+/// The inputs for a new quarantine repository (a run's private git directory).
 pub(crate) struct QuarantineSpec<'a> {
     pub(crate) repository: &'a Repository,
     pub(crate) settings: &'a Settings,
-    /// The output of [`refs_call`].
+    /// The output of the git call from [`refs_call`].
     pub(crate) refs: &'a [u8],
     pub(crate) branch: &'a str,
     pub(crate) tip: &'a str,
-    /// The worktree's git directory below `worktrees/` of the user's repository.
+    /// The worktree's git directory, which is below `worktrees/` in the user's repository.
     pub(crate) admin_dir: &'a Path,
     pub(crate) objects: &'a [PathBuf],
     /// The directory with the copies of the user's hooks.
@@ -55,12 +55,12 @@ pub(crate) struct QuarantineSpec<'a> {
 
 /// Builds the git call that lists all refs of the user's repository.
 pub(crate) fn refs_call(repository: &Repository) -> Result<Git, GitError> {
-    // Without peeled values: finding them means reading every object.
+    // Do not ask for the targets of annotated tags: git would have to read every object.
     Ok(repository.git("for-each-ref")?.arg("--format=%(objectname) %(refname) %(symref)"))
 }
 
-/// Creates the quarantine in the directory `git`. Also writes a copy of its `packed-refs` to the file
-/// `before`, which the agent cannot write.
+/// Creates the quarantine repository (the run's private git directory) in the directory `git`. Also writes a copy of
+/// its `packed-refs` to the file `before`, which the agent cannot write.
 pub(crate) fn create(git: &Path, before: &Path, parts: &QuarantineSpec<'_>) -> io::Result<()> {
     let create_dir = |name: &str| DirBuilder::new().mode(0o700).recursive(true).create(git.join(name));
     for name in ["objects/info", "objects/pack", "refs/heads", "refs/tags", "info"] {
@@ -83,7 +83,7 @@ pub(crate) fn create(git: &Path, before: &Path, parts: &QuarantineSpec<'_>) -> i
     for (from, to) in copies {
         copy_if_exists(&from, &git.join(to))?;
     }
-    // A split index stores its larger part in files beside it.
+    // A split index stores its larger part in other files in the same directory.
     for entry in fs::read_dir(parts.admin_dir)?.flatten() {
         if entry.file_name().as_bytes().starts_with(b"sharedindex.") {
             copy_if_exists(&entry.path(), &git.join(entry.file_name()))?;
@@ -92,17 +92,17 @@ pub(crate) fn create(git: &Path, before: &Path, parts: &QuarantineSpec<'_>) -> i
     Ok(())
 }
 
-/// The paths, in the quarantine, of copies of the user's global ignore and attribute files. The agent's git needs
-/// copies because it cannot read the user's home directory.
+/// The paths, inside the quarantine repository, of copies of the user's global ignore and attribute files. The
+/// agent's git needs copies because it cannot read the user's home directory.
 const EXCLUDES: &str = "info/user-excludes";
 const ATTRIBUTES: &str = "info/user-attributes";
 
-/// Maximum size of a copied ignore or attribute file, in bytes. An index is copied whatever its size.
+/// Maximum size of a copied ignore or attribute file, in bytes. Guard copies an index of any size.
 const MAX_BYTES: u64 = 64 << 20;
 
 fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {
     let is_index = to.file_name().is_some_and(|name| name.as_bytes().ends_with(b"index"));
-    // Follow symbolic links, which users' own files often are, but do not block on a FIFO.
+    // Follow symbolic links, because users often keep such files as links, but do not block on a FIFO.
     let copy = || -> io::Result<()> {
         let most = if is_index { u64::MAX } else { MAX_BYTES };
         let mut file = open_regular_file(from, most, Links::Follow).map_err(|error| match error {
@@ -115,20 +115,22 @@ fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {
         })?;
         let mut copied = fs::File::create(to)?;
         io::copy(&mut file, &mut copied)?;
-        // The time matters for an index: see `gitfile::copy_index`.
+        // Keep the modification time, because git compares file times with that of an index: see
+        // `gitfile::copy_index`.
         copied.set_modified(file.metadata()?.modified()?)
     };
     match copy() {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(())
         }
-        // A file that the user cannot read: git ignores it too.
+        // Skip a file that the user cannot read: git ignores it too.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_index => Ok(()),
         copied => copied,
     }
 }
 
-/// Returns the path of a global git file of the user: the one in the setting `key`, or git's default path for `name`.
+/// Returns the path of a global git file of the user: the path in the setting `key`, or git's default path for the
+/// file `name`.
 pub(crate) fn user_git_file(repository: &Repository, settings: &Settings, key: &str, name: &str) -> PathBuf {
     match settings.get(key).filter(|path| !path.is_empty()) {
         Some(path) => resolve_setting_path(repository, path),
@@ -153,8 +155,8 @@ pub(crate) fn resolve_setting_path(repository: &Repository, value: &[u8]) -> Pat
     }
 }
 
-/// Writes all refs into one `packed-refs` file. Also writes each symbolic ref and the task's branch into files of
-/// their own.
+/// Writes the refs of the user's repository, except [`PRIVATE_REFS`], into one `packed-refs` file. Writes each symbolic
+/// ref and the run's branch into a file of its own.
 fn write_refs(git: &Path, before: &Path, parts: &QuarantineSpec<'_>) -> io::Result<()> {
     let mut packed = b"# pack-refs with: sorted \n".to_vec();
     for line in parts.refs.split(|byte| *byte == b'\n') {
@@ -219,7 +221,7 @@ fn render_config(git: &Path, parts: &QuarantineSpec<'_>) -> Vec<u8> {
     settings.push(set("core.hooksPath", parts.hooks.as_os_str().as_bytes()));
     settings.push(set("core.excludesFile", git.join(EXCLUDES).as_os_str().as_bytes()));
     settings.push(set("core.attributesFile", git.join(ATTRIBUTES).as_os_str().as_bytes()));
-    // The quarantine is deleted with the run; garbage collection would waste time.
+    // Guard deletes the quarantine repository after the run, so garbage collection would waste time.
     settings.push(set("gc.auto", b"0"));
     settings.push(set("maintenance.auto", b"false"));
     // Without an identity, git refuses to commit.

@@ -1,5 +1,5 @@
-//! The record of a workspace. Guard writes the record before each change of the workspace, so that another guard
-//! process can finish or undo an interrupted operation.
+//! The record of a workspace: a file in the run's directory. Guard writes the record before each change of the
+//! workspace, so that another guard process can finish or undo an interrupted operation.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ const LOCK: &str = "workspace.lock";
 /// The version of the record's format.
 const VERSION: u32 = 1;
 
-/// How far guard has got with creating, receiving or removing a workspace.
+/// Which step guard has reached in creating, receiving or removing a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
@@ -27,20 +27,21 @@ pub enum State {
     Opening,
     /// The workspace is complete, and the agent may work in it.
     Open,
-    /// Guard is receiving the task's branch.
+    /// Guard is receiving the run's branch into the user's repository.
     Receiving,
-    /// Guard has received the task's branch, but the worktree's `.git` file still points to the run's private repository.
+    /// Guard has received the run's branch, but the worktree's `.git` file still points to the run's private
+    /// repository.
     Received,
     /// Guard keeps the worktree, and its `.git` file points to the user's repository again.
     Kept,
     /// Guard is removing the worktree.
     Removing,
-    /// Guard has removed the worktree. The work in it is saved under `refs/guard/` or in the run's directory.
+    /// Guard has removed the worktree, and has saved the work in it under `refs/guard/` or in the run's directory.
     Removed,
 }
 
 impl State {
-    /// Returns the state as a single word, which guard stores and prints.
+    /// Returns the state as a single word, as guard stores and prints it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Opening => "opening",
@@ -61,7 +62,7 @@ pub struct Record {
     pub version: u32,
     /// The id of the run.
     pub run_id: String,
-    /// How far guard has got with the workspace.
+    /// Which step guard has reached in creating, receiving or removing the workspace.
     pub state: State,
     /// The common directory of the user's repository, which all of its working trees share.
     #[serde(with = "path")]
@@ -70,19 +71,19 @@ pub struct Record {
     pub object_format: String,
     /// The storage format of refs: `files` or `reftable`.
     pub ref_format: String,
-    /// The object directories of the repository, including alternates.
+    /// The object directories of the user's repository, including those of its alternates.
     #[serde(with = "paths")]
     pub objects: Vec<PathBuf>,
-    /// The task's branch, a full ref name.
+    /// The full ref name of the run's branch.
     pub branch: String,
     /// The commit that the run started from. Guard receives only descendants of this commit.
     pub base: String,
-    /// The commit at which guard left the branch when it last created or received the branch.
+    /// The commit of the branch when guard last created or received the branch.
     pub tip: String,
     /// The path of the run's worktree.
     #[serde(with = "path")]
     pub worktree: PathBuf,
-    /// The worktree's git directory below `worktrees/` of the repository.
+    /// The worktree's git directory, which is below `worktrees/` in the user's repository.
     #[serde(with = "path")]
     pub admin_dir: PathBuf,
     /// True if the worktree existed before the run (`--here`), so that guard must not remove it.
@@ -90,23 +91,23 @@ pub struct Record {
     /// The path of the user's global ignore file (`core.excludesFile`).
     #[serde(with = "path")]
     pub excludes: PathBuf,
-    /// Untracked files of the user that guard copied or linked into the worktree.
+    /// Untracked files of the user that guard copied or linked into the run's worktree.
     #[serde(default)]
     pub brought: Vec<ExtraFile>,
-    /// The `.git` files of submodules that existed before the run: (path, content).
+    /// The path and the content of each submodule's `.git` file before the run.
     #[serde(default)]
     pub submodules: Vec<(String, String)>,
 }
 
 impl Record {
-    /// The names of the files that guard stores about a workspace in the run's directory.
+    /// The names of the files that describe a workspace in the run's directory.
     pub(crate) const FILES: [&str; 2] = [FILE, LOCK];
 
     pub(crate) fn version() -> u32 {
         VERSION
     }
 
-    /// Reads the record in a run's directory.
+    /// Reads the workspace's record from a run's directory.
     pub fn read(run_folder: &Path) -> Result<Self, WorkspaceError> {
         let path = run_folder.join(FILE);
         let bytes = at("read", &path, std::fs::read(&path))?;
@@ -118,19 +119,19 @@ impl Record {
         Ok(record)
     }
 
-    /// True if a run's directory contains a record.
+    /// True if a run's directory contains the record of a workspace.
     pub fn exists(run_folder: &Path) -> bool {
         run_folder.join(FILE).is_file()
     }
 
-    /// Returns when guard last wrote the record.
+    /// Returns when guard last wrote the workspace's record in a run's directory.
     pub(crate) fn written_at(run_folder: &Path) -> io::Result<SystemTime> {
         run_folder.join(FILE).metadata()?.modified()
     }
 
-    /// Writes the record atomically: if this process is killed, either the old or the new record is there, and
-    /// complete. Syncs only records of states that guard could not reconstruct after a power failure. How far a
-    /// receive got, for example, is visible in the repository.
+    /// Writes the record atomically: if this process is killed, the file is either the complete old record or the
+    /// complete new one. Syncs the file only in states that guard could not reconstruct after a power failure. For
+    /// example, the user's repository itself shows whether guard had received the branch.
     pub(crate) fn write(&self, run_folder: &Path) -> Result<(), WorkspaceError> {
         let path = run_folder.join(FILE);
         let write = || -> io::Result<()> {
@@ -146,7 +147,7 @@ impl Record {
     }
 }
 
-/// The lock on a workspace or a worktree. Dropping it releases the lock.
+/// A lock on a workspace or a worktree. Dropping the value releases the lock.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: Flock<File>,
@@ -159,10 +160,11 @@ impl Lock {
         Self::hold(at("open", &path, open)?, &path, run_folder)
     }
 
-    /// Locks a worktree, so that two runs cannot use it at the same time: one would give it back to the user
-    /// while the other's agent still works there. `None` if the worktree no longer exists.
+    /// Locks a worktree, so that two runs cannot use it at the same time: the end of one run would change the
+    /// worktree's `.git` file while the agent of the other still works there. `None` if the worktree no longer
+    /// exists.
     pub(crate) fn of_worktree(admin_dir: &Path, worktree: &Path) -> Result<Option<Self>, WorkspaceError> {
-        // Lock a file that every linked worktree has, that git never rewrites, and that no agent can open. So
+        // Lock `commondir`: every linked worktree has this file, git never rewrites it, and no agent can open it. So
         // guard need not create or remove a lock file in git's directory.
         let path = admin_dir.join("commondir");
         match OpenOptions::new().write(true).open(&path) {
@@ -179,13 +181,13 @@ impl Lock {
         }
     }
 
-    /// True if a process holds the lock of the workspace in this run's directory.
+    /// True if a process holds the lock of the workspace in the directory `run_folder`.
     pub(crate) fn is_held(run_folder: &Path) -> bool {
         matches!(Self::take(run_folder), Err(WorkspaceError::Busy(_)))
     }
 }
 
-/// Serialises a path as text; a path that is not UTF-8 becomes `hex:…`.
+/// Serialises a path as text. A path that is not UTF-8 becomes `hex:` and its bytes in hexadecimal.
 pub(crate) mod path {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
@@ -218,7 +220,7 @@ pub(crate) mod path {
     }
 }
 
-/// Like `path`, but for a list of paths.
+/// Serialises a list of paths as texts. A path that is not UTF-8 becomes `hex:` and its bytes in hexadecimal.
 mod paths {
     use std::path::PathBuf;
 

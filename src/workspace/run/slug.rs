@@ -1,6 +1,7 @@
 //! Turns the name of a task, which can be any text, into a name for branches and directories.
 
-/// Maximum length of a slug, in bytes. File names contain it, with a prefix and a suffix.
+/// Maximum length of a slug, in bytes. File names contain the slug with a prefix and a suffix, and must not become
+/// too long.
 const MAX_LENGTH: usize = 64;
 
 /// Reduces a name to letters, digits, dashes and dots, which are safe in a branch name and in a path. ASCII
@@ -25,7 +26,7 @@ pub(crate) fn slug(name: &str) -> Option<String> {
         slug.push(next);
     }
     let trimmed = slug.trim_matches(|c| c == '-' || c == '.');
-    // git refuses names with this suffix, because it uses it for lock files.
+    // git refuses names with the suffix `.lock`, because its lock files have that suffix.
     let trimmed = trimmed.strip_suffix(".lock").unwrap_or(trimmed);
     (!trimmed.is_empty()).then(|| trimmed.to_string())
 }

@@ -1,4 +1,4 @@
-//! Chooses the branch, the base commit and the directory of a new workspace, and checks that they can be used.
+//! Chooses the branch, the base commit and the directory of a new workspace, and checks that guard can use them.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -14,7 +14,7 @@ use crate::workspace::git::repository::{Head, Repository};
 use crate::workspace::git::stderr_messages::GitMessage;
 use crate::workspace::{WorkspaceError, at};
 
-/// The names and paths of a workspace that does not exist yet, resolved and checked.
+/// The resolved and checked names and paths of a workspace that guard has not created yet.
 pub(super) struct WorkspaceSpec {
     pub(super) branch: String,
     pub(super) base: String,
@@ -101,7 +101,7 @@ impl WorkspaceSpec {
     }
 }
 
-/// Returns the names of the branch and of the worktree's directory, derived from the task's name.
+/// Derives the names of the branch and of the worktree's directory from the task's name, or else from the run's id.
 pub(crate) fn derive_names(
     repository: &Repository,
     request: &Request,
@@ -178,11 +178,12 @@ pub(crate) fn create_root(repository: &Repository, request: &Request) -> Result<
     at("resolve", root, root.canonicalize())
 }
 
-/// True if the directory belongs to this user, this process can write to it, and other users cannot. Creates the
-/// directory if it is missing.
+/// True if the path is a directory and not a symbolic link, belongs to this user, is writable for this process, and is
+/// not world-writable. Its group may be allowed to write, as is usual with a umask of 002. Creates the directory if it
+/// is missing.
 fn is_usable_root(root: &Path) -> bool {
     if DirBuilder::new().mode(0o755).create(root).is_ok() {
-        // Hide the worktrees from `git status` of a repository that contains this one.
+        // Hide the worktrees from `git status` in a repository that contains this directory.
         let _ = fs::write(root.join(".gitignore"), "*\n");
     }
     let own = nix::unistd::geteuid().as_raw();

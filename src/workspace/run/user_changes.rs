@@ -11,10 +11,10 @@ use crate::workspace::{WorkspaceError, at};
 
 /// Maximum size of the diff of the user's uncommitted changes, in bytes.
 const MAX_DIFF_BYTES: usize = 256 << 20;
-/// Maximum size of an untracked file to copy, in bytes.
+/// Maximum size of an untracked file that guard copies, in bytes.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// Applies the user's changes, additions and deletions since `HEAD` to a new worktree that is at the same commit.
+/// Applies the user's changes since `HEAD`, including new and deleted files, to a new worktree at the same commit.
 /// Does not copy ignored files. Returns the number of changed paths.
 pub(crate) fn apply(
     repository: &Repository,
@@ -37,7 +37,7 @@ pub(crate) fn apply(
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
         let path = Path::new(OsStr::from_bytes(name.strip_suffix(b"/").unwrap_or(name)));
         let place = worktree.join(path);
-        // A nested repository is listed with a trailing slash, and is not copied.
+        // git lists a nested repository with a trailing slash. Guard does not copy it.
         let is_repository = name.ends_with(b"/");
         if is_repository
             || !is_inside(path)

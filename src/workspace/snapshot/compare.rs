@@ -1,4 +1,4 @@
-//! Compares two fingerprints of a repository: what changed, and who can have changed it.
+//! Compares two fingerprints of a repository: reports what changed between them, and who can have changed it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,20 +10,21 @@ use super::refs::Ref;
 use super::state::{Content, State};
 use super::{Fingerprint, Name};
 
-/// What guard itself changed in the repository for a run, and what the run's agent could write.
+/// The changes in the repository that guard itself made for a run, and the directories that the agent could write.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpectedChanges {
-    /// The id of the run. Changes below `refs/guard/RUN` are guard's own.
+    /// The id of the run. Guard itself makes the changes below `refs/guard/RUN`.
     pub run: String,
-    /// The full name of the task's branch, `refs/heads/task/…`.
+    /// The full name of the run's branch, `refs/heads/task/…`.
     pub branch: Option<Name>,
-    /// The commit at which guard left the task's branch, if known. If the branch is at another commit, the user or
-    /// another process has moved it.
+    /// The commit of the run's branch when guard last moved it, if known. If the branch is at another commit, the
+    /// user or another process has moved it.
     pub tip: Option<String>,
-    /// The name of the git directory of the run's worktree in `worktrees/` of the repository.
+    /// The name of the directory below `worktrees/` in the repository that is the git directory of the run's
+    /// worktree.
     pub worktree: Option<Name>,
-    /// The files that guard wrote in the directory `worktree` between the two fingerprints, relative to it: `index`,
-    /// `logs/HEAD`. Only the agent can have made any other change there.
+    /// The files that guard wrote in the directory `worktree` between the two fingerprints, as paths relative to that
+    /// directory: `index`, `logs/HEAD`. Only the agent can have made any other change there.
     pub wrote: BTreeSet<Name>,
     /// The directories that the agent could write.
     pub grants: Vec<PathBuf>,
@@ -35,9 +36,9 @@ pub struct ExpectedChanges {
 pub enum Actor {
     /// The user or another process. The change is legitimate: guard reports it and never undoes it.
     Others,
-    /// Guard itself, for this run.
+    /// Guard itself, as part of this run.
     Guard,
-    /// Only the agent, although the sandbox should have prevented it: guard treats the run as failed.
+    /// Only the agent. The sandbox should have prevented the change, so guard treats the run as failed.
     Agent,
 }
 
@@ -47,7 +48,7 @@ pub enum Actor {
 pub enum Kind {
     /// A branch, a tag, or any ref except a HEAD.
     Ref,
-    /// A `HEAD`: what a worktree has checked out.
+    /// A `HEAD`: the branch or commit that is checked out in a worktree.
     Head,
     /// The reflog of a ref.
     Reflog,
@@ -63,19 +64,19 @@ pub enum Kind {
     Grafts,
     /// The file `shallow`.
     Shallow,
-    /// The list of object directories that the repository borrows objects from.
+    /// The file `objects/info/alternates`, which lists other object directories that git reads.
     Alternates,
     /// The index of a worktree, which lists the staged files.
     Index,
-    /// A linked worktree as a whole, or another file of its git directory.
+    /// A linked worktree that was added or removed, or any other file in its git directory.
     Worktree,
-    /// A file of a submodule's repository.
+    /// A file in the git directory of a submodule.
     Module,
     /// Any other file of the git directory.
     Other,
 }
 
-/// One difference between two fingerprints.
+/// A ref or file that differs between two fingerprints of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// The part of the repository that changed.
@@ -119,7 +120,7 @@ pub(crate) fn compare(
     let attribution = Attribution { root: after.common.path(), expected };
     let with_device = before.device == after.device;
     let mut found = Vec::new();
-    // A worktree that was added or removed is one difference, not one per file.
+    // Report an added or removed worktree as one difference, not as one difference per file.
     let (old, new) = (worktrees(before), worktrees(after));
     let whole: BTreeSet<Name> = old.symmetric_difference(&new).cloned().collect();
     for id in &whole {
@@ -161,8 +162,8 @@ pub(crate) fn compare(
     }
     for (name, old, new) in pairs(&before.logs, &after.logs).filter(|(name, ..)| apart(name)) {
         let same = matches!((old, new), (Some(old), Some(new)) if same_log(old, new));
-        // When a ref moves, is created or is deleted, git appends to its log, creates it or deletes it. The
-        // difference of the ref already says so.
+        // When git moves, creates or deletes a ref, it appends to the ref's log, creates the log or deletes it. The
+        // difference of the ref already shows that.
         let size = |state: Option<&State>| state.map_or(0, |state| state.stat.size);
         let follows = moved.contains(&ref_of_log(name)) && (size(new) > size(old) || new.is_none());
         if !same && !follows {
@@ -178,8 +179,8 @@ pub(crate) fn compare(
     found
 }
 
-/// True if two reflogs are equal. Logs that guard did not hash are equal if they have the same size and mode:
-/// `git gc` rewrites all of them.
+/// True if two reflogs are equal. `git gc` rewrites all reflogs, so for logs that guard did not hash, the same size
+/// and mode are enough.
 fn same_log(old: &State, new: &State) -> bool {
     match (&old.content, &new.content) {
         (Content::Unread, _) | (_, Content::Unread) => {
@@ -248,8 +249,9 @@ impl Attribution<'_> {
         }
     }
 
-    /// Returns who can have changed a file in `worktrees/`. In the directory of the run's own worktree only guard and
-    /// the agent have a reason to write; in the other directories neither has.
+    /// Returns who can have changed a ref, file or reflog outside the directories that the agent could write. In the
+    /// git directory of the run's own worktree, only guard has a reason to write, and git if the user or an editor
+    /// calls it there. Guard attributes other changes in it to the agent, and changes elsewhere to others.
     fn in_worktree(&self, name: &Name) -> Actor {
         match (worktree_of(name), &self.expected.worktree) {
             (Some((id, rest)), Some(own)) if id == *own => {
@@ -284,8 +286,8 @@ fn worktree_of(name: &Name) -> Option<(Name, Name)> {
     Some((Name::from(&rest[..slash]), Name::from(&rest[slash + 1..])))
 }
 
-/// Returns the ids of the linked worktrees. A directory in `worktrees/` counts only if it has a `gitdir` file, which is
-/// missing while git is still creating the worktree.
+/// Returns the ids of the linked worktrees. Skips a directory in `worktrees/` without a `gitdir` file, because git is
+/// still creating that worktree.
 fn worktrees(of: &Fingerprint) -> BTreeSet<Name> {
     let mut found = BTreeSet::new();
     for (name, _) in of.files.range(Name::from("worktrees/")..) {
@@ -297,7 +299,7 @@ fn worktrees(of: &Fingerprint) -> BTreeSet<Name> {
     found
 }
 
-/// Returns the name of the ref to which a reflog such as `logs/refs/heads/x` or `worktrees/ID/logs/HEAD` belongs.
+/// Returns the name of the ref whose reflog is at a path such as `logs/refs/heads/x` or `worktrees/ID/logs/HEAD`.
 fn ref_of_log(name: &Name) -> Name {
     let of = |name: &[u8]| name.strip_prefix(b"logs/").unwrap_or(name).to_vec();
     match worktree_of(name) {
@@ -329,7 +331,8 @@ fn kind_of(name: &Name) -> Kind {
 
 fn same_ref(old: Option<&Ref>, new: Option<&Ref>) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return false };
-    // Only some formats store what a tag peels to; if both do, they must agree.
+    // Only some formats store the target of an annotated tag. If both refs have a stored target, the targets must be
+    // equal.
     let agree = old.peeled.is_none() || new.peeled.is_none() || old.peeled == new.peeled;
     old.value == new.value && agree
 }
@@ -349,7 +352,7 @@ fn text_of_file(state: &State) -> String {
     }
 }
 
-/// Joins two maps by name: for every name, in order, the value in `old` and the value in `new`.
+/// Joins two maps by name. Returns every name in order, with its value in `old` and its value in `new`.
 fn pairs<'a, T>(
     old: &'a std::collections::BTreeMap<Name, T>,
     new: &'a std::collections::BTreeMap<Name, T>,

@@ -1,22 +1,22 @@
-//! Fingerprints of a repository. Comparing two of them shows what changed in between, and which actor (the
-//! user, guard, the agent) can have changed it.
+//! Fingerprints of a repository: records of its state at one moment. Comparing two of them shows what changed in
+//! between, and who (the user, guard or the agent) can have changed it.
 //!
-//! Guard reads the repository without running git, and never writes to it. Nothing in the repository can make
-//! this code start a program or block, and reading ten thousand refs takes a few hundredths of a second.
-//! Other processes may use the repository at the same time. If a file disappears or is replaced during the
-//! read, the fingerprint has its old or its new state, and that is not an error.
+//! Guard reads the repository without running git, and never writes to it. Nothing in the repository can make this
+//! code start a program or block, and reading ten thousand refs takes a few hundredths of a second. Other processes
+//! may use the repository at the same time. If a file disappears or is replaced while guard reads it, the fingerprint
+//! has the file's old or new state, and guard reports no error.
 //!
-//! What a fingerprint records, and why:
-//! - **refs** by value, in every storage format, of every worktree, so that a difference shows the old and
-//!   the new value. Guard reads loose refs before `packed-refs`, as git does, so that it does not miss a ref
-//!   that is packed meanwhile. Moving a value into `packed-refs` is not a difference.
-//! - **files that git obeys** (configuration, hooks, attributes, grafts, alternates, everything else except
-//!   objects) by their SHA-256, so that rewriting a file with the same content is not a difference. Files
-//!   above one MiB (a large index) only by inode, size and times. No program can set the ctime.
-//! - **reflogs** by their SHA-256 as well, because `git gc` rewrites all of them with the same content.
-//!   Hashing thousands of them would take longer than everything else, so beyond the first thousand only the
-//!   size counts. That shows every line added or removed, but not one replaced by another of the same length.
-//! - **objects** not at all: they are named by their content, and `git fsck` checks them.
+//! A fingerprint records:
+//! - **refs** with their values, in every storage format and of every worktree, so that a difference shows the old
+//!   and the new value. Guard reads loose refs before `packed-refs`, as git does, so that it does not miss a ref that
+//!   git packs meanwhile. If git only moves a value into `packed-refs`, guard reports no difference.
+//! - **files that git obeys** (configuration, hooks, attributes, grafts, alternates, everything else except objects)
+//!   with their SHA-256, so that guard reports no difference if a file is rewritten with the same content. For files
+//!   above one MiB (a large index) it records only inode, size and times; no program can set the ctime.
+//! - **reflogs** with their SHA-256 as well, because `git gc` rewrites all of them with the same content. Hashing
+//!   thousands of reflogs would take longer than everything else, so guard compares all after the first thousand only
+//!   by size. The size shows added and removed lines, but not a line replaced by another of the same length.
+//! - **no objects**: an object's name is the hash of its content, and `git fsck` checks it.
 
 mod compare;
 mod name;
@@ -40,7 +40,7 @@ pub(crate) use state::{Entry, OpenDirectory, read_whole};
 use refs::{Ref, Value, is_lock};
 use state::{Content, MAX_HASHED_BYTES, Stat, State, hash};
 
-/// Guard could not take a fingerprint of a repository.
+/// Why guard could not take a fingerprint of a repository.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the repository {}: {source}", path.display())]
 pub struct FingerprintError {
@@ -50,8 +50,8 @@ pub struct FingerprintError {
     pub source: io::Error,
 }
 
-/// The recorded state of a repository at one moment. Guard stores it on disk, so that the next run can compare it
-/// if this run is interrupted.
+/// The recorded state of a repository at one moment. Guard stores it on disk, so that the next run can compare with
+/// it if this run is interrupted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// The path of the repository's common directory, without symbolic links.
@@ -66,7 +66,7 @@ pub struct Fingerprint {
     files: BTreeMap<Name, State>,
     /// The reflogs, by path relative to the common directory.
     logs: BTreeMap<Name, State>,
-    /// True if the repository is too large, so that the fingerprint is incomplete.
+    /// True if the fingerprint is incomplete, because the repository exceeds a limit.
     cut: bool,
 }
 
@@ -78,10 +78,11 @@ const MAX_BYTES: u64 = 16 << 20;
 const MAX_LOGS: usize = 1_000;
 /// Maximum depth of directories to read.
 const MAX_DEPTH: usize = 32;
-/// From this number of items on, several threads share the work.
+/// Minimum length of a list of files or refs for which guard uses methods that pay only for long lists, such as several
+/// threads.
 const PARALLEL_THRESHOLD: usize = 1_000;
 
-/// The state of taking a fingerprint: what remains of the limits, and the earlier fingerprint if there is one.
+/// The state while guard takes a fingerprint: the rest of each limit, and the earlier fingerprint if there is one.
 struct Scan<'a> {
     earlier: Option<&'a Fingerprint>,
     root: PathBuf,
@@ -92,7 +93,7 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Subtracts the number of entries from the limit, and drops the entries beyond it.
+    /// Subtracts the number of entries from the rest of the limit, and drops the entries beyond it.
     fn count_entries(&mut self, entries: &mut Vec<Entry>) {
         if entries.len() > self.entries {
             self.cut = true;
@@ -113,18 +114,18 @@ impl Fingerprint {
         Self::scan(common, None)
     }
 
-    /// Takes a new fingerprint of the same repository. Much faster than [`Self::take`], because guard reads only
-    /// files whose metadata has changed.
+    /// Takes a new fingerprint of the same repository. This is much faster than [`Self::take`], because guard reads
+    /// only files whose metadata has changed.
     pub fn retake(&self) -> Result<Self, FingerprintError> {
         Self::scan(&self.common.path(), Some(self))
     }
 
-    /// True if the repository is too large, so that the fingerprint is incomplete.
+    /// True if the fingerprint is incomplete, because the repository exceeds a limit.
     pub fn is_incomplete(&self) -> bool {
         self.cut
     }
 
-    /// Returns the number of refs, including HEADs.
+    /// Returns the number of refs, including the `HEAD` of each worktree.
     pub fn refs(&self) -> usize {
         self.refs.len()
     }
@@ -134,12 +135,13 @@ impl Fingerprint {
         self.refs.get(&Name::from(name)).map(|found| found.value.to_string())
     }
 
-    /// Returns all refs and their values, including HEADs.
+    /// Returns all refs and their values, including the `HEAD` of each worktree.
     pub fn values(&self) -> impl Iterator<Item = (&Name, String)> {
         self.refs.iter().map(|(name, found)| (name, found.value.to_string()))
     }
 
-    /// Compares this fingerprint with the later one `after`. `expected` says what guard itself changed in between.
+    /// Compares this fingerprint with `after`, a later one of the same repository. `expected` says what guard itself
+    /// changed in between.
     pub fn compare(&self, after: &Self, expected: &ExpectedChanges) -> Vec<Difference> {
         compare::compare(self, after, expected)
     }
@@ -152,8 +154,7 @@ impl Fingerprint {
         let root = common.canonicalize().map_err(failed)?;
         let dir = OpenDirectory::open(&root).map_err(failed)?;
         let device = dir.stat().map_err(failed)?.device;
-        // After a reboot the device numbers may differ. Then guard reads every file again, which is only
-        // slower.
+        // The device number may change with a reboot. Guard then reads every file again, which only takes longer.
         let mut scan =
             Scan { earlier, root, entries: MAX_ENTRIES, bytes: MAX_BYTES, logs: MAX_LOGS, cut: false };
         let mut found = Self {
@@ -177,11 +178,12 @@ impl Fingerprint {
                 self.read_git_dir(common, &join(b"worktrees", &entry.name), scan)?;
             }
         }
-        // Read `packed-refs` after all loose refs: see the module documentation.
+        // Read `packed-refs` after all loose refs, so that guard does not miss a ref that git packs meanwhile.
         let (packed, unparsable) = refs::packed(common, scan)?;
         let mut packed: BTreeMap<Name, Ref> = packed.into_iter().collect();
         for (name, loose) in &mut self.refs {
-            // If both name the same object, the peeled value applies to the loose ref as well.
+            // If both refs have the same value, the target of the annotated tag in `packed-refs` is also that of the
+            // loose ref.
             if let Some(packed) = packed.get(name).filter(|packed| packed.value == loose.value) {
                 loose.peeled.clone_from(&packed.peeled);
             }
@@ -192,7 +194,8 @@ impl Fingerprint {
         Ok(())
     }
 
-    /// Records the unparsable part of a file with refs as a broken ref, so that a comparison shows when it changes.
+    /// Records the hash of unparsable data in a file with refs as a broken ref, so that a comparison shows when the
+    /// data changes.
     fn record_unparsable(&mut self, path: &[u8], unparsable: Option<String>) {
         if let Some(hash) = unparsable {
             let broken = Ref { value: Value::Broken(hash), peeled: None, file: None };
@@ -200,7 +203,7 @@ impl Fingerprint {
         }
     }
 
-    /// Reads one git directory: the common directory, or that of a linked worktree.
+    /// Records one git directory: the repository's common directory, or the git directory of a linked worktree.
     fn read_git_dir(&mut self, common: &OpenDirectory, path: &[u8], scan: &mut Scan<'_>) -> io::Result<()> {
         let below = |name: &[u8]| if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() };
         let Some(dir) = common.open_below(if path.is_empty() { b"." } else { path })? else { return Ok(()) };
@@ -235,8 +238,8 @@ impl Fingerprint {
         if let Some((tables, unparsable)) = reftable::stack(common, &below(b"reftable"), scan)? {
             for (name, one) in tables {
                 let name = if path.is_empty() { name } else { Name::own(below(name.bytes())) };
-                // git reads either tables or files. With a reftable, the file `HEAD` exists only for old
-                // versions of git.
+                // git reads either reftables or ref files, not both. With a reftable, the file `HEAD` exists only for
+                // old versions of git.
                 if reftable || !self.refs.contains_key(&name) {
                     self.refs.insert(name, one);
                 }
@@ -246,7 +249,8 @@ impl Fingerprint {
         self.read_files(dir, path, rest, scan)
     }
 
-    /// Records all files below a directory, except transient files and data that configures nothing.
+    /// Records all files below a directory. Skips temporary files of git, and data that does not affect git's
+    /// behaviour.
     fn read_files(
         &mut self,
         dir: OpenDirectory,
@@ -345,14 +349,15 @@ impl Fingerprint {
     }
 }
 
-/// Brings the lines of a reflog into a common form: `git gc` adds a tab to a line without a message.
+/// Removes the tab that `git gc` adds to each line of a reflog without a message, so that equal logs have equal
+/// hashes.
 fn normalise_log(log: &[u8]) -> Vec<u8> {
     let lines = log.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\t").unwrap_or(line));
     lines.collect::<Vec<_>>().join(&b'\n')
 }
 
-/// Returns the state of a file; `None` if the file does not exist. Reuses the state from the earlier fingerprint if the
-/// file's metadata is unchanged. Guard hashes the content after applying `normalise` to it.
+/// Returns the state of a file; `None` if the file does not exist. Reuses the state from the earlier fingerprint if
+/// the file's metadata is unchanged. Guard hashes the result of `normalise` for the file's content.
 fn state(
     dir: &OpenDirectory,
     file: &std::ffi::CStr,
@@ -384,17 +389,17 @@ fn state(
         State { stat, content: Content::Link(target, behind), real }
     } else {
         match if stat.is_file() { hashed(false)? } else { None } {
-            // Use the metadata of the opened file: it may have replaced the file of the first `stat`.
+            // Use the metadata of the opened file: another file may have replaced the one that guard examined first.
             Some((hash, stat)) => State { stat, content: Content::Hash(hash), real },
             None => State { stat, content: Content::Unread, real },
         }
     }))
 }
 
-/// What the file `HEAD` points to if the repository stores its actual HEAD in a reftable.
+/// The target in the file `HEAD` if the repository stores its actual HEAD in a reftable.
 const NO_HEAD: &[u8] = b"refs/heads/.invalid";
 
-/// Adds a list to a map. Merges a long list at once, which is faster than thousands of insertions.
+/// Adds a list to a map. Merges a long list as a whole, which is faster than thousands of insertions.
 fn merge<T>(map: &mut BTreeMap<Name, T>, list: Vec<(Name, T)>) {
     if list.len() < PARALLEL_THRESHOLD {
         map.extend(list);
@@ -403,7 +408,7 @@ fn merge<T>(map: &mut BTreeMap<Name, T>, list: Vec<(Name, T)>) {
     }
 }
 
-/// Applies a function to many items, with several threads if there are very many. Leaves out `None` results.
+/// Applies `each` to all items, with several threads if there are very many items. Leaves out `None` results.
 fn map_parallel<A: Sync, B: Send>(
     things: &[A],
     each: impl Fn(&A) -> io::Result<Option<B>> + Sync,
@@ -428,8 +433,8 @@ fn map_parallel<A: Sync, B: Send>(
     })
 }
 
-/// True for entries that a fingerprint ignores: temporary files of running git processes, the list of refs
-/// that `git gc` writes for plain web servers, and directories of data that configures nothing.
+/// True for entries that a fingerprint ignores: temporary files of running git processes, the list of refs that `git
+/// gc` writes for plain web servers, and directories with data that does not affect git's behaviour.
 fn is_transient(path: &[u8], entry: &Entry) -> bool {
     let name = entry.name.to_bytes();
     let in_submodule = path.split(|byte| *byte == b'/').any(|part| part == b"modules");
@@ -443,7 +448,7 @@ fn is_transient(path: &[u8], entry: &Entry) -> bool {
         || in_submodule && matches!(name, b"objects" | b"logs" | b"lfs")
 }
 
-/// Turns a "permission denied" error into `None`.
+/// Converts a "permission denied" error to `None`, so that the caller skips the file.
 fn skip_unreadable<T>(result: io::Result<Option<T>>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),

@@ -1,4 +1,4 @@
-//! Names of paths and refs as bytes, with a lossless text form that is safe to print on a terminal.
+//! Names of paths, refs and settings as bytes, with a lossless text form that is safe to print on a terminal.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use crate::terminal_text;
 
 /// The name of a path, a ref or a setting, which may contain any bytes.
 ///
-/// In the text form printable characters are unchanged. A backslash becomes `\\`, a control character or a
-/// byte that is not UTF-8 becomes `\xNN`, and a character that is invisible or changes the text direction
-/// becomes `\u{NNNN}`. `Name::parse` reverses this, so JSON files lose nothing.
+/// The text form keeps printable characters unchanged. It shows a backslash as `\\`, a control character or a byte
+/// that is not UTF-8 as `\xNN`, and a character that is invisible or changes the text direction as `\u{NNNN}`.
+/// `Name::parse` restores the bytes, so JSON files lose nothing.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Name(Vec<u8>);
 
@@ -32,7 +32,7 @@ impl Name {
         PathBuf::from(std::ffi::OsStr::from_bytes(&self.0))
     }
 
-    /// Parses the text form; `None` if `Display` could not have produced it.
+    /// Parses the text form of a name; `None` if `Display` could not have produced the text.
     pub fn parse(text: &str) -> Option<Self> {
         let mut bytes = Vec::with_capacity(text.len());
         let mut rest = text;
@@ -61,9 +61,9 @@ impl Name {
     }
 }
 
-/// True for characters that are invisible, or that change the display order of other characters.
+/// True for characters that are invisible, or that change the order in which other characters appear.
 pub(crate) fn is_deceptive(character: char) -> bool {
-    // U+FE0F follows many emoji.
+    // Allow U+FE0F, because it follows many emoji.
     matches!(character, '\u{80}'..='\u{9f}')
         || terminal_text::is_invisible(character) && character != '\u{fe0f}'
 }

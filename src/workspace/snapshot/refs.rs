@@ -1,7 +1,7 @@
-//! Reads refs stored as files: one file each below `refs/`, and many in `packed-refs`.
+//! Reads refs that are stored as files: one file per ref below `refs/`, and many refs in `packed-refs`.
 //!
-//! Guard records the values, not only the metadata, because a difference must show the old and the new value.
-//! A second fingerprint reads only files whose metadata changed.
+//! Guard records the values of refs, not only the metadata of their files, because a difference must show the old and
+//! the new value. For a second fingerprint guard reads only files whose metadata changed.
 
 use std::ffi::CStr;
 use std::io::{self, Read};
@@ -15,10 +15,10 @@ use super::{Name, Scan, map_parallel};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ref {
     pub(crate) value: Value,
-    /// The object that an annotated tag points to, if the storage format records it. git trusts this record.
+    /// The id of the object to which an annotated tag points, if the storage format contains it. git trusts this id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) peeled: Option<String>,
-    /// The metadata of the ref's own file, if it has one.
+    /// The metadata of the loose ref's file; `None` for a ref without a file of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<Stat>,
 }
@@ -29,9 +29,9 @@ pub(crate) struct Ref {
 pub(crate) enum Value {
     /// An object id.
     Object(String),
-    /// The name of another ref, for a symbolic ref.
+    /// The name of the ref to which a symbolic ref points.
     Symbolic(Name),
-    /// The SHA-256 of the ref's content, for content that git cannot parse.
+    /// The SHA-256 of content that git cannot parse as a ref.
     Broken(String),
 }
 
@@ -45,29 +45,30 @@ impl std::fmt::Display for Value {
     }
 }
 
-/// Refs with their names, and the SHA-256 of the content that could not be parsed, if there was any.
+/// Refs with their names, and the SHA-256 of the data that guard could not parse, if there is any.
 pub(crate) type Found = (Vec<(Name, Ref)>, Option<String>);
 
-/// Maximum size of a loose ref, in bytes: enough for `ref: ` and a path.
+/// Maximum size of a loose ref, in bytes: enough for `ref: ` and a long name.
 const MAX_LOOSE_BYTES: u64 = 8 << 10;
 /// Maximum size of `packed-refs`, in bytes: enough for some millions of refs.
 const MAX_PACKED_BYTES: u64 = 512 << 20;
 /// Maximum depth of the directories that contain loose refs.
 const MAX_DEPTH: usize = 100;
 
-/// Reads the loose refs below a directory.
+/// Reads the loose refs below the directory `top`.
 pub(crate) fn loose(common: &OpenDirectory, top: &[u8], scan: &mut Scan<'_>) -> io::Result<Vec<(Name, Ref)>> {
     let mut found = Vec::new();
     let mut open = vec![(top.to_vec(), false)];
     while let Some((path, linked)) = open.pop() {
-        // A reftable repository has a file in place of this directory, so that old versions of git stop.
+        // A reftable repository has a file in place of the directory `refs/heads`, so that old versions of git fail.
         let Some(dir) = common.open_below(&path)? else { continue };
         let mut entries = dir.entries()?;
         entries.retain(|entry| !is_lock(&entry.name));
         scan.count_entries(&mut entries);
         let mut files = Vec::new();
         for entry in entries {
-            // git follows symbolic links to directories. Follow at most one, because links can form cycles.
+            // git follows symbolic links to directories. Follow at most one on each path, because links can form
+            // cycles.
             let behind = |entry: &Entry| {
                 Ok::<_, io::Error>(dir.stat_target(&entry.name)?.is_some_and(|stat| stat.is_dir()))
             };
@@ -142,7 +143,7 @@ fn read_linked(dir: &OpenDirectory, file: &CStr) -> io::Result<Option<Ref>> {
 
 fn value_in(file: &mut std::fs::File, size: u64) -> io::Result<Value> {
     let mut bytes = [0; 256];
-    // Almost all refs are 41 bytes long, so that one read is enough.
+    // Almost all refs are 41 bytes long, so one read is enough.
     let count = file.read(&mut bytes)?;
     if count as u64 == size {
         return Ok(value_of(&bytes[..count]));
@@ -165,7 +166,7 @@ pub(crate) fn value_of(content: &[u8]) -> Value {
     }
 }
 
-/// Reads the refs in `packed-refs`, and the hash of the lines that cannot be parsed.
+/// Reads the refs in `packed-refs`. Also returns a hash of the lines that guard cannot parse.
 pub(crate) fn packed(common: &OpenDirectory, scan: &mut Scan<'_>) -> io::Result<Found> {
     let Some((mut file, stat)) = common.file(c"packed-refs", true)? else { return Ok((Vec::new(), None)) };
     if !stat.is_file() {
@@ -210,7 +211,7 @@ fn object_name(text: &[u8]) -> Option<String> {
     }
 }
 
-/// True if the name is that of a lock file of a running git process, which is never a ref.
+/// True for the names of lock files, which running git processes create. A lock file is never a ref.
 pub(crate) fn is_lock(name: &CStr) -> bool {
     name.to_bytes().ends_with(b".lock")
 }

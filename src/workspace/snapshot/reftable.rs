@@ -1,7 +1,7 @@
-//! Reads refs stored in reftables: a stack of small binary tables, the newest last.
+//! Reads refs that are stored in reftables: a stack of small binary tables, of which the last is the newest.
 //!
-//! Follows git's `Documentation/technical/reftable.txt`. Reads only ref blocks. Reflog blocks are compressed, and
-//! every compaction rewrites all of them.
+//! The format is described in git's `Documentation/technical/reftable.txt`. Guard reads only the blocks with refs. It
+//! skips the blocks with reflogs, because they are compressed, and every compaction rewrites all of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ use crate::hex;
 
 /// Maximum size of one table, in bytes.
 const MAX_TABLE_BYTES: u64 = 512 << 20;
-/// Maximum number of attempts to read the stack: another git process may replace the listed tables during the read.
+/// Maximum number of attempts to read all tables: another git process may replace tables while guard reads them.
 const MAX_ATTEMPTS: usize = 10;
 
 /// Reads the refs in the stack of tables in the directory `path`; `None` if there is no stack.
@@ -29,7 +29,8 @@ pub(crate) fn stack(common: &OpenDirectory, path: &[u8], scan: &mut Scan<'_>) ->
         }
     }
     scan.cut |= !missing;
-    // A table that stays missing means a broken repository. Record it as such, so that a change is noticed.
+    // A table that stays missing means that the repository is broken. Record that, so that a comparison shows a
+    // change.
     Ok(Some((Vec::new(), Some(hash(b"a table is missing")))))
 }
 
@@ -51,7 +52,7 @@ fn tables(dir: &OpenDirectory, list: &[u8], scan: &mut Scan<'_>) -> io::Result<O
     Ok(Some((refs, unparsable)))
 }
 
-/// Adds the refs of a table to those of older tables, and overrides them; a deleted ref becomes `None`. Returns
+/// Adds the refs of a table to `refs`, and overrides the refs of older tables. A deleted ref becomes `None`. Returns
 /// `None` if the table is malformed.
 pub(crate) fn refs_in(table: &[u8], refs: &mut BTreeMap<Name, Option<Ref>>) -> Option<()> {
     let version = *table.get(4)?;
@@ -64,7 +65,7 @@ pub(crate) fn refs_in(table: &[u8], refs: &mut BTreeMap<Name, Option<Ref>>) -> O
     let end = table.len().checked_sub(footer)?;
     let mut start = 0;
     while start < end {
-        // The first block starts with the header of the file.
+        // The header of the file is part of the first block.
         let at = if start == 0 { header } else { start };
         if at >= end || *table.get(at)? != b'r' {
             break;

@@ -1,5 +1,4 @@
-//! The recorded state of one file, and functions that read it without blocking while other processes change
-//! files.
+//! The recorded state of one file, and functions that read files without blocking while other processes change them.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -15,8 +14,8 @@ use sha2::{Digest, Sha256};
 
 use super::Name;
 
-/// The metadata that identifies a file and its last change. Only the kernel sets the ctime (`changed`), so
-/// writing, replacing or touching a file changes this value, whatever mtime a program sets.
+/// The metadata that identifies a file and its last change. A program can set the mtime (`modified`), but not the
+/// ctime (`changed`), so a program cannot write, replace or touch a file without changing this value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stat {
     pub(crate) device: u64,
@@ -58,14 +57,14 @@ impl Stat {
     }
 
     /// True if the file's last change was clearly before the time `looked`. Otherwise guard must read the content
-    /// again: file system clocks tick in milliseconds, some in seconds, so a file that changed just before guard
-    /// recorded it can change again and have the same times.
+    /// again: a file that changed just before guard recorded it can change again with the same time stamps, because
+    /// the clocks of file systems tick in milliseconds, some in seconds.
     pub(crate) fn is_settled(&self, looked: i64) -> bool {
         self.changed < looked.saturating_sub(CLOCK_TICK) && self.modified < looked.saturating_sub(CLOCK_TICK)
     }
 
-    /// True if both describe the same state of the same file. Compares the device number only with `with_device`,
-    /// because a reboot may change it.
+    /// True if `self` and `other` describe the same state of the same file. Compares the device number only if
+    /// `with_device` is true, because a reboot may change it.
     pub(crate) fn same(&self, other: &Self, with_device: bool) -> bool {
         let other = if with_device { *other } else { Self { device: self.device, ..*other } };
         *self == other
@@ -81,9 +80,10 @@ const CLOCK_TICK: i64 = 2_000_000_000;
 pub(crate) enum Content {
     /// The SHA-256 of the whole content.
     Hash(String),
-    /// The file is a symbolic link: its target, and the hash of the target's content if the target is a file.
+    /// The file is a symbolic link: the link's target, and the hash of the target's content if the target is a file.
     Link(Name, Option<String>),
-    /// Guard did not read the file (too large, unreadable, or beyond a limit): only its `Stat` shows changes.
+    /// Guard did not read the file, because it is too large, unreadable, or beyond a limit. Only a change of its
+    /// `Stat` shows that the file changed.
     Unread,
 }
 
@@ -92,14 +92,14 @@ pub(crate) enum Content {
 pub(crate) struct State {
     pub(crate) stat: Stat,
     pub(crate) content: Content,
-    /// The file's path with all symbolic links resolved; `None` if there are none on its path. The agent may be
-    /// able to write there.
+    /// The file's path with all symbolic links resolved; `None` if its path contains none. The agent may be able to
+    /// write at the resolved path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) real: Option<Name>,
 }
 
 impl State {
-    /// True if the file has not changed. Rewriting a file with the same content and mode is not a change.
+    /// True if the file has the same state in `other`. A rewrite with the same content and mode is not a change.
     pub(crate) fn same(&self, other: &Self, with_device: bool) -> bool {
         match (&self.content, &other.content) {
             (Content::Unread, _) | (_, Content::Unread) => self.stat.same(&other.stat, with_device),
@@ -110,10 +110,10 @@ impl State {
     }
 }
 
-/// An open directory. Files in it are opened relative to its descriptor.
+/// An open directory. Its methods open files relative to its descriptor, so that they do not depend on its path.
 pub(crate) struct OpenDirectory(OwnedFd);
 
-/// A directory entry: its name, and whether it is a directory; `None` for links and unknown types.
+/// The name of a directory entry, and whether the entry is a directory; `None` for symbolic links and unknown types.
 pub(crate) struct Entry {
     pub(crate) name: CString,
     pub(crate) is_dir: Option<bool>,
@@ -128,13 +128,13 @@ impl OpenDirectory {
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
     }
 
-    /// Opens the directory at `path` relative to this one; `None` if it does not exist.
+    /// Opens the directory at `path` relative to this one; `None` if `path` does not exist or is not a directory.
     pub(crate) fn open_below(&self, path: &[u8]) -> io::Result<Option<Self>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(if_exists(openat(&self.0, path, flags, Mode::empty()))?.map(Self))
     }
 
-    /// Opens a direct subdirectory; `None` if it does not exist or is a symbolic link.
+    /// Opens a direct subdirectory; `None` if the entry does not exist, is no directory, or is a symbolic link.
     pub(crate) fn open_subdir(&self, name: &CStr) -> io::Result<Option<Self>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         Ok(if_exists(openat(&self.0, name, flags, Mode::empty()))?.map(Self))
@@ -144,12 +144,14 @@ impl OpenDirectory {
         Ok(Stat::of(&fstat(&self.0)?))
     }
 
-    /// Returns the metadata of an entry (of a symbolic link itself, not of its target); `None` if it does not exist.
+    /// Returns the metadata of an entry (of a symbolic link itself, not of its target); `None` if the entry does not
+    /// exist.
     pub(crate) fn stat_of(&self, name: &CStr) -> io::Result<Option<Stat>> {
         Ok(if_exists(fstatat(&self.0, name, AtFlags::AT_SYMLINK_NOFOLLOW))?.map(|found| Stat::of(&found)))
     }
 
-    /// Returns the metadata of the file that an entry resolves to through symbolic links; `None` if it does not exist.
+    /// Returns the metadata of the file that an entry resolves to through symbolic links; `None` if that file does
+    /// not exist.
     pub(crate) fn stat_target(&self, name: &CStr) -> io::Result<Option<Stat>> {
         Ok(if_exists(fstatat(&self.0, name, AtFlags::empty()))?.map(|found| Stat::of(&found)))
     }
@@ -172,9 +174,9 @@ impl OpenDirectory {
 
     /// Returns all entries of the directory except `.` and `..`, sorted by name.
     ///
-    /// On some file systems, a listing misses a file that is replaced during the listing. Therefore guard lists the
-    /// directory again if it changed during a listing, and returns the names from all listings. Files with some of
-    /// these names may no longer exist.
+    /// On some file systems, a listing misses a file that another process replaces meanwhile. Therefore guard lists
+    /// the directory again if it changed during a listing, and returns the names from all listings. Some of these
+    /// files may no longer exist.
     pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut before = self.stat()?;
         let mut entries = self.entries_up_to(MAX_ENTRIES)?;
@@ -191,9 +193,11 @@ impl OpenDirectory {
         Ok(entries)
     }
 
-    /// Lists the directory once. Returns at most `max` + 1 entries: the last one shows that there are more.
+    /// Lists the directory once. Returns at most `max` + 1 entries: the additional one shows that there are more than
+    /// `max`.
     pub(crate) fn entries_up_to(&self, max: usize) -> io::Result<Vec<Entry>> {
-        // Open the directory again: the listing position belongs to the open file description.
+        // Open the directory again, because a second listing on the same open file description would not start at the
+        // beginning.
         let Some(fd) = if_exists(openat(
             &self.0,
             c".",
@@ -230,13 +234,13 @@ impl AsFd for OpenDirectory {
     }
 }
 
-/// Maximum number of times to list a directory again because it changed.
+/// Maximum number of times that guard lists a directory again because it changed.
 const MAX_RELISTINGS: usize = 4;
 /// Maximum number of entries of one directory to read.
 const MAX_ENTRIES: usize = 2_000_000;
 
-/// Turns errors that mean "does not exist, or has another type by now" into `None`: other processes may
-/// change the directory between two calls.
+/// Converts errors that mean "does not exist, or has another type by now" to `None`: other processes may change the
+/// directory between two calls.
 fn if_exists<T>(result: Result<T, Errno>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -245,7 +249,8 @@ fn if_exists<T>(result: Result<T, Errno>) -> io::Result<Option<T>> {
     }
 }
 
-/// Reads a whole file; `None` if it is larger than `max`.
+/// Reads a whole file; `None` if it is larger than `max` bytes. `expected` is the size according to the file's
+/// metadata.
 pub(crate) fn read_whole(file: &mut File, expected: u64, max: u64) -> io::Result<Option<Vec<u8>>> {
     if expected > max {
         return Ok(None);

@@ -1,6 +1,6 @@
-//! Merges one commit into another, and checks whether a merge that an agent made lost changes.
+//! Merges one commit into another, and checks whether a merge commit of an agent lost changes.
 //!
-//! git merges in a jail, without a working tree: it moves no ref, and checks nothing out.
+//! git merges in a jail and without a working tree: it moves no ref, and checks out no file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -14,24 +14,25 @@ use crate::workspace::git::jail::{Bounds, Jail};
 use crate::workspace::run::run_record;
 use crate::workspace::{WorkspaceError, at};
 
-/// The result of merging a commit into the task's branch. No ref has moved.
+/// The result of merging a commit into the task's branch. The merge itself moves no ref.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Merged {
     /// The branch already contains the commit that was to be merged.
     UpToDate,
     /// The merge has no conflicts; this is the id of the merged tree.
     Clean(String),
-    /// The merge has conflicts: the paths of the files with conflicts, and an excerpt with conflict markers.
+    /// The merge has conflicts: the paths of the files with conflicts, and an excerpt of these files with conflict
+    /// markers.
     Conflict(Vec<String>, String),
 }
 
-/// The result of comparing a merge that an agent made with git's automatic merge. Paths that are not UTF-8 have the
-/// form `hex:…`.
+/// The result of comparing an agent's merge commit with git's automatic merge. Paths that are not UTF-8 have the form
+/// `hex:…`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Compared {
     /// Files in which the agent's merge lost changes of the merged commit.
     pub lost: Vec<String>,
-    /// Files that have conflicts in git's automatic merge, which guard does not check.
+    /// Files that have conflicts in git's automatic merge. Guard does not check the agent's version of these files.
     pub conflicts: Vec<String>,
 }
 
@@ -42,7 +43,7 @@ struct AutomaticMerge {
 }
 
 impl TaskTree {
-    /// Merges the commit `theirs` into `ours`, the commit of the branch. git stores the resulting objects in the
+    /// Merges the commit `theirs` into `ours`, the tip of the task's branch. git stores the resulting objects in the
     /// repository, but no ref points to them.
     pub fn merge(&self, ours: &str, theirs: &str) -> Result<Merged, WorkspaceError> {
         if self.contains(ours, theirs)? {
@@ -57,9 +58,9 @@ impl TaskTree {
         Ok(Merged::Conflict(files, excerpt))
     }
 
-    /// Compares the commit `merged`, a merge that an agent made, with the merge that git makes automatically. Where
-    /// git takes the file from `theirs` unchanged, the agent's merge must do so too. Where git combines both sides,
-    /// the agent's merge must not equal the version in `ours`. Does not check files with conflicts.
+    /// Compares the commit `merged`, a merge that an agent made, with the merge that git makes automatically. If git
+    /// takes a file from `theirs` unchanged, the agent's merge must do so too. If git combines both sides of a file,
+    /// the agent's merge must not contain the version in `ours`. Does not check files with conflicts.
     pub fn compare_merge(&self, ours: &str, theirs: &str, merged: &str) -> Result<Compared, WorkspaceError> {
         if self.contains(ours, theirs)? {
             return Ok(Compared::default());
@@ -78,7 +79,8 @@ impl TaskTree {
         })
     }
 
-    /// Returns the first of the given files in a commit that has a line starting with a conflict marker.
+    /// Returns the first of the given files in a commit that has a line with a conflict marker; `None` if there is
+    /// none.
     pub fn file_with_conflict_marker(
         &self,
         commit: &str,
@@ -115,7 +117,7 @@ impl TaskTree {
     }
 
     fn merge_automatically(&self, ours: &str, theirs: &str) -> Result<AutomaticMerge, WorkspaceError> {
-        // git starts the merge drivers that attributes and configuration name, so it runs in a jail.
+        // git starts the merge drivers that the attributes and the configuration name, so it runs in a jail.
         let objects = self.objects();
         at("create", &self.scratch, fs::create_dir_all(&self.scratch))?;
         let bounds = Bounds { cpu_seconds: 600, memory: 4 << 30, file: libc::RLIM_INFINITY };
@@ -159,7 +161,7 @@ impl TaskTree {
     }
 }
 
-/// Returns a path as text: `hex:…` if the path is not UTF-8.
+/// Returns a path as text. A path that is not UTF-8 has the form `hex:…`.
 fn path_text(path: &[u8]) -> String {
     run_record::path::text(Path::new(OsStr::from_bytes(path)))
 }

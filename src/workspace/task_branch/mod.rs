@@ -1,9 +1,9 @@
-//! The worktree and branch of a task. A task has many runs, and between them guard itself commits to the
-//! branch.
+//! The worktree and branch of a task. A task consists of many runs, and guard itself commits to the branch between
+//! them.
 //!
-//! Guard builds a commit with git plumbing from recorded inputs (parent, date, message), without the
-//! worktree's index. The same inputs always give the same commit id, and guard moves the branch atomically
-//! from the parent to the commit. So after a crash guard can repeat the operation without committing twice.
+//! Guard builds a commit with git plumbing from recorded inputs (parent, date, message), without the worktree's
+//! index. The same inputs always give the same commit id, and guard moves the branch atomically from the parent to
+//! the commit. So after a crash guard can repeat the operation without committing twice.
 pub(crate) mod merge;
 
 use std::ffi::OsStr;
@@ -29,17 +29,17 @@ use crate::sys::remove_tree::remove_tree;
 
 /// How long guard waits for the processes of a killed run to end.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long git may take to save the files of a worktree.
+/// Timeout for git to save the files of a worktree.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The environment variable that makes git-lfs check out pointer files. Without it, git-lfs would download the
-/// objects that an agent's commit names, from the server in the agent's `.lfsconfig`, with the user's credentials.
+/// The environment variable that makes git-lfs check out pointer files. Without this variable, git-lfs would download
+/// the objects that an agent's commit names from the server in the agent's `.lfsconfig`, with the user's credentials.
 pub(crate) const SKIP_SMUDGE: (&str, &str) = ("GIT_LFS_SKIP_SMUDGE", "1");
 
 /// A task's worktree and branch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskTree {
-    /// The text that identifies the task in reflogs.
+    /// The text that identifies the task in the reflogs of the user's repository.
     pub mark: String,
     /// The common directory of the user's repository, which all of its working trees share.
     #[serde(with = "run_record::path")]
@@ -48,7 +48,7 @@ pub struct TaskTree {
     pub object_format: String,
     /// The full ref name of the task's branch.
     pub branch: String,
-    /// The commit that the branch started from.
+    /// The commit at which the task's branch began.
     pub base: String,
     /// The path of the task's worktree.
     #[serde(with = "run_record::path")]
@@ -62,12 +62,12 @@ pub struct TaskTree {
 /// id if it must repeat the commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepCommit {
-    /// The first parent: the commit that the branch was at before.
+    /// The first parent: the commit of the branch before this commit.
     pub parent: String,
     /// The second parent, if the commit is a merge.
     #[serde(default)]
     pub merges: Option<String>,
-    /// The id of the tree to start from; the parent's tree by default.
+    /// The id of the tree to which guard applies the changes; `None` for the parent's tree.
     #[serde(default)]
     pub tree: Option<String>,
     /// The commit message.
@@ -90,8 +90,7 @@ pub(crate) fn line(output: &[u8]) -> String {
 }
 
 impl TaskTree {
-    /// Chooses the names of the branch and the worktree that [`Self::create`] will create, and checks that they can
-    /// be used.
+    /// Chooses the names of the branch and the worktree for [`Self::create`], and checks that guard can use them.
     pub fn planned(
         repository: &Repository,
         request: &Request,
@@ -139,7 +138,7 @@ impl TaskTree {
             Some(_) if is_known || self.is_ours(repository)? => {}
             Some(_) => return Err(branch_taken(&self.branch)),
         }
-        // git was interrupted while it created the worktree: no run has worked in it yet.
+        // git was interrupted while it created the worktree, so no run has worked in it yet.
         if self.worktree.symlink_metadata().is_ok() {
             at("remove", &self.worktree, remove_tree(&self.worktree))?;
             let prune = repository.git("worktree")?.args(["prune", "--expire", "now"]);
@@ -155,7 +154,7 @@ impl TaskTree {
         Ok(())
     }
 
-    /// True if the branch was created for this task, according to the branch's reflog.
+    /// True if guard created the branch for this task, according to the branch's reflog.
     fn is_ours(&self, repository: &Repository) -> Result<bool, WorkspaceError> {
         let said = repository.git("reflog")?.args(["show", "--format=%gs", &self.branch, "--"]).run()?;
         Ok(said.trim_ascii_end().rsplit(|byte| *byte == b'\n').next() == Some(self.mark.as_bytes()))
@@ -166,8 +165,9 @@ impl TaskTree {
         self.branch.strip_prefix("refs/heads/").unwrap_or(&self.branch)
     }
 
-    /// Finds the worktree's git directory: the one below `worktrees/` of the repository that names the worktree's
-    /// path and has an index. Does not read the worktree's `.git` file, because an agent can write that file.
+    /// Finds the worktree's git directory: the directory below `worktrees/` in the repository that contains the
+    /// worktree's path and has an index. Does not read the worktree's `.git` file, because an agent can write that
+    /// file.
     fn admin_dir(&self) -> Result<PathBuf, WorkspaceError> {
         let wanted = self.worktree.join(".git");
         let leads_here = |dir: &PathBuf| {
@@ -208,7 +208,7 @@ impl TaskTree {
         vec![self.common_dir.join("objects")]
     }
 
-    /// Builds a jailed git call on the working tree and on a copy of its index.
+    /// Builds a jailed (sandboxed) git call on the task's worktree that uses `index`, a copy of the worktree's index.
     fn tree_git(&self, verb: &str, index: &Path, writes_objects: bool) -> Result<Git, WorkspaceError> {
         let (admin_dir, objects) = (self.admin_dir()?, self.objects());
         let tree = JailedWorktree {
@@ -231,7 +231,7 @@ impl TaskTree {
         Ok(to)
     }
 
-    /// Returns the commit of the task's branch; `None` if the branch does not exist.
+    /// Returns the newest commit of the task's branch; `None` if the branch does not exist.
     pub fn tip(&self) -> Result<Option<String>, WorkspaceError> {
         self.commit_named(&self.branch)
     }
@@ -241,7 +241,7 @@ impl TaskTree {
         self.object_named(&format!("{name}^{{commit}}"))
     }
 
-    /// The tree of the commit that a revision names; `None` if there is no such commit.
+    /// Returns the id of the tree of the commit that a revision names; `None` if there is no such commit.
     pub fn tree_named(&self, name: &str) -> Result<Option<String>, WorkspaceError> {
         self.object_named(&format!("{name}^{{tree}}"))
     }
@@ -259,7 +259,8 @@ impl TaskTree {
         Ok(answer.status.success())
     }
 
-    /// Returns the user's name and email from the git configuration, with a default for each that is not configured.
+    /// Returns the user's name and email from the git configuration. Uses guard's own name or email if the user has
+    /// configured none.
     pub fn identity(repository: &Repository) -> Result<(String, String), WorkspaceError> {
         let ask = |key: &str| -> Result<Option<String>, WorkspaceError> {
             let answer = repository.git("config")?.args(["--get", key]).output()?;
@@ -269,7 +270,8 @@ impl TaskTree {
         Ok((name, ask("user.email")?.unwrap_or_else(|| "guard@localhost".to_string())))
     }
 
-    /// Returns the current user's name and email: the name from the git configuration, or else the login name.
+    /// Returns the current user's name and email. The name comes from the git configuration, or else is the login
+    /// name, or `a person` if that is unknown too.
     pub fn current_user(repository: &Repository) -> Result<(String, String), WorkspaceError> {
         let (name, address) = Self::identity(repository)?;
         let login = || std::env::var("USER").ok().filter(|login| !login.is_empty());
@@ -290,7 +292,7 @@ impl TaskTree {
         }
     }
 
-    /// Returns the paths of all regular files in a commit, except paths that are not UTF-8.
+    /// Returns the paths of all regular files in a commit. Skips paths that are not UTF-8.
     pub fn files(&self, commit: &str) -> Result<Vec<String>, WorkspaceError> {
         let output = self.git("ls-tree")?.args(["-r", "-z", "--end-of-options", commit]).run()?;
         let path = |entry: &[u8]| {
@@ -301,7 +303,7 @@ impl TaskTree {
         Ok(output.split(|byte| *byte == 0).filter_map(path).collect())
     }
 
-    /// Returns the names of the top-level files and directories in a commit, except names that are not UTF-8.
+    /// Returns the names of the top-level files and directories in a commit. Skips names that are not UTF-8.
     pub fn top_files(&self, commit: &str) -> Result<Vec<String>, WorkspaceError> {
         let output = self.git("ls-tree")?.args(["--name-only", "-z", "--end-of-options", commit]).run()?;
         let names = output.split(|byte| *byte == 0).filter(|name| !name.is_empty());
@@ -315,14 +317,14 @@ impl TaskTree {
         Ok(!output.is_empty())
     }
 
-    /// Returns the first of the given paths that exists in a commit but is not a directory.
+    /// Returns the first of the given paths that exists in a commit but is not a directory; `None` if there is none.
     pub fn first_non_directory(
         &self,
         commit: &str,
         paths: &[String],
     ) -> Result<Option<String>, WorkspaceError> {
         let output = self.git("ls-tree")?.args(["-z", commit, "--"]).args(paths).run()?;
-        // If one path lies below another, git also lists its siblings.
+        // If one path is below another, git also lists other entries of the upper one.
         let name = |entry: &[u8]| {
             let at = entry.iter().position(|byte| *byte == b'\t').map_or(0, |tab| tab + 1);
             String::from_utf8_lossy(&entry[at..]).into_owned()
@@ -332,8 +334,9 @@ impl TaskTree {
         Ok(others.find(|name| paths.contains(name)))
     }
 
-    /// Commits changes of files, and moves the branch to the new commit. Each change is a path and the new content,
-    /// or `None` to delete the file. Returns the commit's id. Idempotent.
+    /// Commits changes to files, and moves the branch to the new commit. Each change is a path and the file's new
+    /// content; `None` deletes the file. Returns the commit's id. A repeated call with the same inputs has no further
+    /// effect.
     pub fn commit(
         &self,
         commit: &StepCommit,
@@ -403,8 +406,8 @@ impl TaskTree {
         let file = self.common_dir.join(format!("{}.lock", self.branch));
         let moved = self.git("update-ref")?.args(["-m", &self.mark, &self.branch, to, from]).run();
         let moved = match moved {
-            // A killed git left this lock. This process holds the task's lock, so no other guard process
-            // moves the branch.
+            // A killed git process left this lock. This process holds the task's lock, so no other guard process is
+            // moving the branch.
             Err(_) if file.exists() => {
                 let _ = fs::remove_file(&file);
                 self.git("update-ref")?.args(["-m", &self.mark, &self.branch, to, from]).run()
@@ -414,7 +417,8 @@ impl TaskTree {
         Ok(moved.map(drop)?)
     }
 
-    /// Adds entries to the worktree's index. Does not touch the files in the worktree.
+    /// Adds entries in the format of `update-index --index-info` to the worktree's index. Does not touch the files in
+    /// the worktree.
     fn update_worktree_index(&self, entries: &[u8]) -> Result<(), WorkspaceError> {
         if entries.is_empty() {
             return Ok(());
@@ -425,8 +429,8 @@ impl TaskTree {
         Ok(git.args(["-z", "--index-info"]).input(entries.to_vec()).run().map(drop)?)
     }
 
-    /// Removes an index lock that a killed guard left behind. This process holds the task's lock, so no other guard
-    /// process uses the index.
+    /// Removes an index lock that a killed git process left behind. This process holds the task's lock, so no other
+    /// guard process uses the index.
     fn remove_index_lock(&self, admin_dir: &Path) {
         let _ = fs::remove_file(admin_dir.join("index.lock"));
     }
@@ -450,21 +454,21 @@ impl TaskTree {
         Ok(!self.tree_git("ls-files", &index, false)?.args(shape).run()?.is_empty())
     }
 
-    /// Deletes a directory of the worktree with all of its contents. [`Self::check_out`] restores the committed
-    /// files in it.
+    /// Deletes a directory of the worktree with everything in it. [`Self::check_out`] restores the committed files in
+    /// it.
     pub fn delete_dir(&self, dir: &str) -> Result<(), WorkspaceError> {
         let place = self.worktree.join(dir);
         at("remove", &place, remove_tree(&place))
     }
 
     /// Removes the worktree. Also removes the branch if `base` contains all of its commits. The caller must save
-    /// uncommitted work before. Returns true if the branch no longer exists.
+    /// uncommitted work first. Returns true if the branch no longer exists.
     pub fn remove(&self, base: &str) -> Result<bool, WorkspaceError> {
         let admin_dir = self.admin_dir().ok();
         if let Some(admin_dir) = admin_dir {
             at("remove", &self.worktree, remove_tree(&self.worktree))?;
             at("remove", &admin_dir, remove_tree(&admin_dir))?;
-            // As git does, remove the directory `worktrees` with the last worktree.
+            // Remove the directory `worktrees` if this was the last worktree, as git does.
             let _ = fs::remove_dir(self.common_dir.join("worktrees"));
         }
         let Some(tip) = self.tip()? else { return Ok(true) };
@@ -497,7 +501,7 @@ impl TaskTree {
         Ok(kept)
     }
 
-    /// Deletes `refs/guard/NAME`, which [`Self::save`] has made. A ref that does not exist is no error.
+    /// Deletes the ref `refs/guard/NAME`, which [`Self::save`] made. Does nothing if the ref does not exist.
     pub fn forget(&self, name: &str) -> Result<(), WorkspaceError> {
         let kept = format!("refs/guard/{name}");
         if self.commit_named(&kept)?.is_some() {
@@ -506,8 +510,8 @@ impl TaskTree {
         Ok(())
     }
 
-    /// Resets the worktree and its index to the branch, and deletes untracked files. The caller must save
-    /// uncommitted work before. The user's filters run, as in every checkout.
+    /// Resets the worktree and its index to the tip of the branch, and deletes untracked files. The caller must save
+    /// uncommitted work first. Runs the user's filters, as every checkout does, but git-lfs only writes pointer files.
     pub fn check_out(&self, repository: &Repository) -> Result<(), WorkspaceError> {
         let admin_dir = self.admin_dir()?;
         self.remove_index_lock(&admin_dir);
@@ -520,20 +524,19 @@ impl TaskTree {
                 .env(SKIP_SMUDGE.0, SKIP_SMUDGE.1)
                 .config("core.sparseCheckout", "false"))
         };
-        // Use the attributes of the commit: in the working tree, `.gitattributes` may be a FIFO that blocks
-        // git.
+        // Read the attributes from the commit: in the working tree, `.gitattributes` may be a FIFO that blocks git.
         git("read-tree")?
             .env("GIT_ATTR_SOURCE", &tip)
             .timeout(WAIT_TIMEOUT * 5)
             .args(["--reset", "-u", &tip])
             .run()?;
-        // `git clean` leaves nested repositories alone: their contents may exist nowhere else.
+        // `git clean` keeps nested repositories, whose contents may exist nowhere else.
         git("clean")?.args(["-fdq", "--", "."]).run()?;
         Ok(())
     }
 
-    /// Returns the diff of the branch since it forked from `from`, and true if the diff is complete. If it is larger
-    /// than `max` bytes, guard truncates it and puts a summary of the changed files before it.
+    /// Returns the diff of the branch since it forked from `from`, and true if the diff is complete. Truncates a diff
+    /// of more than `max` bytes, and puts a summary of the changed files before it.
     pub fn diff(&self, from: &str, max: usize) -> Result<(String, bool), WorkspaceError> {
         let range = format!("{from}...{}", self.branch);
         let call = |shape: &str| -> Result<Git, WorkspaceError> {
@@ -546,7 +549,7 @@ impl TaskTree {
         if is_all {
             return Ok((text, true));
         }
-        // Limit the summary as well, because the diff becomes part of a prompt.
+        // Limit the summary as well, because the diff becomes part of a prompt to an agent.
         let stat = call("--stat=120")?.args(["--stat-count=500", &range, "--"]).max_output(128 << 10);
         let (stat, _) = stat.start()?.read_partial()?;
         Ok((format!("{}\n{text}", String::from_utf8_lossy(&stat)), false))
@@ -569,8 +572,8 @@ impl TaskTree {
         Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
     }
 
-    /// Returns the changes of the branch outside a directory since it forked from `from`, in git's raw diff format.
-    /// Used to detect rounds without progress.
+    /// Returns the changes of the branch outside the directory `dir` since it forked from `from`, in git's raw diff
+    /// format. Equal results before and after a step show that the step made no progress.
     pub fn changed_outside(&self, from: &str, dir: &str) -> Result<Vec<u8>, WorkspaceError> {
         let range = format!("{from}...{}", self.branch);
         let paths = [".".to_string(), format!(":(exclude,literal){dir}")];
@@ -581,18 +584,18 @@ impl TaskTree {
             .run()?)
     }
 
-    /// Returns the short ids and subjects of the branch's commits since the commit `since`, oldest first.
+    /// Returns the short ids and subjects of the branch's commits since the commit `since`, oldest first; at most 500.
     pub fn subjects(&self, since: &str) -> Result<Vec<String>, WorkspaceError> {
         let range = format!("{since}..{}", self.branch);
         let output =
             self.git("log")?.args(["--reverse", "--first-parent", "--format=%h %s", &range, "--"]).run()?;
-        // An agent may have written them: truncate, and remove terminal control characters.
+        // An agent may have written the subjects: truncate them, and remove terminal control characters.
         let plain =
             |line: &str| line.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).take(200).collect();
         Ok(String::from_utf8_lossy(&output).lines().take(500).map(plain).collect())
     }
 
-    /// Disposes of the workspaces of killed runs in this worktree, so that the worktree's `.git` file names the
+    /// Disposes of the workspaces of killed runs in this worktree, so that the worktree's `.git` file points to the
     /// user's repository again. Commits that guard has not received stay in the run's directory.
     pub fn dispose_killed_runs(&self, runs: &Path) -> Result<(), WorkspaceError> {
         let deadline = Instant::now() + WAIT_TIMEOUT;

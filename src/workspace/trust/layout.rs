@@ -13,8 +13,8 @@ use crate::workspace::git::gitfile::read_small;
 use crate::workspace::git::repository::Repository;
 use crate::workspace::run::hooks;
 
-/// The directories in a git directory that git or guard reads or writes, and the depth to which guard checks each.
-/// Neither git nor guard reads deeper entries.
+/// The directories in a git directory that git or guard reads or writes, each with the depth to which guard checks
+/// it. Neither git nor guard reads deeper entries.
 const PARTS: &[(&str, usize)] = &[
     ("", 0),
     ("hooks", MAX_DEPTH),
@@ -30,12 +30,12 @@ const PARTS: &[(&str, usize)] = &[
 const MAX_DEPTH: usize = 64;
 /// Maximum number of directory entries to check. Real repositories have fewer.
 const MAX_ENTRIES: usize = 2_000_000;
-/// Maximum number of doubts of each kind to collect.
+/// The number of doubts (reasons to distrust the repository) after which guard stops checking the types of files.
 const MAX_DOUBTS: usize = 20;
 
-/// Checks that the working tree and its git directory name each other, as they do after `git init`, `git worktree
-/// add` and in submodules. An agent can write a `.git` file that names another repository, but it cannot make that
-/// repository name the agent's working tree.
+/// Checks that the working tree and its git directory point to each other, as they do after `git init`, after `git
+/// worktree add`, and in submodules. An agent can write a `.git` file that points to another repository, but it
+/// cannot make that repository point to the agent's working tree.
 pub(crate) fn check_pointer(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
     let Repository { git_dir, common_dir, toplevel, .. } = repository;
     let is_one_of =
@@ -59,7 +59,7 @@ pub(crate) fn check_pointer(repository: &Repository, settings: &Settings, doubts
             let back = read_path_line(&git_dir.join("gitdir"), b"", git_dir);
             back.is_some_and(|back| is_same_file(&back, &dot_git))
         } else {
-            // As submodules do.
+            // The git directory of a submodule has its working tree in the setting `core.worktree`.
             let named = settings.repository_value("core.worktree");
             named.is_some_and(|path| is_same_file(&git_dir.join(OsStr::from_bytes(path)), top))
         }
@@ -74,14 +74,15 @@ pub(crate) fn check_pointer(repository: &Repository, settings: &Settings, doubts
     }
 }
 
-/// Reads a path from a file with one line. Removes `prefix` from the line; a relative path starts at `from`.
+/// Reads a path from a file with one line. Removes `prefix` from the line. A relative path starts at the directory
+/// `from`.
 fn read_path_line(file: &Path, prefix: &[u8], from: &Path) -> Option<PathBuf> {
     let text = read_small(file, 8192).ok()?;
     Some(from.join(OsStr::from_bytes(text.strip_prefix(prefix)?.trim_ascii_end())))
 }
 
 /// Checks the types of the repository's files. Symbolic links and alternates may lead to objects, refs or files
-/// outside the repository, and FIFOs block every process that reads them.
+/// outside the repository, and a FIFO blocks every process that reads it.
 pub(crate) fn check_parts(repository: &Repository, doubts: &mut Vec<String>) {
     let mut left = MAX_ENTRIES;
     for (name, depth) in PARTS {
@@ -101,8 +102,8 @@ pub(crate) fn check_parts(repository: &Repository, doubts: &mut Vec<String>) {
     }
 }
 
-/// Checks the hooks directory if it is inside the repository, because guard copies it and follows its symbolic
-/// links. A hooks directory outside the repository belongs to the user, and its links are trusted.
+/// Checks the hooks directory if it is inside the repository, because guard copies it and follows its symbolic links.
+/// Trusts a hooks directory outside the repository, because the user chose it.
 pub(crate) fn check_hooks(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
     let Some(dir) = hooks::source(repository, settings) else { return };
     if is_inside_repository(&dir, repository) && !is_same_file(&dir, &repository.common_dir.join("hooks")) {
@@ -131,7 +132,7 @@ impl LayoutWalk<'_> {
                     self.doubts.push(format!("{} has more entries than guard checks", printable_path(top)));
                 }
                 let Ok(kind) = entry.file_type() else { continue };
-                // The submodule repositories of a worktree: none of guard's git calls enters them.
+                // Skip the submodule repositories of a worktree: none of guard's git calls reads them.
                 let is_modules = depth == 1 && entry.file_name() == "modules" && top.ends_with("worktrees");
                 if kind.is_dir() && is_modules {
                     continue;

@@ -1,10 +1,11 @@
-//! Decides whether guard may obey the configuration and layout of a repository without explicit trust.
+//! Decides whether guard may obey the configuration and layout of a repository that the user has not explicitly
+//! trusted.
 //!
-//! An agent may have created the repository in which the user starts a run, for example during an earlier run
-//! in a plain directory. Such a repository can make guard run a program outside the sandbox (filters), or
-//! give the agent other files than those of this directory (a `.git` file that names another repository,
-//! alternates, files that guard copies). Guard cannot tell it from a repository of the user. Therefore it
-//! collects what is suspicious (the "doubts"), and refuses a repository with doubts unless the user gives
+//! An agent may have created the repository in which the user starts a run, for example during an earlier run in a
+//! plain directory. Such a repository can make guard run a program outside the sandbox (filters), or give the agent
+//! files from outside this directory (by a `.git` file that points to another repository, by alternates, by files
+//! that guard copies). Guard cannot distinguish such a repository from one that the user made. Therefore guard
+//! collects everything suspicious (the "doubts"), and refuses a repository with doubts unless the user gives
 //! `--trust-repository`.
 
 mod layout;
@@ -17,11 +18,11 @@ use super::git::config::Settings;
 use super::git::repository::Repository;
 use crate::terminal_text;
 
-/// Maximum number of doubts in an error message.
+/// Maximum number of doubts (reasons to distrust a repository) in an error message.
 const MAX_REPORTED: usize = 5;
 
 /// Fails if the repository's settings or layout need the user's trust, and the user has not given
-/// `--trust-repository`. Runs nothing from the repository, and creates nothing.
+/// `--trust-repository`. Runs no program from the repository, and creates nothing.
 pub(crate) fn check(repository: &Repository, settings: &Settings) -> Result<(), WorkspaceError> {
     if repository.trusted {
         return Ok(());
@@ -31,7 +32,7 @@ pub(crate) fn check(repository: &Repository, settings: &Settings) -> Result<(), 
     layout::check_parts(repository, &mut doubts);
     layout::check_hooks(repository, settings, &mut doubts);
     settings::check_all(repository, settings, &mut doubts);
-    // Later calls use the common directory, which may have settings that this worktree does not see.
+    // Guard's later git calls use the common directory, which may have settings that do not apply in this worktree.
     let beside = repository.common_dir.join("config.worktree");
     if repository.is_linked() && beside.symlink_metadata().is_ok() {
         let call = Settings::list_call(repository)?.git_dir(&repository.common_dir);
@@ -73,7 +74,7 @@ fn refuse_if_doubtful(
     ))
 }
 
-/// True if the path exists and resolves to a place below the working tree, the main working tree, or the git
+/// True if the path exists and resolves to a path inside the working tree, the main working tree, or the git
 /// directory.
 fn is_inside_repository(path: &Path, repository: &Repository) -> bool {
     let Ok(real) = path.canonicalize() else { return false };
@@ -86,7 +87,7 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Formats a value for an error message: one line, truncated, without terminal control characters.
+/// Formats a value for an error message: on one line, truncated, without terminal control characters.
 fn printable(value: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(value).chars().take(120).collect();
     terminal_text::replace(&text)
@@ -94,7 +95,7 @@ fn printable(value: &[u8]) -> String {
 
 fn printable_path(path: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
-    // The end of a path is more informative than its beginning.
+    // Keep the end of a long path, because it is more informative than the beginning.
     let bytes = path.as_os_str().as_bytes();
     let cut = bytes.len().saturating_sub(400);
     let text = terminal_text::replace(&String::from_utf8_lossy(&bytes[cut..]));

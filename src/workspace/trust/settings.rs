@@ -7,11 +7,12 @@ use crate::workspace::git::config::{Setting, Settings};
 use crate::workspace::git::repository::Repository;
 use crate::workspace::run::quarantine::resolve_setting_path;
 
-/// Adds a doubt for every setting of the repository that names a program or a file outside the repository.
+/// Adds a doubt (a reason to distrust the repository) for every setting of the repository that names a program or a
+/// file outside the repository.
 pub(crate) fn check_all(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
     let filtered = settings.has_global_filters();
     for setting in settings.repository_settings() {
-        // If the user's global configuration has the same setting, it is not the repository's idea.
+        // Accept a setting that the user's global configuration also has, because then the user chose it.
         if is_doubtful(repository, filtered, setting) && !settings.is_also_global(setting) {
             let value = setting.value.as_deref().unwrap_or_default();
             doubts.push(format!("{} = {}", printable(setting.key.as_bytes()), printable(value)));
@@ -19,8 +20,9 @@ pub(crate) fn check_all(repository: &Repository, settings: &Settings, doubts: &m
     }
 }
 
-/// Adds a doubt for every setting of the repository that chooses programs for a push, or servers that receive the
-/// user's credentials. A doubt contains only the setting's key, because the value may be a credential.
+/// Adds a doubt (a reason to distrust the repository) for every setting of the repository that chooses programs for a
+/// push, or servers that receive the user's credentials. The doubt contains only the setting's key, because the value
+/// may be a credential.
 pub(crate) fn check_push(settings: &Settings, doubts: &mut Vec<String>) {
     let own = settings.repository_settings().filter(|setting| is_doubtful_for_push(setting));
     let own = own.filter(|setting| !settings.is_also_global(setting));
@@ -34,7 +36,7 @@ fn is_doubtful_for_push(setting: &Setting) -> bool {
         "core" => matches!(name, "sshcommand" | "askpass" | "gitproxy" | "alternaterefscommand"),
         "remote" => matches!(name, "receivepack" | "uploadpack" | "vcs" | "proxy"),
         "hook" => name == "command",
-        // These decide which certificates are trusted, which proxy is used, and which credentials are sent.
+        // These settings decide which certificates and proxies git uses, and which credentials it sends.
         "http" | "credential" | "include" | "includeif" | "ssh" => true,
         _ => false,
     }
@@ -50,13 +52,14 @@ fn is_doubtful(repository: &Repository, filtered: bool, setting: &Setting) -> bo
     };
     match (section, name) {
         ("filter", "clean" | "smudge" | "process") => true,
-        // Hooks defined by settings: overriding the hooks directory does not disable them.
+        // Guard disables hooks by overriding the hooks directory, which does not affect hooks that are defined by
+        // settings.
         ("hook", "command") => true,
         ("include" | "includeif", "path") => true,
         ("core", "hookspath" | "excludesfile" | "attributesfile") => leads_out(),
-        // Newer versions of git accept a path to the refs after the format's name.
+        // Newer versions of git accept a path to the refs after the name of the format.
         ("extensions", "refstorage") => value.contains(&b':'),
-        // git-lfs starts these, and the user's own filter starts git-lfs.
+        // git-lfs starts the programs in these settings, and the user's own filter starts git-lfs.
         ("core", "sshcommand" | "askpass" | "gitproxy") | ("credential", "helper") => filtered,
         ("lfs", "standalonetransferagent") => filtered,
         ("lfs", "path") => filtered && part.starts_with("customtransfer."),

@@ -9,7 +9,7 @@ use crate::support::http_server::{Request, Response, Server, Step};
 /// The token usage that every answer reports: uncached input, cached input, output.
 const USED: [u64; 3] = [100, 20, 10];
 
-/// The running API.
+/// A running Anthropic API with scripted answers.
 pub(crate) struct Anthropic {
     pub(crate) server: Server,
 }
@@ -20,7 +20,7 @@ impl Anthropic {
         Self { server: Server::plain(move |request| answer(&script, request)) }
     }
 
-    /// Returns the requests that consumed a turn.
+    /// Returns the requests that got one of the scripted turns as their answer.
     pub(crate) fn questions(&self) -> Vec<Request> {
         self.server.requests().into_iter().filter(is_question).collect()
     }
@@ -122,8 +122,8 @@ fn call_id(at: usize) -> String {
     format!("toolu_{at}_{}", COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Returns the answer to a request that is not streamed. The CLI sends such a request after a stream broke off, and the
-/// API breaks it off again.
+/// Returns the answer to a request that is not streamed. The CLI sends such a request after a stream broke off. For a
+/// turn that breaks off or falls silent, the API breaks this answer off, too.
 fn whole(turn: &Turn) -> Response {
     let parts = match turn {
         Turn::Fails(status, body) => return Response::json(*status, body),

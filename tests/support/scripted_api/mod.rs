@@ -18,7 +18,7 @@ pub(crate) const USED: [u64; 4] = [100, 10, 5, 20];
 /// The page that a web search of [`Api::answering`] finds.
 pub(crate) const SEARCHED_PAGE: &str = "https://search.test/algorithms";
 
-/// One answer of the model, to one streamed question.
+/// One answer of the model to one streaming request.
 #[derive(Debug, Clone)]
 pub(crate) enum Turn {
     /// The model answers with these parts, one event for each.
@@ -67,7 +67,8 @@ impl Turn {
                 let words = body.split(|c: char| !c.is_ascii_alphanumeric());
                 let is_hash =
                     |word: &&str| word.len() == 40 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
-                // A line break before it is the letter of an escape.
+                // In JSON text, a line break before the hash is `\n`, and its `n` would be taken for a part of the
+                // hash.
                 let mut plain =
                     words.map(|word| word.strip_prefix('n').filter(|rest| rest.len() == 40).unwrap_or(word));
                 Part::Text(text.replace("<hash>", plain.rfind(is_hash).unwrap_or("none")))
@@ -84,7 +85,7 @@ impl Turn {
     }
 }
 
-/// The running API.
+/// A running Gemini API with scripted answers.
 pub(crate) struct Api {
     pub(crate) server: Server,
 }
@@ -94,13 +95,13 @@ impl Api {
         Self { server: Server::plain(routes(turns)) }
     }
 
-    /// An API that chooses every answer by the question, for clients that ask several at once.
+    /// Starts an API that chooses every answer by the request, for clients that send several requests at once.
     pub(crate) fn answering(answer: impl Fn(&Request) -> Turn + Send + Sync + 'static) -> Self {
         let routes = move |request: &Request| match request.path().rsplit_once(':') {
             Some((_, "streamGenerateContent")) => {
                 streamed(&answer(request), request.query().contains("alt=sse"))
             }
-            // A web search of the CLI is a side question; the API names the page that it found.
+            // The CLI makes a web search with a separate request. The response names the page that the search found.
             Some((_, "generateContent")) => {
                 let mut found = document(&[Part::Text("{}".into())], true);
                 let page = json!({"web": {"uri": SEARCHED_PAGE, "title": "a page"}});
@@ -117,7 +118,7 @@ impl Api {
         Self { server: Server::tls(authority, names, routes(turns)) }
     }
 
-    /// Returns the requests that consumed a turn.
+    /// Returns the requests that got one of the scripted turns as their answer.
     pub(crate) fn questions(&self) -> Vec<Request> {
         let is_question = |request: &Request| request.path().ends_with(":streamGenerateContent");
         self.server.requests().into_iter().filter(is_question).collect()
@@ -155,7 +156,8 @@ fn routes_by(
                 Some(turn) => streamed(&turn.told(request), request.query().contains("alt=sse")),
                 None => failed(400, "the script of this test is over"),
             },
-            // Side questions of agents must not use up the script. One asks how hard the task is, to choose a model by.
+            // Other requests of an agent must not use up the scripted turns. In one of them the CLI asks how hard the
+            // task is, to choose a model.
             ("POST", "generateContent") if is_of_api => {
                 let easy = json!({"complexity_reasoning": "easy", "complexity_score": 1, "reasoning": "easy", "model_choice": "flash"});
                 Response::json(200, &document(&[Part::Text(easy.to_string())], true))
@@ -185,7 +187,7 @@ fn document(parts: &[Part], is_last: bool) -> Value {
         candidate["finishReason"] = json!("STOP");
     }
     let [input, output, thoughts, cached] = USED;
-    // The counts grow while the answer does.
+    // The token counts grow during a streamed answer.
     let output = if is_last { output } else { 1 };
     json!({
         "candidates": [candidate],

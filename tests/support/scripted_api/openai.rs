@@ -11,7 +11,7 @@ use crate::support::http_server::{Request, Response, Server, Step};
 /// The token usage that every answer reports: input, the cached part of it, output.
 const USED: [u64; 3] = [120, 20, 10];
 
-/// The running API.
+/// A running OpenAI API with scripted answers.
 pub(crate) struct OpenAi {
     pub(crate) server: Server,
 }
@@ -66,7 +66,7 @@ fn is_question(request: &Request) -> bool {
 
 fn answer(script: &Script, request: &Request) -> Response {
     if !is_question(request) {
-        // A WebSocket would be asked for by GET.
+        // The CLI would ask for a WebSocket with a GET request, which this API does not support.
         return Response::not_found();
     }
     let Some(turn) = script.next() else {

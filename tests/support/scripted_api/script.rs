@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Part, Turn};
 use crate::support::http_server::{Response, Step};
 
-/// The remaining turns of a script.
+/// The turns of a script that no request has used yet.
 pub(crate) struct Script(Mutex<VecDeque<Turn>>);
 
 impl Script {

@@ -97,7 +97,7 @@ def signal_group(at):
 
 def signal_all(at):
     signal.signal(TO_ALL, signal.SIG_IGN)
-    # Without guard it would reach every process of the machine.
+    # Without guard the signal would reach every process of the machine, so the attempt sends it only to the victim.
     os.kill(at["victim"] if at["bare"] else -1, TO_ALL)
 
 

@@ -41,7 +41,8 @@ def become(user):
     os.environ.clear()
     os.environ.update(HOME=entry.pw_dir, USER=user, PATH="/usr/bin:/usr/sbin", LANG="C.UTF-8")
     os.chdir(entry.pw_dir)
-    # The signals of the attempts go to the whole process group without guard.
+    # Without guard, the attempts send signals to the whole process group, so this process leaves the group of its
+    # parent and ignores them.
     os.setpgid(0, 0)
     for number in (TO_PROCESS, TO_GROUP, TO_ALL):
         signal.signal(number, signal.SIG_IGN)
@@ -67,7 +68,7 @@ def listen(server):
 
 def start_servers(abstract):
     tcp = socket.create_server(("127.0.0.1", 0))
-    # TCP fast open needs a server that accepts it.
+    # The attempts use TCP fast open, which works only if the server enables it.
     tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_FASTOPEN, 5)
     listen(tcp)
     stream = socket.socket(socket.AF_UNIX)

@@ -1,4 +1,4 @@
-//! How a worker claims tasks in PostgreSQL: the highest priority first, and batches take turns.
+//! Claims tasks for a worker in PostgreSQL: the highest priority first, and batches of the same priority take turns.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -11,7 +11,8 @@ use super::connection::Session;
 use super::ending::{EndingTask, Outcome, end_tasks, enqueue};
 use super::{Sql, TaskKey, columns, most_rows, storable, task_key};
 
-/// Claims tasks for a worker, under the lock for claims. First makes available what has become due.
+/// Claims tasks for a worker. First queues tasks whose lease has expired or whose retry is due. The caller holds
+/// `Lock::Claims`.
 pub(super) fn claim_tasks(sql: &mut Session, worker: &str, limits: ClaimLimits) -> Sql<Vec<Claim>> {
     let running = settle(sql)?.running;
     let mut claimer = Claimer { worker, limits, running, exhausted: Vec::new(), claims: Vec::new() };
@@ -19,7 +20,7 @@ pub(super) fn claim_tasks(sql: &mut Session, worker: &str, limits: ClaimLimits) 
     Ok(claimer.claims)
 }
 
-/// What a claim must know before it begins.
+/// What a claim reads from the queue before it takes tasks.
 struct Situation {
     has_lost: bool,
     has_due: bool,
@@ -52,7 +53,8 @@ fn look(sql: &mut Session) -> Sql<Situation> {
     Ok(situation)
 }
 
-/// Makes available what has become due, and fails what has expired. Returns the situation after that.
+/// Queues tasks whose lease has expired or whose retry is due, and fails tasks that have expired. Returns the state
+/// of the queue after that.
 fn settle(sql: &mut Session) -> Sql<Situation> {
     let situation = look(sql)?;
     if !situation.has_lost && !situation.has_due && !situation.has_expired {
@@ -113,26 +115,27 @@ fn settle_lost(sql: &mut Session) -> Sql<()> {
     Ok(())
 }
 
-/// The queued tasks of one batch, priority and repository.
+/// A lane: the queued tasks of one batch, priority and repository.
 struct Lane {
     id: i64,
     priority: i32,
     repository: String,
 }
 
-/// Claims tasks, under the lock for claims.
+/// Claims tasks within the limits. The caller holds `Lock::Claims`.
 struct Claimer<'c> {
     worker: &'c str,
     limits: ClaimLimits,
     /// The number of running tasks in each repository.
     running: HashMap<String, usize>,
-    /// Lanes in which this claim found too few tasks.
+    /// The ids of lanes (see [`Lane`]) from which this claim wanted more tasks than they had. The claim does not try
+    /// them again.
     exhausted: Vec<i64>,
     claims: Vec<Claim>,
 }
 
 impl Claimer<'_> {
-    /// How many more tasks may be claimed.
+    /// Returns how many more tasks the limits allow this claim to take.
     fn free(&self) -> usize {
         let running: usize = self.running.values().sum();
         let of_claim = self.limits.most.saturating_sub(self.claims.len());
@@ -143,7 +146,8 @@ impl Claimer<'_> {
         self.running.get(repository).is_none_or(|count| *count < self.limits.per_repository)
     }
 
-    /// The lanes of the highest priority, the one whose last claim is the longest ago first.
+    /// Returns the lanes (the queued tasks of one batch, priority and repository) of the highest priority. The lane whose
+    /// last task was claimed longest ago comes first.
     fn next_lanes(&self, sql: &mut Session) -> Sql<Vec<Lane>> {
         if self.limits.per_repository == 0 {
             return Ok(Vec::new());
@@ -164,7 +168,8 @@ impl Claimer<'_> {
         Ok(lanes)
     }
 
-    /// How many tasks each lane may give if the lanes take turns. Counts them as running.
+    /// Returns how many tasks to take from each lane (see [`Lane`]) if the claim takes one task from each in turn.
+    /// Adds these tasks to `running`.
     fn share(&mut self, lanes: &[Lane]) -> Vec<i64> {
         let mut shares = vec![0; lanes.len()];
         let mut free = self.free();
@@ -183,7 +188,8 @@ impl Claimer<'_> {
         shares
     }
 
-    /// Claims from the lanes of the highest priority. Returns false if there is nothing to claim.
+    /// Claims tasks from the lanes (see [`Lane`]) of the highest priority. Returns false if no lane has a task that
+    /// may run.
     fn claim_some(&mut self, sql: &mut Session) -> Sql<bool> {
         let lanes = self.next_lanes(sql)?;
         if lanes.is_empty() {
@@ -206,7 +212,8 @@ impl Claimer<'_> {
         }
         let mut tokens: Vec<i64> = rows.iter().map(|row| row.get(3)).collect();
         tokens.sort_unstable();
-        // One more task than the share shows whether tasks are left in the lane.
+        // The query asks for one task more than the lane's share. If it returns no such task, the lane is empty after
+        // this claim.
         let mut emptied = Vec::new();
         for (lane, share) in lanes.iter().zip(shares) {
             let share = share.unsigned_abs() as usize;
@@ -230,7 +237,8 @@ impl Claimer<'_> {
         Ok(true)
     }
 
-    /// Gives tasks to the worker. A task that cannot be read fails: it must not keep the others in the queue.
+    /// Records the tasks as claimed by the worker. A task whose stored data cannot be parsed fails, so that it does
+    /// not block the others.
     fn take(&mut self, sql: &mut Session, turns: &[Turn]) -> Sql<()> {
         let (batches, positions) = columns(turns.iter().map(|turn| &turn.task));
         let tokens: Vec<i64> = turns.iter().map(|turn| turn.token).collect();
@@ -269,14 +277,15 @@ impl Claimer<'_> {
     }
 }
 
-/// One task that a lane gives.
+/// A task that a claim takes from a lane (see [`Lane`]), and the fencing token that the task gets.
 struct Turn {
     lane: i64,
     task: TaskKey,
     token: i64,
 }
 
-/// Lets the lanes take turns until all tasks are given. `tokens` has at least one number for each task, in order.
+/// Takes one task from each lane (see [`Lane`]) in turn until no tasks are left. `tokens` are the fencing tokens for
+/// the tasks, in ascending order; there are at least as many tokens as tasks.
 fn take_turns(lanes: &[Lane], mut found: HashMap<i64, Vec<TaskKey>>, tokens: &[i64]) -> Vec<Turn> {
     found.values_mut().for_each(|tasks| tasks.reverse());
     let mut tokens = tokens.iter();
@@ -296,7 +305,8 @@ fn take_turns(lanes: &[Lane], mut found: HashMap<i64, Vec<TaskKey>>, tokens: &[i
     }
 }
 
-/// Writes the last turn of each lane that gave tasks.
+/// Stores for each lane (see [`Lane`]) the token of the last task that the claim took from it, so that the next claim
+/// begins with the lanes that have waited longest.
 fn move_lanes(sql: &mut Session, lanes: &[Lane], turns: &[Turn]) -> Sql<()> {
     let last_turn = |lane: &Lane| {
         let turn = turns.iter().rfind(|turn| turn.lane == lane.id)?;
@@ -313,8 +323,8 @@ fn move_lanes(sql: &mut Session, lanes: &[Lane], turns: &[Turn]) -> Sql<()> {
     Ok(())
 }
 
-/// Deactivates lanes that have no queued task left. Whoever makes a task available holds a lock on its lane: such a lane
-/// stays active. A lane that this transaction can lock has no tasks but those that the next statement sees.
+/// Marks lanes (see [`Lane`]) without queued tasks as inactive. A transaction that queues a task locks the task's
+/// lane, so this function skips lanes that are locked; in the others, its last statement sees all queued tasks.
 fn deactivate_lanes(sql: &mut Session, emptied: &[i64]) -> Sql<()> {
     if emptied.is_empty() {
         return Ok(());

@@ -1,8 +1,8 @@
-//! The connection to PostgreSQL: its address, its time limits, the schema, transactions and prepared statements.
+//! The connection to PostgreSQL: address, time limits, schema, transactions and prepared statements.
 //!
-//! Nothing here shows the password: an address is shown without it, and no message of the parser is passed on.
-//! A connection pooler between guard and the server must give each connection a session of its own: notifications,
-//! settings and prepared statements belong to the session.
+//! No message may contain the password: guard shows addresses without it, and does not repeat the messages of the
+//! address parser. A connection pooler between guard and the server must give each connection its own session,
+//! because notifications, settings and prepared statements are per session.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -19,30 +19,32 @@ use super::tls::Tls;
 use crate::batch::queue::QueueError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a silent connection may last before the operating system asks whether the server still exists.
+/// How long a connection may be idle before the operating system sends TCP keepalive probes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
-/// How long sent data may stay unacknowledged.
+/// How long sent data may stay unacknowledged before the operating system closes the connection.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// Where libpq looks for the server if an address names no host.
+/// The directory of PostgreSQL's unix socket, for addresses that name no host. libpq has the same default.
 const DEFAULT_SOCKETS: &str = "/var/run/postgresql";
-/// Shown instead of an address that cannot be parsed, whose password therefore cannot be found.
+/// The text that messages show instead of an address that cannot be parsed. guard cannot find the password in such an
+/// address, so it must not show any part of it.
 const UNKNOWN_ADDRESS: &str = "postgres://…";
 
-/// The version of the schema that this guard reads and writes.
+/// The version of the database schema that this version of guard reads and writes.
 const VERSION: &str = "2";
 const SCHEMA: &str = include_str!("schema.sql");
-/// The only older version, and what changes a queue of that version into one of this version.
+/// The only older version of the schema. `UPGRADE` changes a queue of that version into the current one.
 const FIRST_VERSION: &str = "1";
 const UPGRADE: &str = include_str!("upgrade.sql");
 
-/// How long the plans of the prepared statements are used. The planner knows nothing about a new queue: what it plans
-/// for an empty one would read whole tables later.
+/// How long a session uses the plans of its prepared statements. The planner has no statistics about a new queue:
+/// plans made for empty tables would later read whole tables.
 const PLANS_LAST: Duration = Duration::from_secs(10);
 
-/// A worker that stops in the middle of a transaction must not hold its locks for long. All statements find few rows by
-/// an index, so the other ways to run them are off: without statistics the planner would choose them.
+/// The settings of each session. The timeouts limit how long a worker that hangs in the middle of a transaction can
+/// hold its locks. All statements find few rows by an index, so the other scan and join methods are off: without
+/// statistics the planner would choose them.
 const SETTINGS: &str = "
     set statement_timeout = '60s';
     set idle_in_transaction_session_timeout = '30s';
@@ -57,30 +59,32 @@ const SETTINGS: &str = "
     listen guard_queue;
 ";
 
-/// What only one transaction may do at a time. PostgreSQL holds the lock until the transaction ends.
+/// Operations that only one transaction may carry out at a time. PostgreSQL holds the advisory lock until the
+/// transaction ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Lock {
-    /// Creating the schema.
+    /// Creating or upgrading the schema.
     Schema = 1,
-    /// Claiming tasks: the limits and the turns hold exactly.
+    /// Claiming tasks. With one claim at a time, the limits are exact, and workers take tasks from all lanes (the
+    /// queued tasks of one batch, priority and repository) in turn.
     Claims = 2,
-    /// Finding tasks by their idempotency keys, reviving tasks, and removing batches.
+    /// Finding tasks by their idempotency keys, retrying failed tasks, and removing batches.
     Keys = 3,
 }
 
 impl Lock {
-    /// Returns the statement that takes the lock. The first number is guard's own: other programs may use the same
-    /// database.
+    /// Returns the statement that takes the advisory lock. The first number distinguishes guard's locks from those of
+    /// other programs that use the same database.
     fn statement(self) -> String {
         format!("select pg_advisory_xact_lock(1735746162, {})", self as i32)
     }
 }
 
-/// The address of a database, parsed.
+/// The parsed address of a database.
 pub(super) struct Address {
     config: Config,
     tls: Option<Tls>,
-    /// The address without user and password.
+    /// The address as messages show it, without user and password.
     shown: String,
 }
 
@@ -90,12 +94,13 @@ impl Address {
             address: UNKNOWN_ADDRESS.to_string(),
             message: message.to_string(),
         };
-        // Such an address would be split in the wrong place, and a part of the password would be taken for something else.
+        // The parser would split an address with two `@` at the first one, and take a part of the password for the
+        // host.
         let (credentials, rest) = text.split_once('@').unwrap_or(("", text));
         if rest.contains('@') || credentials.contains("password=") {
             return Err(refused("the address has an `@` in the wrong place; write it as %40 in a password"));
         }
-        // The certificate and the name are always checked, so these modes need no more than `require`.
+        // guard always checks the certificate and the host name, so it treats these modes like `require`.
         let text = text
             .replace("sslmode=verify-full", "sslmode=require")
             .replace("sslmode=verify-ca", "sslmode=require");
@@ -126,7 +131,7 @@ impl Address {
         Ok(Self { config, tls, shown })
     }
 
-    /// Opens a session, and creates the queue if it is missing.
+    /// Opens a session, and creates the queue's schema if it is missing.
     pub(super) fn open(&self) -> Result<Session, QueueError> {
         let mut client = self.connect()?;
         client.batch_execute(SETTINGS).map_err(|error| self.error(&error))?;
@@ -180,7 +185,7 @@ impl Address {
         }
     }
 
-    /// Turns an error of PostgreSQL or of the connection into one that shows no password.
+    /// Converts an error of PostgreSQL or of the connection into one whose message contains no password.
     pub(super) fn error(&self, error: &Error) -> QueueError {
         let mut message = match error.as_db_error() {
             Some(error) => format!("{} (SQLSTATE {})", error.message(), error.code().code()),
@@ -200,7 +205,7 @@ impl Address {
     }
 }
 
-/// Returns the host, port and database of an address.
+/// Returns the host, port and database of an address as text.
 fn show(config: &Config) -> String {
     let mut hosts: Vec<String> = Vec::new();
     for (at, host) in config.get_hosts().iter().enumerate() {
@@ -216,30 +221,32 @@ fn show(config: &Config) -> String {
     format!("postgres://{}/{}", hosts.join(","), config.get_dbname().unwrap_or_default())
 }
 
-/// An open connection with its prepared statements.
+/// An open connection to PostgreSQL, with its prepared statements.
 pub(super) struct Session {
     client: Client,
     statements: HashMap<&'static str, Statement>,
-    /// The id of the process that serves this session.
+    /// The id of the PostgreSQL server process that serves this session.
     process: i32,
-    /// Since when the statements are planned.
+    /// When the server last planned the prepared statements.
     planned: Instant,
     is_in_transaction: bool,
-    /// The transaction has changed something.
+    /// True if the current transaction has run a statement other than `select`.
     has_written: bool,
 }
 
 impl Session {
-    /// Creates the queue unless it exists, and upgrades one of an older version. Returns the version of its schema.
+    /// Creates the schema if it is missing, and upgrades an older one. Returns the version of the schema.
     fn prepare_schema(&mut self) -> Result<String, Error> {
         if let Some(version) = self.schema_version()?.filter(|version| version != FIRST_VERSION) {
             return Ok(version);
         }
         self.begin(Some(Lock::Schema))?;
-        // Another process may have been faster, so the version is read again under the lock.
+        // Another process may have created or upgraded the schema meanwhile, so this reads the version again under
+        // the lock.
         match self.schema_version()?.as_deref() {
             None => {
-                // Whoever may not create schemas can be given an empty one.
+                // If guard's database user may not create schemas, an administrator can create an empty schema
+                // `guard` for it.
                 let has_schema = self.query("select from pg_namespace where nspname = 'guard'", &[])?;
                 if has_schema.is_empty() {
                     self.client.batch_execute("create schema guard")?;
@@ -266,7 +273,7 @@ impl Session {
         Ok(Some(rows.first().map(|row| row.get(0)).unwrap_or_default()))
     }
 
-    /// Begins a transaction and takes a lock, in one round trip.
+    /// Begins a transaction and takes the lock, if any, in one round trip.
     pub(super) fn begin(&mut self, lock: Option<Lock>) -> Result<(), Error> {
         let begin = "start transaction isolation level read committed read write";
         (self.is_in_transaction, self.has_written) = (true, false);
@@ -276,7 +283,7 @@ impl Session {
         }
     }
 
-    /// Commits the transaction. With `notify`, wakes everyone who waits for changes, if there are any.
+    /// Commits the transaction. With `notify`, also notifies all sessions if the transaction has changed something.
     pub(super) fn commit(&mut self, notify: bool) -> Result<(), Error> {
         let statements = if self.has_written && notify { "notify guard_queue; commit" } else { "commit" };
         self.client.batch_execute(statements)?;
@@ -290,7 +297,7 @@ impl Session {
         Ok(())
     }
 
-    /// Runs a statement, which is parsed and planned only the first time.
+    /// Runs a statement. The server parses it only the first time that this session uses it.
     pub(super) fn query(
         &mut self,
         text: &'static str,
@@ -308,7 +315,7 @@ impl Session {
         self.client.query(&statement, values)
     }
 
-    /// Lets the server plan all statements again if the plans are old.
+    /// Makes the server plan all prepared statements again if the plans are older than `PLANS_LAST`.
     pub(super) fn renew_plans(&mut self) -> Result<(), Error> {
         if self.planned.elapsed() < PLANS_LAST {
             return Ok(());
@@ -317,8 +324,8 @@ impl Session {
         self.client.batch_execute("discard plans")
     }
 
-    /// Waits for a notification of another session. Returns whether one came; with `Duration::ZERO`, whether one came
-    /// since the last call.
+    /// Waits for a notification from another session, at most for the given time. Returns true if one came. With
+    /// `Duration::ZERO`, does not wait, and returns true if one came since the last call.
     pub(super) fn await_notification(&mut self, most: Duration) -> Result<bool, Error> {
         let process = self.process;
         let mut notifications = self.client.notifications();
@@ -341,20 +348,20 @@ impl Session {
         Ok(is_notified)
     }
 
-    /// False if the connection is closed, or a panic left a transaction open.
+    /// Returns false if the connection is closed, or if a transaction is still open after a failure or a panic.
     pub(super) fn is_usable(&self) -> bool {
         !self.client.is_closed() && !self.is_in_transaction
     }
 }
 
-/// True if the transaction failed only because of what other transactions did at the same time.
+/// True if the transaction failed only because of a conflict with concurrent transactions.
 pub(super) fn is_conflict(error: &Error) -> bool {
     error.code().is_some_and(|code| {
         [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE].contains(code)
     })
 }
 
-/// True if the connection is of no use after this error.
+/// True if the connection cannot be used after this error.
 pub(super) fn is_connection_lost(error: &Error) -> bool {
     let Some(code) = error.code() else { return true };
     [

@@ -1,4 +1,4 @@
-//! How tasks end in PostgreSQL: outcomes, dependent tasks, repeated tasks, and attempts that are made again.
+//! Ends tasks in PostgreSQL: records their outcomes, updates dependent and repeated tasks, and schedules retries.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ use super::connection::Session;
 use super::{Sql, TaskKey, columns, storable, task_key};
 use crate::batch::model::{TaskFailure, TaskState};
 
-/// Makes tasks available to workers.
+/// Queues tasks, so that workers can claim them.
 pub(super) fn enqueue(sql: &mut Session, tasks: &[TaskKey]) -> Sql<()> {
     if tasks.is_empty() {
         return Ok(());
@@ -26,7 +26,8 @@ pub(super) fn enqueue(sql: &mut Session, tasks: &[TaskKey]) -> Sql<()> {
     )?;
     let lanes: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();
     let lanes: Vec<i64> = lanes.into_iter().collect();
-    // The lock keeps claims from finding the lane empty, and deactivating it, before this transaction ends.
+    // The lock on the lane keeps a concurrent claim from finding the lane empty and deactivating it before this
+    // transaction ends.
     let rows = sql.query(
         "select id, is_active from guard.lane where id = any($1) order by id for key share",
         &[&lanes],
@@ -38,22 +39,23 @@ pub(super) fn enqueue(sql: &mut Session, tasks: &[TaskKey]) -> Sql<()> {
     Ok(())
 }
 
-/// The outcome of a task that does not change any more.
+/// The final outcome of a task.
 pub(super) enum Outcome {
     Completed(String),
     Failed(TaskFailure),
 }
 
-/// A task that is to end now.
+/// A task to end, and its outcome.
 pub(super) struct EndingTask {
     pub(super) key: TaskKey,
-    /// The token of the attempt that ended the task; `None` if the task did not end by an attempt.
+    /// The fencing token of the attempt that ended the task; `None` if the task ended for another reason, such as a
+    /// cancellation.
     pub(super) token: Option<i64>,
     pub(super) outcome: Rc<Outcome>,
 }
 
-/// Ends tasks and everything that depends on them: dependent tasks become available or fail, repeated tasks get the
-/// same result. Returns all tasks that ended, with their tokens.
+/// Records the outcomes of tasks, and then updates the tasks that depend on them: these are queued or fail, and tasks
+/// with the same idempotency key get the same outcome. Returns all tasks that ended, with their fencing tokens.
 pub(super) fn end_tasks(sql: &mut Session, first: Vec<EndingTask>) -> Sql<HashMap<TaskKey, i64>> {
     let dependency_failed = Rc::new(Outcome::Failed(stored::dependency_failed()));
     let mut all = HashMap::new();
@@ -92,11 +94,12 @@ pub(super) fn end_tasks(sql: &mut Session, first: Vec<EndingTask>) -> Sql<HashMa
     Ok(all)
 }
 
-/// Writes the outcomes of tasks that have not ended yet, and whose lease is still valid. Returns these tasks, with their
-/// tokens.
+/// Records the outcomes of those tasks that have not ended yet and whose lease is still valid. Returns these tasks
+/// with their fencing tokens.
 ///
-/// The number of an ending begins with the id of its transaction, so that `ended_tasks` can leave out those that a running
-/// transaction may still precede. `before` is the number of tasks that this transaction has ended already.
+/// Each ending gets a number whose higher bits are the id of the transaction. `ended_tasks` can therefore leave out
+/// endings as long as a transaction with a lower id is still running and may record endings with lower numbers.
+/// `before` is the number of tasks that this transaction has already ended.
 fn write_outcomes(sql: &mut Session, tasks: &[EndingTask], before: i64) -> Sql<HashMap<TaskKey, i64>> {
     let (batches, positions) = columns(tasks.iter().map(|task| &task.key));
     let tokens: Vec<Option<i64>> = tasks.iter().map(|task| task.token).collect();
@@ -138,7 +141,7 @@ fn write_outcomes(sql: &mut Session, tasks: &[EndingTask], before: i64) -> Sql<H
     Ok(rows.iter().map(|row| (task_key(row), row.get(2))).collect())
 }
 
-/// Counts completed dependencies, and makes available the tasks that wait for no other one.
+/// Counts the completed dependencies of tasks, and queues the tasks that now wait for no other task.
 fn meet_dependencies(sql: &mut Session, met: &HashMap<TaskKey, i64>) -> Sql<()> {
     if met.is_empty() {
         return Ok(());
@@ -156,7 +159,8 @@ fn meet_dependencies(sql: &mut Session, met: &HashMap<TaskKey, i64>) -> Sql<()> 
     enqueue(sql, &ready)
 }
 
-/// Records attempts that failed and are repeated after the given times. Returns those whose lease was still valid.
+/// Records that attempts failed, and after which delay each task is due again. Skips attempts whose lease is no longer
+/// valid. Returns the recorded tasks, each with the token of its lease.
 pub(super) fn write_retries(sql: &mut Session, retries: &[(&Lease, Duration)]) -> Sql<HashMap<TaskKey, i64>> {
     if retries.is_empty() {
         return Ok(HashMap::new());

@@ -1,4 +1,4 @@
-//! How the tasks of a batch are inserted into PostgreSQL.
+//! Inserts the tasks of a batch into PostgreSQL.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -11,15 +11,15 @@ use super::ending::{EndingTask, Outcome, end_tasks};
 use super::{Failed, Sql, TaskKey, columns, key_digest, most_rows, storable, task_key};
 use crate::batch::model::{NewTask, TaskState};
 
-/// The number of tasks, and of bytes, that one statement inserts.
+/// The maximum number of tasks that one statement inserts.
 const CHUNK_TASKS: usize = 2_000;
 const CHUNK_BYTES: usize = 16 << 20;
 
-/// The tasks that were submitted before with the same keys, and have not failed: by key digest, with the output of those
-/// that have completed.
+/// Tasks that were submitted before with the same idempotency keys and have not failed. Maps the digest of the key to
+/// the earlier task and, if that task has completed, its output.
 type Repeated = HashMap<String, (TaskKey, Option<String>)>;
 
-/// Finds the tasks that were submitted before with the same keys, under the lock for keys.
+/// Finds the tasks that were submitted before with the same idempotency keys. The caller holds `Lock::Keys`.
 fn find_by_keys(sql: &mut Session, tasks: &[NewTask]) -> Result<Repeated, Failed> {
     let mut by_key: HashMap<String, &NewTask> = HashMap::new();
     for task in tasks {
@@ -48,7 +48,8 @@ fn find_by_keys(sql: &mut Session, tasks: &[NewTask]) -> Result<Repeated, Failed
         known.insert((row.get(2), row.get(3)), key);
     }
     let (batches, positions) = columns(known.keys());
-    // The lock keeps the task from ending before the new task is known to depend on it.
+    // The row lock keeps the earlier task from ending before this transaction has stored that the new task depends on
+    // it.
     let rows = sql.query(
         "select task.batch, task.position, state, output
          from unnest($1::text[], $2::bigint[]) as known (batch, position)
@@ -59,7 +60,7 @@ fn find_by_keys(sql: &mut Session, tasks: &[NewTask]) -> Result<Repeated, Failed
     let mut repeated = Repeated::new();
     for row in rows {
         let state: &str = row.get(2);
-        // A task whose first one failed is a new attempt.
+        // If the earlier task failed, the new task runs as if it were the first with this key.
         if state != TaskState::Failed.as_str()
             && let Some(key) = known.remove(&task_key(&row))
         {
@@ -69,7 +70,7 @@ fn find_by_keys(sql: &mut Session, tasks: &[NewTask]) -> Result<Repeated, Failed
     Ok(repeated)
 }
 
-/// Rows to insert, by column.
+/// The rows to insert into the table `task`, one vector per column.
 #[derive(Default)]
 struct TaskColumns<'t> {
     positions: Vec<i64>,
@@ -105,7 +106,7 @@ impl TaskColumns<'_> {
     }
 }
 
-/// Dependencies to insert, by column.
+/// The rows to insert into the table `dependency`, one vector per column.
 #[derive(Default)]
 struct DependencyColumns {
     needed_batches: Vec<String>,
@@ -137,7 +138,8 @@ impl DependencyColumns {
     }
 }
 
-/// Creates the lanes of a new batch. Returns the lane of each task.
+/// Creates the lanes of a new batch: one for each priority and repository of its tasks. Returns the id of each task's
+/// lane.
 fn insert_lanes(sql: &mut Session, batch: &NewBatch) -> Sql<Vec<i64>> {
     let mut lanes: HashMap<(i32, &str), usize> = HashMap::new();
     let mut lane_of_task = Vec::with_capacity(batch.tasks.len());
@@ -218,7 +220,7 @@ pub(super) fn insert_tasks(sql: &mut Session, batch: &NewBatch) -> Result<(), Fa
             &[&batch.id, &new_keys.0, &new_keys.1, &new_keys.2],
         )?;
     }
-    // A repeated task whose first one has completed gets the output at once.
+    // If the earlier task with the same key has completed, the new task gets its output at once.
     let task = |(position, output)| EndingTask {
         key: (batch.id.clone(), position),
         token: None,

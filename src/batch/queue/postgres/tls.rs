@@ -12,12 +12,12 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
-/// Starts TLS sessions and checks the certificate and the name of the server.
+/// Starts TLS sessions, and checks the certificate and the host name of the server.
 #[derive(Clone)]
 pub(super) struct Tls(Arc<ClientConfig>);
 
 impl Tls {
-    /// Loads the certificates that this machine trusts (`SSL_CERT_FILE` is respected).
+    /// Loads the certificates that this machine trusts, or those in the file that `SSL_CERT_FILE` names.
     pub(super) fn load() -> io::Result<Self> {
         let found = rustls_native_certs::load_native_certs();
         let mut roots = RootCertStore::empty();
@@ -66,11 +66,12 @@ impl TlsConnect<Socket> for Handshake {
     }
 }
 
-/// An encrypted connection.
+/// A TLS-encrypted connection.
 pub(super) struct Session(Box<tokio_rustls::client::TlsStream<Socket>>);
 
 impl TlsStream for Session {
-    /// The certificate is checked, so that nothing is won by binding the password exchange to it.
+    /// Returns no channel binding for the password exchange: it would add nothing, because guard always checks the
+    /// server's certificate.
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }

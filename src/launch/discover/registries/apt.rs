@@ -1,5 +1,5 @@
-//! Finds the hosts from which apt fetches packages, in the machine's lists of sources. Reads both formats: lines and
-//! stanzas.
+//! Finds the hosts from which apt fetches packages, in the machine's `sources.list` and `sources.list.d`. Reads both
+//! formats: one line per source, and stanzas.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
     for file in files {
         let ending = file.extension().and_then(|ending| ending.to_str());
-        // apt ignores all other files, too.
+        // Skip all other files, as apt does.
         let read = match ending {
             Some("list") => read_lines,
             Some("sources") => read_stanzas,
@@ -45,7 +45,7 @@ fn read_lines(search: &mut Search<'_>, text: &str, file: &Path) {
 /// the stanzas.
 fn read_stanzas(search: &mut Search<'_>, text: &str, file: &Path) {
     let (mut addresses, mut is_enabled, mut is_address) = (Vec::new(), true, false);
-    // An extra empty line ends the last stanza.
+    // Append an empty line, because only an empty line ends a stanza.
     for line in text.lines().chain([""]) {
         if line.starts_with('#') {
             continue;

@@ -1,12 +1,12 @@
-//! Finds Cargo's registries: those in its settings and, unless the settings replace crates.io, the indexes that Cargo
-//! has fetched before. If it has fetched none, finds its default registry.
+//! Finds Cargo's registries: those in its settings and, unless the settings replace crates.io, those whose indexes
+//! Cargo has fetched before. If Cargo has fetched none, finds its default registry.
 
 use std::path::{Path, PathBuf};
 
 use super::url::{self, Host, Target};
 use super::{Search, query_tool};
 
-/// An index in Cargo's cache: `registry/index/HOST-HASH/`.
+/// An index in Cargo's cache: the directory `registry/index/HOST-HASH/`.
 struct Index {
     directory: PathBuf,
     host: String,
@@ -26,7 +26,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
     let mut is_replaced = false;
     if let Some(home) = &home {
-        // If both files exist, the one without an extension wins.
+        // If both files exist, Cargo uses the one without an extension.
         let file =
             ["config", "config.toml"].map(|name| home.join(name)).into_iter().find(|file| file.exists());
         if let Some(file) = file
@@ -53,9 +53,10 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// Adds the default registry of a Cargo that has fetched nothing yet: runs Cargo and reads the host that it requests.
+/// Adds the default registry, for a Cargo that has fetched nothing yet: runs Cargo and reads the host that it
+/// requests.
 fn add_default_registry(search: &mut Search<'_>) {
-    // The cheapest command that reads the index, with empty settings and an empty cache.
+    // `cargo search` is the cheapest command that reads the index. Run it with empty settings and an empty cache.
     let proxied = |proxy: &str, directory: &Path| {
         let fixed = [
             ("CARGO_NET_RETRY", "0"),
@@ -70,7 +71,7 @@ fn add_default_registry(search: &mut Search<'_>) {
         return;
     };
     match url::parse(&format!("https://{host}")) {
-        // Other hosts are not allowed: older Cargos fetch their index as a git repository from a host such as
+        // Do not allow other hosts: older versions of Cargo fetch their index as a git repository from a host such as
         // github.com, which serves much more than crates.
         Target::Host(host) if host.name.starts_with("index.") => {
             search.add_entry(host.entry());
@@ -104,10 +105,11 @@ fn read_settings(settings: &toml::Table, file: &Path, addresses: &mut Vec<(Strin
     is_replaced
 }
 
-/// Adds the hosts of the indexes that Cargo has fetched before, whatever its settings were then.
+/// Adds the hosts of the indexes that Cargo has fetched before, whatever settings Cargo had then.
 fn add_fetched_indexes(search: &mut Search<'_>, indexes: &[Index]) {
     for index in indexes {
-        // Older Cargos fetch their index as a git repository from a host such as github.com, which serves much more.
+        // Older versions of Cargo fetch their index as a git repository from a host such as github.com, which serves
+        // much more.
         if index.directory.join(".git").exists() || index.directory.join("HEAD").exists() {
             let path = index.directory.display();
             search.note(&format!("{path} is a git repository; guard does not allow the host it comes from"));

@@ -6,11 +6,11 @@ pub(crate) struct Setting {
     /// The section's name in lower case; empty before the first section.
     pub(crate) section: String,
     pub(crate) key: String,
-    /// The setting's value. Indented continuation lines are appended, each after a line feed.
+    /// The setting's value. The parser appends indented continuation lines, each after a line feed.
     pub(crate) value: String,
 }
 
-/// Parses all settings. Skips invalid lines, which the tool itself reports.
+/// Parses all settings in a file. Skips invalid lines, because the tool itself reports them.
 pub(crate) fn parse(text: &str) -> Vec<Setting> {
     let mut settings: Vec<Setting> = Vec::new();
     let mut section = String::new();

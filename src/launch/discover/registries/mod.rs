@@ -1,12 +1,14 @@
 //! Finds the hosts from which the user's package tools fetch packages.
 //!
-//! With these hosts, a policy can allow "what cargo needs" without naming hosts: users have different mirrors, and the
-//! tools know them. This module reads the tools' settings. If a tool has none, guard runs the tool to learn its
-//! default: the tool prints it, or guard poses as the tool's proxy and reads the host that the tool requests.
+//! With these hosts, a policy can allow a tool such as cargo to fetch packages without naming hosts: users have
+//! different mirrors, and the tools know them. This module reads the tools' settings. If a tool has none, guard runs
+//! the tool to learn its default: either the tool prints the default, or guard acts as the tool's proxy and reads the
+//! host that the tool requests.
 //!
-//! It takes a home and an environment, and returns entries for `[network] allow` and notes. It must never read settings
-//! in the working directory, which an agent may have written. A file that cannot be read causes a note, never an error.
-//! URLs in settings may hold passwords, so notes name the file and never quote a URL.
+//! The module takes a home directory and an environment, and returns entries for `[network] allow`, and notes for the
+//! user. It must never read settings in the working directory, which an agent may have written. If it cannot read a
+//! file, it adds a note, and never fails. URLs in settings may contain passwords, so notes name the file and never
+//! quote a URL.
 #![forbid(unsafe_code)]
 
 mod apt;
@@ -59,7 +61,7 @@ impl Tool {
 pub struct Registries {
     /// Entries for `[network] allow`, such as `host:443`, without duplicates.
     pub entries: Vec<String>,
-    /// Notes for users: what guard could not find out, and what to write into the policy instead.
+    /// Notes for users: which hosts guard could not find out, and what to write into the policy instead.
     pub notes: Vec<String>,
 }
 
@@ -70,8 +72,8 @@ pub fn find_registries(tool: Tool, home: Option<&Path>, environment: &[(OsString
     find_registries_with(tool, home, environment, Path::new("/etc"), directory.as_deref())
 }
 
-/// Like [`find_registries`], with a given directory for the machine's settings and a given working directory. For
-/// tests.
+/// Finds the hosts from which a tool fetches packages, as [`find_registries`] does. Tests use it to give a directory
+/// in place of `/etc` and a working directory.
 pub fn find_registries_with(
     tool: Tool,
     home: Option<&Path>,
@@ -97,8 +99,9 @@ pub fn find_registries_with(
     search.found
 }
 
-/// Returns the real path of the git worktree that contains a directory. If there is none, or if the worktree contains
-/// the user's home, the real path of the directory itself. `None` if that contains the home as well.
+/// Returns the real path of the git worktree that contains `directory`. If there is no worktree, or if it contains
+/// the user's home directory, returns the real path of `directory` itself; `None` if that contains the home directory
+/// as well.
 fn worktree_of(directory: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let directory = directory.canonicalize().ok()?;
     let tree = directory.ancestors().find(|above| above.join(".git").exists()).unwrap_or(&directory);
@@ -107,13 +110,13 @@ fn worktree_of(directory: &Path, home: Option<&Path>) -> Option<PathBuf> {
     [tree, &directory].into_iter().find(|tree| !contains_home(tree)).map(Path::to_path_buf)
 }
 
-/// The search for the hosts of one tool.
+/// The state of the search for the hosts of one tool.
 struct Search<'a> {
     tool: Tool,
     home: Option<&'a Path>,
     environment: &'a [(OsString, OsString)],
     etc: &'a Path,
-    /// The worktree in which agents work: guard reads and executes nothing in it.
+    /// The worktree in which agents work. guard reads no settings and executes no program in it.
     worktree: Option<PathBuf>,
     found: Registries,
 }
@@ -130,8 +133,8 @@ impl Search<'_> {
         self.variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
-    /// Returns the directory that an environment variable names or, if it is not set, the default directory below the
-    /// home.
+    /// Returns the directory in an environment variable or, if the variable is not set, the default directory below
+    /// the home directory.
     fn base(&self, variable: &str, default: &str) -> Option<PathBuf> {
         self.directory(variable).or_else(|| Some(self.home?.join(default)))
     }
@@ -142,8 +145,8 @@ impl Search<'_> {
         self.worktree.as_ref().is_some_and(|worktree| real.starts_with(worktree))
     }
 
-    /// Returns the text of a settings file. `None` if the file does not exist. Adds a note and returns `None` if guard
-    /// may not or cannot read the file.
+    /// Returns the text of a settings file; `None` if the file does not exist. If an agent may have written the file,
+    /// or guard cannot read it, adds a note and returns `None`.
     fn text(&mut self, path: &Path) -> Option<String> {
         if self.is_agent_writable(path) {
             if path.exists() {
@@ -152,7 +155,7 @@ impl Search<'_> {
             return None;
         }
         let read = || {
-            // Opening a named pipe would block.
+            // Check the file type first, because opening a named pipe would block.
             if !std::fs::metadata(path)?.is_file() {
                 return Err(std::io::Error::other("the path is not a regular file"));
             }
@@ -171,7 +174,8 @@ impl Search<'_> {
         }
     }
 
-    /// Adds the host of a URL and returns it. `from` names the file or variable that contains the URL, for a note.
+    /// Adds the host of a URL and returns it. `from` is the name of the file or variable that contains the URL, for
+    /// use in a note.
     fn add_url(&mut self, address: &str, from: &str) -> Option<url::Host> {
         match url::parse(address) {
             url::Target::Host(host) => {

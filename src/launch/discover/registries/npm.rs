@@ -7,7 +7,7 @@ use super::{Search, ini, query_tool};
 
 pub(crate) fn search(search: &mut Search<'_>) {
     let mut is_known = false;
-    // The first `registry` wins. Every scope may have another registry.
+    // npm uses the first `registry` setting that it finds. Each scope may have a registry of its own.
     let mut add = |search: &mut Search<'_>, key: &str, value: &str, from: &str| {
         if key.ends_with(":registry") || key == "registry" && !is_known {
             is_known |= key == "registry";
@@ -35,14 +35,14 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// Returns the npm setting that an environment variable sets, such as `registry` for `NPM_CONFIG_REGISTRY`. npm ignores
-/// case here.
+/// Returns the npm setting that an environment variable sets, such as `registry` for `NPM_CONFIG_REGISTRY`. Ignores
+/// case, as npm does.
 fn setting(variable: &str) -> Option<String> {
     variable.to_ascii_lowercase().strip_prefix("npm_config_").map(str::to_string)
 }
 
-/// Returns the paths of the npmrc files that npm may read, in order of precedence, highest first. guard never reads
-/// those of projects.
+/// Returns the paths of the npmrc files that npm may read, from the highest to the lowest precedence. Leaves out the
+/// npmrc files of projects, because an agent may have written them.
 fn files(search: &mut Search<'_>) -> Vec<PathBuf> {
     let mut named = [None, None, None];
     for (key, value) in search.environment {
@@ -65,7 +65,7 @@ fn files(search: &mut Search<'_>) -> Vec<PathBuf> {
     [user, global, Some(search.etc.join("npmrc"))].into_iter().flatten().collect()
 }
 
-/// Returns the value of the setting `prefix` in the user's npmrc, which contains the path of npm's installation prefix.
+/// Returns the path of npm's installation prefix from the setting `prefix` in the user's npmrc.
 fn npmrc_prefix(search: &mut Search<'_>, user: &Path) -> Option<PathBuf> {
     let text = search.text(user)?;
     let setting = ini::parse(&text).into_iter().find(|setting| setting.key == "prefix")?;

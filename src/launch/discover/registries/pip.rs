@@ -34,7 +34,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
                 search.add_url(value, from);
             }
             "extra-index-url" => value.split_whitespace().for_each(|value| _ = search.add_url(value, from)),
-            // Usually directories, so values that are not URLs are ignored.
+            // `find-links` usually contains directories, so ignore values that are not URLs.
             "find-links" => {
                 for value in value.split_whitespace() {
                     if let Target::Host(host) = url::parse(value) {
@@ -61,7 +61,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
         search.note("guard cannot parse what Python prints as pip's default index");
         return;
     };
-    // The default index keeps its files on another host, which must be allowed along with it.
+    // The default index stores its files on another host, so allow that host as well.
     if !has_index || search.found.entries.contains(&index.entry()) {
         search.add_entry(index.entry());
         search.add_entry(files.entry());
@@ -71,7 +71,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// Returns the paths of the pip.conf files that pip may read, in order of precedence, highest first.
+/// Returns the paths of the pip.conf files that pip may read, from the highest to the lowest precedence.
 fn files(search: &Search<'_>) -> Vec<PathBuf> {
     let named = search.variable("PIP_CONFIG_FILE").map(PathBuf::from);
     if named.as_deref() == Some("/dev/null".as_ref()) {

@@ -1,8 +1,9 @@
 //! Runs a package tool to learn its default host, and caches the answer. Either the tool prints the host, or guard
-//! poses as its proxy and reads the host of the first request.
+//! acts as the tool's proxy and reads the host of the tool's first request.
 //!
-//! This module must never run a program, or let one read a file, that an agent may have written. It must not start a
-//! thread, because guard must have a single thread until it has started the run.
+//! This module must never run a program that an agent may have written, or let a program read a file that an agent
+//! may have written. It must not start a thread, because guard must have only one thread until it has started the
+//! run.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -25,9 +26,9 @@ use crate::transcript::base64;
 
 /// How long a package tool may take to answer. npm takes half a second, and more on a busy machine.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often guard checks whether a program that has requested nothing still runs.
+/// How often guard checks whether a program that has made no request yet still runs.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// The longest output or request that guard accepts, in bytes.
+/// The maximum size of the output or request that guard accepts from a package tool, in bytes.
 const MAX_ANSWER_BYTES: usize = 4096;
 
 /// Runs the first of these programs that is installed, and returns its output. Returns a cached output if there is one.
@@ -35,9 +36,9 @@ pub(crate) fn query_output(search: &Search<'_>, programs: &[&str], arguments: &[
     cached(search, programs, arguments, |program| run_tool(program, arguments, &environment(search)))
 }
 
-/// Returns the `host:port` of a program's first request, for a program that does not print its default. guard poses as
-/// the program's proxy, reads the host and closes the connection. `proxied` gets the proxy's URL and a directory that
-/// the program may write, and returns the variables to set.
+/// Returns the `host:port` of a program's first request, for a program that does not print its default host. guard
+/// acts as the program's proxy, reads the host and closes the connection. `proxied` gets the proxy's URL and a
+/// directory that the program may write to, and returns the environment variables to set.
 pub(crate) fn first_requested_host(
     search: &Search<'_>,
     programs: &[&str],
@@ -64,8 +65,8 @@ pub(crate) fn first_requested_host(
     })
 }
 
-/// Returns the cached answer of the first of these programs that is installed, if the program has not changed since the
-/// answer was cached. Otherwise calls `query` and caches its result.
+/// Returns the cached answer of the first of these programs that is installed, if the program has not changed since
+/// then. Otherwise calls `query` and caches its result.
 fn cached(
     search: &Search<'_>,
     programs: &[&str],
@@ -138,7 +139,7 @@ fn start(
         .args(arguments)
         .env_clear()
         .envs(environment.iter().map(|(key, value)| (key, value)))
-        // Tools look for settings in the working directory, and Python for modules.
+        // Start the tool in `/`: tools read settings, and Python loads modules, from the working directory.
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(output)
@@ -155,7 +156,7 @@ fn kill_group(child: &Child) {
     }
 }
 
-/// Returns the output of a program, if it succeeds within the time limit.
+/// Returns the output of a program, if it succeeds within [`TOOL_TIMEOUT`].
 fn run_tool(program: &Path, arguments: &[&str], environment: &[(OsString, OsString)]) -> Option<String> {
     let deadline = Instant::now() + TOOL_TIMEOUT;
     let mut child = start(program, arguments, environment, Stdio::piped())?;
@@ -168,9 +169,9 @@ fn run_tool(program: &Path, arguments: &[&str], environment: &[(OsString, OsStri
     status.success().then(|| text.trim().to_string()).filter(|text| !text.is_empty())
 }
 
-/// Waits for the program's first request to guard as its proxy, and returns the requested host. guard will allow that
-/// host, and any process on the machine can connect to the port. So a request counts only with the password, which only
-/// the program knows.
+/// Waits for the program's first request to guard, which acts as its proxy, and returns the requested host. Any
+/// process on the machine can connect to the port, and guard will allow the host in the request. So guard accepts
+/// only a request with the password, which only the program knows.
 fn await_request(listener: &TcpListener, password: &str, child: &mut Child) -> Option<String> {
     let authorization = format!("Basic {}", base64(format!("guard:{password}").as_bytes()));
     let deadline = Instant::now() + TOOL_TIMEOUT;
@@ -192,9 +193,9 @@ fn await_request(listener: &TcpListener, password: &str, child: &mut Child) -> O
     }
 }
 
-/// Reads a CONNECT request and returns its host. `None` if the request lacks this `Proxy-Authorization` header.
+/// Reads a CONNECT request and returns its host; `None` if its `Proxy-Authorization` header is not `authorization`.
 fn read_connect_request(mut stream: TcpStream, authorization: &str) -> Option<String> {
-    // A silent client must not block the program's own connection for long.
+    // Set a timeout, so that another client that sends nothing does not block the program's own connection for long.
     stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
@@ -216,7 +217,8 @@ fn read_connect_request(mut stream: TcpStream, authorization: &str) -> Option<St
     lines.any(is_authorized).then(|| host.to_string())
 }
 
-/// Reads a program's output to its end and waits for the program to exit. Uses no thread (see the module's header).
+/// Reads a program's output to its end and waits for the program to exit. Uses no thread, because guard must have
+/// only one thread until it has started the run.
 fn read_output(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
     let mut output = child.stdout.take()?;
     let mut bytes = Vec::new();
@@ -248,7 +250,7 @@ fn read_output(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
 fn write_cache(file: &Path, answer: &str) {
     let Some(directory) = file.parent() else { return };
     let new = directory.join(format!(".new-{}", std::process::id()));
-    // Renamed into place, because two guard processes may do this at once.
+    // Write a new file and rename it, because two guard processes may write the same answer at once.
     let _ = std::fs::create_dir_all(directory)
         .and_then(|()| std::fs::write(&new, answer))
         .and_then(|()| std::fs::rename(&new, file));

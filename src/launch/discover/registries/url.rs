@@ -1,5 +1,5 @@
-//! Parses the host and port of a URL in a settings file. This module must never return a name that a policy would read
-//! as a pattern.
+//! Parses the host and port of a URL in a settings file. This module must never return a name that a policy would
+//! interpret as a pattern.
 
 /// What a URL in a settings file refers to.
 #[derive(Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub(crate) enum Target {
     Invalid,
 }
 
-/// A host from which packages are fetched, with its port.
+/// A host from which a tool fetches packages, with its port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Host {
     /// The host's name in lower case, or its IP address. An IPv6 address is in brackets.
@@ -38,7 +38,7 @@ impl Host {
 pub(crate) fn parse(address: &str) -> Target {
     let address = address.trim();
     let Some((scheme, rest)) = address.split_once(':') else {
-        // Tools accept paths as well.
+        // Package tools accept paths in place of URLs.
         return if address.starts_with(['/', '.', '~']) { Target::Local } else { Target::Invalid };
     };
     // In `sparse+https`, `mirror+http` and `git+ssh` the last part is the protocol.
@@ -51,7 +51,7 @@ pub(crate) fn parse(address: &str) -> Target {
     };
     let Some(rest) = rest.strip_prefix("//") else { return Target::Invalid };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    // Some tools read a backslash as a slash, so the host would be ambiguous.
+    // Some tools treat a backslash as a slash, so the host would be ambiguous.
     if authority.contains('\\') {
         return Target::Invalid;
     }
@@ -69,8 +69,8 @@ pub(crate) fn parse(address: &str) -> Target {
     if is_name(&name) || is_bracketed(&name) { Target::Host(Host { name, port }) } else { Target::Invalid }
 }
 
-/// Returns true if a host name contains only letters, digits, hyphens and underscores in its labels: nothing that a
-/// policy would read as a pattern.
+/// Returns true if the labels of a host name contain only letters, digits, hyphens and underscores, and so nothing
+/// that a policy would interpret as a pattern.
 fn is_name(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
