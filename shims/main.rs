@@ -52,7 +52,7 @@ fn shim(argv: &[OsString]) -> u8 {
         Err(problem) => {
             let name = name.to_string_lossy();
             eprintln!(
-                "guard: Permission denied: {name}: cannot ask the supervisor for the reason ({problem}). Do not retry."
+                "guard: Permission denied: {name}: guard cannot ask its supervisor for the reason ({problem}). Do not retry."
             );
         }
     }

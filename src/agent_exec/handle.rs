@@ -120,7 +120,7 @@ impl State {
     fn mark_missing(&mut self) {
         let count = std::mem::take(&mut self.missing);
         if count > 0 {
-            let message = format!("{count} events were dropped because the caller read too slowly");
+            let message = format!("guard dropped {count} events, because the caller read them too slowly");
             self.events.push_back((AgentEvent::new(DROPPED, message, json!({ "count": count })), 0));
         }
     }
@@ -233,7 +233,8 @@ impl Running {
 }
 
 fn result_of(state: &mut State) -> ExecResult {
-    let problem = "guard's request thread ended without a result";
+    let problem =
+        "guard's request thread ended without a result; please report this to the maintainers of guard";
     let broken = || Box::new(ExecResult::refused(ErrorKind::Internal, problem));
     *state.result.take().unwrap_or_else(broken)
 }

@@ -179,7 +179,10 @@ impl Executor {
             (None, _) if request.fresh_agent => (None, false),
             (Some(id), true) => (Some(store.resume(id, &request.cd)?), true),
             (Some(id), false) => {
-                let message = format!("cannot continue the session {id}: {} has no sessions", adapter.name);
+                let message = format!(
+                    "cannot continue the session {id}: the agent {} does not support sessions",
+                    adapter.name
+                );
                 return Err(Failure::new(ErrorKind::SessionLost, message));
             }
             (None, true) => (Some(store.create(&request.cd)?), false),
@@ -190,8 +193,7 @@ impl Executor {
             Some(session) if resumes && adapter.chooses_session_ids() => {
                 let lost = || {
                     let message = format!(
-                        "{} did not report its own id of the session {}, which is needed to continue it; \
-                         start a new session and repeat the context in its prompt",
+                        "{} did not report an id for the session {}, so guard cannot continue it; start a new session and repeat the context in its prompt",
                         adapter.name, session.id
                     );
                     Failure::new(ErrorKind::SessionLost, message)

@@ -147,7 +147,7 @@ pub enum RequestError {
     #[error("the request is not valid JSON: {0}")]
     NotJson(String),
     /// The text is valid JSON, but not an object.
-    #[error("the request must be a JSON object, and is {0}")]
+    #[error("the request must be a JSON object, but is {0}")]
     NotAnObject(&'static str),
     /// The object has a field that requests do not have.
     #[error("unknown field `{field}`; {}", match nearest {
@@ -270,7 +270,10 @@ impl ExecRequest {
         let bad = |message: String| Err(Failure::new(ErrorKind::InvalidInput, message));
         let adapter = match (self.agent.as_deref(), self.command.first()) {
             (Some("generic"), None) => {
-                return bad("the agent `generic` needs a `command`".to_string());
+                return bad(
+                    "the agent `generic` needs a `command`, which gets the prompt on its standard input"
+                        .to_string(),
+                );
             }
             (Some("generic"), Some(_)) => None,
             (Some(name), _) => match agent::named(name) {
@@ -292,7 +295,7 @@ impl ExecRequest {
         };
         let Some(adapter) = adapter else { return Ok(None) };
         if self.prompt.trim().is_empty() {
-            return bad("the prompt is empty".to_string());
+            return bad("the prompt is empty; write what the agent should do".to_string());
         }
         let longest = adapter.longest_prompt();
         if self.prompt.len() > longest {
@@ -343,9 +346,9 @@ mod tests {
             ("", "the request is empty"),
             (" \n", "the request is empty"),
             ("{", "the request is not valid JSON"),
-            ("[]", "the request must be a JSON object, and is an array"),
-            ("\"x\"", "the request must be a JSON object, and is a string"),
-            ("5", "the request must be a JSON object, and is a number"),
+            ("[]", "the request must be a JSON object, but is an array"),
+            ("\"x\"", "the request must be a JSON object, but is a string"),
+            ("5", "the request must be a JSON object, but is a number"),
             ("{\"cd\": \"/\", \"promt\": \"x\"}", "unknown field `promt`; did you mean `prompt`?"),
             ("{\"cd\": \"/\", \"session\": \"x\"}", "unknown field `session`; did you mean `session_id`?"),
             ("{\"cd\": \"/\", \"colour_of_the_sky\": 1}", "unknown field `colour_of_the_sky`; schemas/"),

@@ -36,7 +36,7 @@ pub(super) fn next(outcome: &AttemptOutcome, retries: u32, request: &ExecRequest
     // A second attempt could undo or repeat the changes of the first.
     if let Some(work) = outcome.left_work() {
         return Next::Stop(Some(format!(
-            "not retried, because the attempt left work behind ({work}) that a retry could repeat or undo"
+            "guard did not retry, because the attempt left work behind ({work}) that a retry could repeat or undo"
         )));
     }
     let backoff = FIRST_WAIT.saturating_mul(1 << retries.min(8)).min(LONGEST_WAIT);
@@ -44,12 +44,12 @@ pub(super) fn next(outcome: &AttemptOutcome, retries: u32, request: &ExecRequest
         None => Next::Again(backoff),
         Some(Wait::For(time)) if *time <= LONGEST_WAIT => Next::Again(backoff.max(*time)),
         Some(Wait::For(time)) => Next::Stop(Some(format!(
-            "not retried, because the model API asks to wait {} seconds, and guard waits at most {}",
+            "guard did not retry, because the model API asks to wait {} seconds, and guard waits at most {}",
             seconds(*time),
             LONGEST_WAIT.as_secs()
         ))),
         Some(Wait::NextDay(zone)) => Next::Stop(Some(format!(
-            "not retried, because the daily quota of the model API is used up; it resets at midnight{}",
+            "guard did not retry, because the daily quota of the model API is used up; it resets at midnight{}",
             zone.as_ref().map(|zone| format!(" in {zone}")).unwrap_or_default()
         ))),
     }
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(next(&outcome(ErrorKind::RateLimited, wait(2000)), 0, 1), again(2000));
         for long in [wait(2001), wait(39_000), Some(Wait::NextDay(None))] {
             let next = next(&outcome(ErrorKind::RateLimited, long), 0, 1);
-            assert!(matches!(&next, Next::Stop(Some(why)) if why.contains("not retried")), "{next:?}");
+            assert!(matches!(&next, Next::Stop(Some(why)) if why.contains("did not retry")), "{next:?}");
         }
     }
 

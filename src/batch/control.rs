@@ -43,7 +43,7 @@ fn parse_change(command: &AgentCommand) -> Result<BatchChange, String> {
             })
         }
         other => {
-            Err(format!("unknown command type `{other}`; a batch knows cancel, pause, resume, adjust_config"))
+            Err(format!("unknown command type `{other}`; expected cancel, pause, resume or adjust_config"))
         }
     }
 }

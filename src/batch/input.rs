@@ -34,8 +34,8 @@ pub enum InputError {
     /// The submission is neither a JSON text nor one JSON object per line.
     #[error("the submission is not valid JSON: {0}")]
     NotJson(String),
-    /// The text is JSON, but not an array.
-    #[error("the submission must be a JSON array of tasks, and is {0}")]
+    /// The submission is JSON, but not an array.
+    #[error("the submission must be a JSON array of tasks, but is {0}")]
     NotAnArray(&'static str),
     /// The submission has too many tasks.
     #[error("the submission has {0} tasks; the maximum is {MOST_TASKS}")]
@@ -166,7 +166,7 @@ impl TaskReader<'_> {
 
     fn read(&mut self, value: Value, directory: &Path) -> Option<NewTask> {
         let Value::Object(mut fields) = value else {
-            self.problem(&format!("a task must be a JSON object, and is {}", type_name(&value)));
+            self.problem(&format!("a task must be a JSON object, but is {}", type_name(&value)));
             return None;
         };
         let before = self.problems.len();
@@ -175,7 +175,7 @@ impl TaskReader<'_> {
         let parameters = match fields.remove("parameters") {
             Some(Value::Object(parameters)) => parameters,
             Some(other) => {
-                self.problem(&format!("`parameters` must be an object, and is {}", type_name(&other)));
+                self.problem(&format!("`parameters` must be an object, but is {}", type_name(&other)));
                 Map::new()
             }
             None => {
@@ -224,7 +224,7 @@ impl TaskReader<'_> {
             Some(Value::String(text)) => return Some(text),
             Some(Value::Null) | None if !is_required => {}
             None => self.problem(&format!("`{field}` is missing")),
-            Some(other) => self.problem(&format!("`{field}` must be a string, and is {}", type_name(&other))),
+            Some(other) => self.problem(&format!("`{field}` must be a string, but is {}", type_name(&other))),
         }
         None
     }
@@ -235,7 +235,7 @@ impl TaskReader<'_> {
             Some(Value::Array(list)) => list,
             Some(other) => {
                 self.problem(&format!(
-                    "`{field}` must be an array of task ids, and is {}",
+                    "`{field}` must be an array of task ids, but is {}",
                     type_name(&other)
                 ));
                 return Vec::new();
@@ -263,7 +263,7 @@ impl TaskReader<'_> {
         let number = value.as_i64().filter(|number| range.contains(number));
         if number.is_none() {
             let (least, most) = (range.start(), range.end());
-            self.problem(&format!("`{field}` must be an integer from {least} to {most}, and is {value}"));
+            self.problem(&format!("`{field}` must be an integer from {least} to {most}, but is {value}"));
         }
         number
     }
@@ -296,7 +296,7 @@ impl TaskReader<'_> {
     fn policy(&mut self, fields: &mut Map<String, Value>) -> Option<String> {
         let policy = self.name(fields, "policy", false)?;
         if self.roots.is_some() && (policy.contains('/') || policy.ends_with(".toml")) {
-            self.problem(&format!("`policy` must be the name of a policy, not a file, and is {policy:?}"));
+            self.problem(&format!("`policy` must be the name of a policy, not a file, but is {policy:?}"));
         }
         Some(policy)
     }
@@ -337,7 +337,7 @@ fn check_dependencies(tasks: &[NewTask], problems: &mut Vec<String>) {
         && let Some(at) = unmet.iter().position(|count| *count > 0)
     {
         problems.push(format!(
-            "task {:?}: `depends_on` leads in a circle, so the task could never start",
+            "task {:?}: its `depends_on` leads into a cycle of tasks, so the task could never start",
             tasks[at].task_id
         ));
     }
@@ -394,11 +394,11 @@ mod tests {
         for expected in [
             "task 2: `task_id` \"a\" is already the id of task 1",
             "task 3: `task_id` is missing",
-            "task 3: `type` must be a string, and is a number",
-            "task 3: `parameters` must be an object, and is an array",
-            "task 4: a task must be a JSON object, and is a number",
+            "task 3: `type` must be a string, but is a number",
+            "task 3: `parameters` must be an object, but is an array",
+            "task 4: a task must be a JSON object, but is a number",
             "task 5: `timeout` must be a number of seconds",
-            "task 5: `priority` must be an integer from -1000 to 1000, and is \"high\"",
+            "task 5: `priority` must be an integer from -1000 to 1000, but is \"high\"",
             "task 5: unknown field \"colour\"",
         ] {
             assert!(found.contains(expected), "{expected}\n{found}");
@@ -444,8 +444,8 @@ mod tests {
             ("{", "not valid JSON"),
             ("[1,", "not valid JSON"),
             ("nonsense", "not valid JSON"),
-            ("{\"tasks\": []}", "and is an object"),
-            ("7", "and is a number"),
+            ("{\"tasks\": []}", "but is an object"),
+            ("7", "but is a number"),
             ("{\"task_id\": \"a\"}\n{\"task_id\"\n", "line 2"),
         ] {
             assert!(problems(text).contains(expected), "{text}: {}", problems(text));
@@ -458,8 +458,8 @@ mod tests {
             format!(r#"{{"task_id": "{id}", "type": "t", "parameters": {{}}, "depends_on": [{needs}]}}"#)
         };
         let circle = format!("[{},{},{}]", task("a", "\"c\""), task("b", "\"a\""), task("c", "\"b\""));
-        assert!(problems(&circle).contains("in a circle"));
-        assert!(problems(&format!("[{}]", task("a", "\"a\""))).contains("in a circle"));
+        assert!(problems(&circle).contains("a cycle of tasks"));
+        assert!(problems(&format!("[{}]", task("a", "\"a\""))).contains("a cycle of tasks"));
         assert!(problems(&format!("[{}]", task("a", "\"z\""))).contains("not a task of this batch"));
     }
 }

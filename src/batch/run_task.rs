@@ -49,7 +49,8 @@ impl TaskContext {
         if problems.is_empty() {
             return Ok(output);
         }
-        let message = format!("the output does not match the schema of the type: {}", problems.join("; "));
+        let message =
+            format!("the output of the task does not match the schema of its type: {}", problems.join("; "));
         Err(TaskFailure::permanent(TaskKind::InvalidAnswer, message))
     }
 
@@ -126,7 +127,8 @@ impl TaskContext {
             CommandOutput::Json => match serde_json::from_str(result.run.result.trim()) {
                 Ok(Value::Object(output)) => Ok(output),
                 _ => {
-                    let message = "the command must print one JSON object, and printed something else";
+                    let message =
+                        "the command of the task must print one JSON object, but printed something else";
                     Err(TaskFailure::permanent(TaskKind::InvalidAnswer, message))
                 }
             },
@@ -154,7 +156,7 @@ impl TaskContext {
             }
             problems = found;
         }
-        let message = format!("the answer of the agent is not usable: {}", problems.join("; "));
+        let message = format!("guard cannot use the agent's answer: {}", problems.join("; "));
         let detail = json!({ "run_id": result.run.run_id });
         Err(TaskFailure { kind: TaskKind::InvalidAnswer, message, detail, is_temporary: true })
     }

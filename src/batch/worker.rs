@@ -116,7 +116,7 @@ impl Worker {
             match turn {
                 Ok(()) => pause = FIRST_PAUSE,
                 Err(error) => {
-                    tracing::warn!(%error, "the queue cannot be used; trying again");
+                    tracing::warn!(%error, "guard cannot use the task queue, and tries again");
                     self.wait_for_endings(pause);
                     pause = (2 * pause).min(LONGEST_PAUSE);
                     continue;
@@ -186,7 +186,7 @@ impl Worker {
         };
         if let Err(error) = std::thread::Builder::new().name("task".to_string()).spawn(work) {
             self.running.remove(&lease);
-            let message = format!("cannot start a thread: {error}");
+            let message = format!("cannot start a thread for the task: {error}");
             let failure =
                 TaskFailure { is_temporary: true, ..TaskFailure::permanent(TaskKind::Internal, message) };
             self.unrecorded.push((lease, Ending::Failed(failure, Some(FIRST_RETRY))));
@@ -232,7 +232,11 @@ impl Worker {
         }
         let counted = self.queue.finish(&self.unrecorded)?;
         for ((lease, _), _) in self.unrecorded.iter().zip(counted).filter(|(_, counted)| !counted) {
-            tracing::warn!(batch = lease.batch, position = lease.position, "the queue refused a late result");
+            tracing::warn!(
+                batch = lease.batch,
+                position = lease.position,
+                "the queue refused the result of a task, because its lease had expired"
+            );
         }
         self.unrecorded.clear();
         Ok(())
@@ -274,7 +278,7 @@ impl Worker {
             }
         }
         if let Err(error) = self.record_endings() {
-            tracing::warn!(%error, "cannot give tasks back; their leases expire");
+            tracing::warn!(%error, "guard cannot give its tasks back to the queue; other workers get them when their leases expire");
         }
     }
 }

@@ -83,7 +83,7 @@ pub(super) struct NoLogin {
 
 #[derive(Debug, thiserror::Error)]
 enum LoginProblem {
-    #[error("the program {} lies in the working tree, so an agent may have written it", .0.display())]
+    #[error("guard does not start {}: the program is in the working tree, so an agent may have written it", .0.display())]
     UntrustedProgram(PathBuf),
     #[error(transparent)]
     Login(#[from] LoginError),

@@ -34,7 +34,10 @@ pub(super) fn allow_for_one_run(policy: Policy, commands: &[String]) -> Result<P
 /// Returns the rules that allow a command under a policy, as TOML.
 fn rules_as_toml(policy: &Policy, command: &str, reason: &str) -> Result<String, Failure> {
     let rules = rules_to_allow(policy, command, &context()).map_err(|error| {
-        Failure::usage(error.to_string(), format!("`guard why -- {command}` shows how guard judges it"))
+        Failure::usage(
+            error.to_string(),
+            format!("`guard why -- {command}` shows how guard judges the command"),
+        )
     })?;
     let is_taken = |id: &str| policy.rules.iter().any(|rule| rule.id == id);
     let rules: Vec<String> = rules.iter().map(|rule| rule.to_toml(reason, is_taken)).collect();
@@ -57,7 +60,7 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     let Some(event) = event else { return Ok(Exit::Problem) };
     let Some(options) = event.data.get("allow_with").and_then(serde_json::Value::as_str) else {
         note(&format!(
-            "guard: no option or policy rule can allow event {}: {}\n  hint: the sandbox itself refused it",
+            "guard: no option or policy rule can allow event {}: {}\n  hint: the sandbox itself refuses this in every run; work without it",
             event.seq,
             terminal_text::replace(&event.message)
         ));
@@ -78,14 +81,14 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
         return Ok(Exit::Success);
     }
     if !args.yes && !is_confirmed()? {
-        note("guard: nothing was written");
+        note("guard: nobody confirmed the change, so guard wrote nothing");
         return Ok(Exit::Problem);
     }
     target.check_and_write(&edited)?;
     writeln!(out, "wrote {}", target.path.display())?;
     if target.is_project {
-        writeln!(out, "commit it: guard reads it from the commit that a run starts at")?;
-        writeln!(out, "then confirm it: the next run asks you, or `guard config trust` does it now")?;
+        writeln!(out, "commit this file: guard reads it from the commit that a run starts at")?;
+        writeln!(out, "then confirm its content: the next run asks you to, or run `guard config trust` now")?;
     }
     Ok(Exit::Success)
 }
@@ -96,7 +99,10 @@ pub(super) fn save_answered(result: &RunResult) {
     let Ok(answers) = events(&run, |event| event.event_type == EventType::Answer) else { return };
     for event in answers.iter().filter(|event| event.data["answer"] == "save") {
         let Some(options) = event.data["allow_with"].as_str() else {
-            note(&format!("guard: no rule can allow this: {}", terminal_text::replace(&event.message)));
+            note(&format!(
+                "guard: no rule can allow this command: {}",
+                terminal_text::replace(&event.message)
+            ));
             continue;
         };
         let saved = Target::of_user(&result.policy).and_then(|target| {
@@ -122,8 +128,8 @@ fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option
         let found = refusals.into_iter().find(|event| event.seq == number);
         return found.map(Some).ok_or_else(|| {
             Failure::usage(
-                format!("event {number} of {} is not a refusal", run.id),
-                format!("`guard why {}` lists its refusals", run.id),
+                format!("event {number} of the run {} is not a refusal", run.id),
+                format!("`guard why {}` lists the refusals of the run", run.id),
             )
         });
     }
@@ -136,10 +142,7 @@ fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option
     }
     match distinct.len() {
         0 => {
-            note(&format!(
-                "guard: in {}, guard refused nothing that an option or a rule could allow",
-                run.id
-            ));
+            note(&format!("guard: the run {} has no refusal that an option or a rule could lift", run.id));
             Ok(None)
         }
         1 => Ok(distinct.pop()),
@@ -150,8 +153,11 @@ fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option
             }
             out.flush()?;
             Err(Failure::usage(
-                format!("guard refused several things in {}", run.id),
-                format!("name one by its number: guard allow {} {}", run.id, distinct[0].seq),
+                format!(
+                    "guard refused several actions in the run {}, but `guard allow` takes one at a time",
+                    run.id
+                ),
+                format!("choose one by its number, for example: guard allow {} {}", run.id, distinct[0].seq),
             ))
         }
     }
@@ -191,7 +197,7 @@ impl Target {
             let Some(root) = repository else {
                 return Err(Failure::usage(
                     "--project: the current directory is not in a git repository",
-                    "go to the repository, or use --user",
+                    "change to a directory of the repository, or use --user",
                 ));
             };
             return Ok(Self {
@@ -207,7 +213,7 @@ impl Target {
     fn of_user(base: &str) -> Result<Self, Failure> {
         let Some(directory) = PolicyDirs::from_environment().user else {
             return Err(Failure::usage(
-                "there is no directory for your policies",
+                "guard cannot find the directory of your policies",
                 "set HOME or XDG_CONFIG_HOME",
             ));
         };
@@ -242,7 +248,7 @@ impl Target {
             }
             Err(error) => Err(Failure::usage(
                 format!("cannot read {}: {error}", self.path.display()),
-                "change its owner or mode so that you can read it",
+                "change the owner or mode of the file so that you can read it",
             )),
         }
     }
@@ -285,7 +291,7 @@ impl Target {
         edited.map_err(|error| {
             Failure::usage(
                 format!("{}: {error}", self.path.display()),
-                "then check it with `guard policy lint`",
+                "correct the file, then check it with `guard policy lint`",
             )
         })
     }
@@ -302,7 +308,7 @@ impl Target {
         written().map_err(|error| {
             Failure::usage(
                 format!("cannot write {}: {error}", self.path.display()),
-                "check its owner and mode",
+                "check the owner and mode of the file and of its directory",
             )
         })
     }
@@ -355,10 +361,10 @@ fn is_confirmed() -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
         return Err(Failure::usage(
             "guard cannot ask for confirmation without a terminal",
-            "--yes writes without asking",
+            "use --yes to write the change without asking",
         ));
     }
-    let _ = write!(io::stderr(), "write it? [y/N] ");
+    let _ = write!(io::stderr(), "write this change? [y/N] ");
     let _ = io::stderr().flush();
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;

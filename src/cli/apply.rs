@@ -35,7 +35,7 @@ pub(super) fn run_with(args: &Apply, later: &[PathBuf], out: &mut dyn Write) -> 
             return Err(Failure::usage(
                 format!("the run {} is still running", record.run_id),
                 format!(
-                    "wait for its end: guard log {} --follow; `guard diff` shows its work",
+                    "wait for its end with `guard log {} --follow`; `guard diff` shows its work so far",
                     record.run_id
                 ),
             ));
@@ -68,7 +68,7 @@ pub(super) fn run_with(args: &Apply, later: &[PathBuf], out: &mut dyn Write) -> 
     }
     if !args.dry_run {
         if !args.yes && needs_a_look(&findings) && !is_confirmed()? {
-            note("guard: nothing was applied");
+            note("guard: nobody confirmed the changes, so guard applied nothing");
             return Ok(Exit::Problem);
         }
         workspace.apply(&repository, &plan)?;
@@ -96,7 +96,8 @@ fn findings_of(folder: &Path) -> Vec<Finding> {
     match (run.state, result) {
         (RunState::Finished, Some(result)) => result.findings,
         _ => {
-            let message = "the run has no result, so guard did not inspect what it left".to_string();
+            let message =
+                "the run ended without a result, so guard did not inspect the files that it left".to_string();
             vec![Finding::new("danger.unknown", message, None)]
         }
     }
@@ -116,7 +117,7 @@ fn write_findings(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
         }
     }
     if findings.len() > MOST_FINDINGS {
-        writeln!(out, "review: {} more; `guard log` shows them", findings.len() - MOST_FINDINGS)?;
+        writeln!(out, "review: and {} more; `guard log` shows all findings", findings.len() - MOST_FINDINGS)?;
     }
     Ok(())
 }
@@ -130,7 +131,7 @@ fn is_confirmed() -> Result<bool, Failure> {
         );
         return Ok(false);
     }
-    let _ = write!(io::stderr(), "apply it? [y/N] ");
+    let _ = write!(io::stderr(), "apply this work? [y/N] ");
     let _ = io::stderr().flush();
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
@@ -219,7 +220,7 @@ fn clean(
                     [] => String::new(),
                     saved => format!("; the work is saved in {}", saved.join(", ")),
                 };
-                writeln!(out, "  removed: worktree and branch{saved}")?;
+                writeln!(out, "  removed: the run's worktree and branch{saved}")?;
                 for (from, to) in &disposed.moved {
                     let shown = |path: &Path| terminal_text::escape(&path.to_string_lossy()).into_owned();
                     writeln!(out, "  moved: {} to {}", shown(from), shown(to))?;
@@ -229,7 +230,7 @@ fn clean(
         }
         Err(error) => {
             note(&format!(
-                "guard: the work is applied, but its worktree is not removed: {error}\n  hint: guard worktree clean {}",
+                "guard: the work is applied, but guard cannot remove its worktree: {error}\n  hint: try again with `guard worktree clean {}`",
                 workspace.record().run_id
             ));
             Ok(Exit::Problem)
@@ -250,8 +251,11 @@ fn nothing(
     });
     if !args.json {
         let branch = terminal_text::escape(workspace.branch()).into_owned();
-        let why =
-            if has_work { "your branch already contains all of it" } else { "the run left nothing new" };
+        let why = if has_work {
+            "your branch already contains all of its work"
+        } else {
+            "the run left nothing new"
+        };
         writeln!(out, "nothing to apply from {branch}: {why}")?;
         out.flush()?;
     }
@@ -290,13 +294,13 @@ fn refuse(
     }
     match refusal {
         Refusal::Conflicts(paths) => note(&format!(
-            "guard: {branch} conflicts with your branch in: {}\n  nothing was changed\n  \
-             hint: merge it yourself and resolve the conflicts: git merge {branch}",
+            "guard: {branch} conflicts with your branch in: {}\n  guard changed nothing\n  \
+             hint: merge the branch yourself and resolve the conflicts: git merge {branch}",
             listed(&paths)
         )),
         Refusal::Overlaps(paths) => note(&format!(
-            "guard: {branch} changes files that you have also changed, or that you have as untracked files: {}\n  nothing was changed\n  \
-             hint: commit them, stash them (git stash -u), or move them away; then try again",
+            "guard: {branch} changes files that you have also changed, or that you have as untracked files: {}\n  guard changed nothing\n  \
+             hint: commit these files, stash them (git stash -u), or move them away; then try again",
             listed(&paths)
         )),
     }

@@ -96,7 +96,7 @@ fn snapshot(
     let changes = policy_audit::compare(&committed, &today).map_err(|error| {
         Failure::usage(
             error.to_string(),
-            "rewrite it with --snapshot FILE --update, and review the difference",
+            "rewrite the snapshot with --snapshot FILE --update, and review the difference",
         )
     })?;
     if args.format != Format::Text {
@@ -111,10 +111,15 @@ fn snapshot(
         writeln!(out, "{change}")?;
     }
     if changes.is_empty() {
-        writeln!(out, "{} commands, all as in {}", audit.rows.len(), path.display())?;
+        writeln!(out, "{} commands, all with the same decision as in {}", audit.rows.len(), path.display())?;
     } else {
         let what = if changes.len() == 1 { "difference" } else { "differences" };
-        writeln!(out, "\n{} {what} in {} commands; accept with --update", changes.len(), audit.rows.len())?;
+        writeln!(
+            out,
+            "\n{} {what} in {} commands; use --update to accept the new decisions",
+            changes.len(),
+            audit.rows.len()
+        )?;
     }
     Ok(!changes.is_empty())
 }

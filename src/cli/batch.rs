@@ -30,7 +30,7 @@ impl From<QueueError> for Failure {
         let hint = match &error {
             QueueError::Postgres { .. } => "check the address, and that the database is running",
             QueueError::KeyReused(_) => "a key belongs to one submission; use a new key for other tasks",
-            _ => "check the state directory and its disk; `guard doctor` does",
+            _ => "`guard doctor` checks the state directory and its disk",
         };
         Self::usage(error.to_string(), hint)
     }
@@ -58,7 +58,7 @@ impl QueuePlace {
             && !address.starts_with("postgresql://")
         {
             return Err(Failure::usage(
-                "the store must be an address that begins with postgres://",
+                "the store must be an address that begins with postgres:// or postgresql://",
                 "leave --store out to use the file in the state directory",
             ));
         }

@@ -150,7 +150,7 @@ fn explain(verdict: &Verdict, policy: &Policy, out: &mut dyn Write) -> io::Resul
     }
     if let Decision::Allow(conditions) = &verdict.decision {
         for (part, why) in &conditions.deferred {
-            writeln!(out, "  judged again when it runs: {part} ({})", why.explain())?;
+            writeln!(out, "  guard judges this part again when it runs: {part} ({})", why.explain())?;
         }
     }
     Ok(())
@@ -194,7 +194,7 @@ fn stream(policy: &Policy, context: &Context, out: &mut dyn Write) -> Result<Exi
             line.pop();
         } else if line.len() > LONGEST_LINE {
             return Err(Failure::usage(
-                format!("line {number} is longer than {LONGEST_LINE} bytes"),
+                format!("line {number} of standard input is longer than {LONGEST_LINE} bytes"),
                 "put each command on its own line",
             ));
         }
@@ -240,7 +240,7 @@ fn question(line: &[u8], context: &Context) -> Result<(Option<serde_json::Value>
     let request = match (question.argv, question.shell) {
         (Some(argv), None) => Request::Argv(argv.into_iter().map(String::into_bytes).collect()),
         (None, Some(shell)) => Request::Shell(shell.into_bytes()),
-        _ => return Err("the object needs either `argv` or `shell`".to_string()),
+        _ => return Err("the JSON object needs either `argv` or `shell`".to_string()),
     };
     let mut context = context.clone();
     if let Some(cwd) = question.cwd {

@@ -124,7 +124,7 @@ pub(super) fn presets(json: bool, out: &mut dyn Write) -> Result<Exit, Failure> 
             writeln!(out, "{:<16}   host {}: {}", "", host.entry, host.reason)?;
         }
         for tool in &preset.tool {
-            writeln!(out, "{:<16}   hosts of this user's {}: {}", "", tool.name, tool.reason)?;
+            writeln!(out, "{:<16}   the hosts in your settings of {}: {}", "", tool.name, tool.reason)?;
         }
         for gateway in &preset.gateway {
             writeln!(out, "{:<16}   gateway {}: {}", "", gateway.name, gateway.reason)?;

@@ -25,8 +25,8 @@ pub(super) fn config(action: &ConfigAction, out: &mut dyn Write) -> Result<Exit,
 fn here() -> Result<PathBuf, Failure> {
     std::env::current_dir().map_err(|error| {
         Failure::usage(
-            format!("the current directory cannot be used: {error}"),
-            "go to a directory that exists",
+            format!("guard cannot use the current directory: {error}"),
+            "change to a directory that exists",
         )
     })
 }
@@ -73,7 +73,7 @@ fn trust(out: &mut dyn Write) -> Result<Exit, Failure> {
     defaults.trust()?;
     match requests.len() {
         0 => writeln!(out, "the project asks for nothing beyond what you allow")?,
-        _ => writeln!(out, "confirmed for this content of {PROJECT_CONFIG} and the project's policy")?,
+        _ => writeln!(out, "you have confirmed this content of {PROJECT_CONFIG} and the project's policy")?,
     }
     Ok(Exit::Success)
 }
@@ -105,7 +105,7 @@ pub(super) fn init(args: &Init, out: &mut dyn Write) -> Result<Exit, Failure> {
     let Some(root) = root else {
         return Err(Failure::usage(
             "the current directory is not in a git repository",
-            "`git init` makes one; runs elsewhere use ~/.config/guard/config.toml",
+            "`git init` creates one; runs outside of repositories use ~/.config/guard/config.toml",
         ));
     };
     let path = root.join(PROJECT_CONFIG);
@@ -117,7 +117,7 @@ pub(super) fn init(args: &Init, out: &mut dyn Write) -> Result<Exit, Failure> {
     if path.symlink_metadata().is_ok() {
         return Err(Failure::usage(
             format!("{} already exists", path.display()),
-            "`guard init --dry-run` prints what a new one would be; `guard config show --origin` what is in force",
+            "`guard init --dry-run` prints what a new file would contain; `guard config show --origin` prints the settings in force",
         ));
     }
     let written = || -> io::Result<()> {
@@ -137,7 +137,7 @@ pub(super) fn init(args: &Init, out: &mut dyn Write) -> Result<Exit, Failure> {
     writeln!(out, "  git add {PROJECT_CONFIG} && git commit -m 'Set up guard'")?;
     writeln!(
         out,
-        "  guard config trust        # confirm what it asks for, if it asks for more than the defaults"
+        "  guard config trust        # confirm what the file asks for, if that is more than the defaults"
     )?;
     let command = installed_agents()
         .first()
@@ -180,7 +180,7 @@ fn proposed(root: &Path) -> String {
          # agent cannot change it for itself. `guard config show --origin` shows what is in force.\n\n[run]\n",
     );
     text.push_str(
-        "# For agents that work unattended: additive git on the task's branch, nothing that leaves the task.\npolicy = \"strict\"\n",
+        "# For agents that work unattended: git commands that only add to the run's branch, no commands that act outside the run.\npolicy = \"strict\"\n",
     );
     let presets: Vec<&str> = found.iter().filter_map(|(language, _)| language.preset).collect();
     if presets.is_empty() {
@@ -200,7 +200,7 @@ fn proposed(root: &Path) -> String {
     text.push_str(
         "\n# Each run works on a branch of its own below this prefix.\nbranch_prefix = \"task/\"\n",
     );
-    text.push_str("\n# Ends a run that does nothing for five minutes, and any run after half an hour. Not on a terminal.\ntimeout = \"5m\"\nmax_duration = \"30m\"\n");
+    text.push_str("\n# Ends a run that does nothing for five minutes, and any run after half an hour. These limits do not apply at a terminal.\ntimeout = \"5m\"\nmax_duration = \"30m\"\n");
     if let Some(hooks) = HOOKS.iter().find(|name| exists(name)) {
         let _ = write!(
             text,
@@ -210,11 +210,11 @@ fn proposed(root: &Path) -> String {
     let agents = installed_agents();
     if agents.is_empty() {
         text.push_str(
-            "\n# No agent is on your PATH that guard prepares by itself; any other program runs as it is.\n",
+            "\n# None of the agents that guard knows is on your PATH; any other program runs as it is.\n",
         );
     } else {
         let _ =
-            write!(text, "\n# Agents on your PATH that guard prepares by itself: {}.\n", agents.join(", "));
+            write!(text, "\n# Agents on your PATH that guard knows and prepares: {}.\n", agents.join(", "));
     }
     text
 }

@@ -30,7 +30,10 @@ pub(super) fn run(args: &Control, out: &mut dyn Write) -> Result<Exit, Failure> 
 fn command(args: &Control) -> Result<AgentCommand, Failure> {
     let data = match &args.data {
         Some(text) => serde_json::from_str(text).map_err(|error| {
-            Failure::usage(format!("--data is not JSON: {error}"), "for example --data '{\"priority\": 5}'")
+            Failure::usage(
+                format!("--data is not JSON: {error}"),
+                "give JSON, for example --data '{\"priority\": 5}'",
+            )
         })?,
         None => Value::Null,
     };
@@ -163,7 +166,7 @@ impl From<ControlError> for Failure {
         let hint = match &error {
             ControlError::BadId(_) => "leave --command-id out, and guard chooses one",
             ControlError::TooLong => "shorten --data",
-            _ => "check the state directory and its disk; `guard doctor` does",
+            _ => "`guard doctor` checks the state directory and its disk",
         };
         Self::usage(error.to_string(), hint)
     }

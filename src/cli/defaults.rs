@@ -59,7 +59,7 @@ impl Project {
         let bad = |problem: String| {
             Failure::usage(
                 format!("{PROJECT_CONFIG} of {}: {problem}", directory.display()),
-                "correct it and commit it; `guard config show` shows what guard reads",
+                "correct the file and commit it; `guard config show` shows what guard reads",
             )
         };
         // If the directory does not exist, is a file, or may not be entered by the user, there is nothing to read. The
@@ -95,7 +95,7 @@ impl Project {
                 format!(
                     "{PROJECT_CONFIG} names {PROJECT_POLICY}, which is not in the commit the run starts at"
                 ),
-                "commit it",
+                "commit the project's policy",
             ));
         };
         let source = Source { name: PROJECT_POLICY.to_string(), text: text.clone().into(), built_in: false };
@@ -219,19 +219,19 @@ impl Defaults {
             return Err(Failure::usage(
                 message,
                 format!(
-                    "`guard config trust` in {} confirms it, once for this content",
+                    "run `guard config trust` in {} to confirm this content once",
                     project.directory.display()
                 ),
             ));
         }
-        let _ = write!(io::stderr(), "guard: {message}\nallow it for this content? [y/N] ");
+        let _ = write!(io::stderr(), "guard: {message}\nallow this content? [y/N] ");
         let _ = io::stderr().flush();
         let mut answer = String::new();
         io::stdin().lock().read_line(&mut answer)?;
         if !matches!(answer.trim(), "y" | "Y" | "yes") {
             return Err(Failure::usage(
-                "the project's configuration was not confirmed",
-                "--policy NAME does not use it",
+                "nobody confirmed the project's configuration",
+                "use --policy NAME to run without the project's configuration",
             ));
         }
         confirmed.add(&project.hash(), &project.directory)
@@ -337,7 +337,7 @@ impl Confirmed {
             Err(error) => {
                 return Err(Failure::usage(
                     format!("cannot read {}: {error}", path.display()),
-                    "change its owner or mode so that you can read it",
+                    "change the owner or mode of the file so that you can read it",
                 ));
             }
         };
@@ -361,7 +361,7 @@ impl Confirmed {
         written().map_err(|error| {
             Failure::usage(
                 format!("cannot write {}: {error}", self.path.display()),
-                "check its owner and mode",
+                "check the owner and mode of the file and of its directory",
             )
         })
     }

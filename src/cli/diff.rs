@@ -43,15 +43,21 @@ pub(super) fn run(args: &Diff, out: &mut dyn Write) -> Result<Exit, Failure> {
     }
     if !work.nested.is_empty() {
         note(&format!(
-            "guard: note: not shown, because they are repositories of their own: {}",
+            "guard: note: the diff leaves out directories that are repositories of their own: {}",
             listed(&work.nested)
         ));
     }
     if !work.too_large.is_empty() {
-        note(&format!("guard: note: not shown, because they are too large: {}", listed(&work.too_large)));
+        note(&format!(
+            "guard: note: the diff leaves out files that are too large: {}",
+            listed(&work.too_large)
+        ));
     }
     if !work.unreadable.is_empty() {
-        note(&format!("guard: note: git cannot read everything in: {}", listed(&work.unreadable)));
+        note(&format!(
+            "guard: note: the diff may lack files in these directories, which git cannot read completely: {}",
+            listed(&work.unreadable)
+        ));
     }
     Ok(Exit::Success)
 }

@@ -77,11 +77,11 @@ fn write_text(kernel: &Kernel, policies: &[(String, Missing)], out: &mut dyn Wri
         None => writeln!(out, "  yes  {:<22} part of guard", "shims")?,
         Some(problem) => writeln!(
             out,
-            "  no   {:<22} {problem}\n       fix: set XDG_STATE_HOME to a directory elsewhere",
+            "  no   {:<22} {problem}\n       fix: set XDG_STATE_HOME to a directory on another file system",
             "shims"
         )?,
     }
-    writeln!(out, "\nboundaries of a run, and what holds them")?;
+    writeln!(out, "\nboundaries of a run, and what enforces them")?;
     for boundary in boundaries(kernel) {
         let (mark, layers) = match boundary.held_by.as_slice() {
             [] => ("no ", "nothing".to_string()),

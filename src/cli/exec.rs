@@ -115,13 +115,13 @@ fn request(args: &Exec) -> Result<ExecRequest, BadRequest> {
     }
     if let Some(option) = args.options.first_unused() {
         return Err((
-            format!("{option} needs a PROMPT; a JSON request has a field for it instead"),
+            format!("{option} needs a PROMPT; in a JSON request, set the corresponding field"),
             USAGE_HINT,
         ));
     }
     let path = args.request.as_ref().filter(|path| path.as_os_str() != "-");
     if path.is_none() && io::stdin().is_terminal() {
-        return Err(("there is no PROMPT and no request".to_string(), USAGE_HINT));
+        return Err(("guard exec got neither a PROMPT nor a request".to_string(), USAGE_HINT));
     }
     let name = path.map_or_else(|| "standard input".to_string(), |path| path.display().to_string());
     let mut bytes = Vec::new();

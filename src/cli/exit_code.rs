@@ -14,7 +14,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
                 "the command's exit code",
                 "The command ended by itself, or a signal ended it (128 plus the signal's number).",
             ),
-            ("124", "The run reached a time limit, used up its budget, or filled its record."),
+            ("124", "The run reached a time limit, its budget, or the size limit of its transcript."),
             (
                 "125",
                 "guard itself failed, refused to start the run, or could not build the sandbox or receive the commits.",
@@ -29,7 +29,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
             ("0", "The agent succeeded."),
             ("1", "The agent failed, or the request was cancelled."),
             ("2", "Bad usage, a request that cannot be run, or a session that is lost or busy."),
-            ("124", "The run reached a time limit, used up its budget, or filled its record."),
+            ("124", "The run reached a time limit, its budget, or the size limit of its transcript."),
             (
                 "125",
                 "guard itself failed, could not build the sandbox, or the agent is too old or wrongly configured.",
@@ -40,7 +40,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
     (
         "guard chat",
         &[
-            ("0", "The user left the conversation, whatever came of its turns."),
+            ("0", "The user left the conversation, even if some of its turns failed."),
             ("2", "Bad usage, no terminal, or a conversation that does not exist or is in use."),
             ("128 + N", "The signal N, other than Ctrl-C, ended the conversation."),
         ],
@@ -54,7 +54,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
                 "2",
                 "Bad usage, an empty or too long message, or a conversation that does not exist or is in use.",
             ),
-            ("124", "The turn reached a time limit, used up its budget, or filled its record."),
+            ("124", "The turn reached a time limit, its budget, or the size limit of its transcript."),
             (
                 "125",
                 "guard itself failed, could not build the sandbox, or the agent is too old or wrongly configured.",
@@ -86,7 +86,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
         "guard research",
         &[
             ("0", "There is an answer, also if some of the sub-queries failed."),
-            ("1", "All sub-queries failed, or the model's list or answer could not be got."),
+            ("1", "All sub-queries failed, or the model returned no usable list of sub-queries or answer."),
             ("2", "Bad usage, or no such research run to resume."),
             ("124", "A time limit was reached, or the budget is used up."),
             ("125", "guard itself failed, could not build the sandbox, or the agent is wrongly configured."),
@@ -108,7 +108,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
         &[
             ("0", "The command was carried out, or the work is acting on it."),
             ("1", "The command was rejected; the reason is printed."),
-            ("2", "Bad usage, no such task or batch, or no answer in time."),
+            ("2", "Bad usage, an unknown id, or no answer in time."),
         ],
     ),
     (
@@ -159,7 +159,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
             ("0", "Done, or there was nothing to do."),
             (
                 "1",
-                "`apply`: a conflict, changes of yours in the way, findings that nobody confirmed, or a worktree that could not be removed. Except for the last, nothing was changed.",
+                "`apply`: a conflict, your own changes to the same files, findings that nobody confirmed, or a worktree that guard could not remove. Except in the last case, guard changed nothing.",
             ),
             ("2", "Bad usage, no such run, or the work cannot be used in this state."),
         ],

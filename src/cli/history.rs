@@ -46,7 +46,7 @@ pub(super) fn run(history: &History, out: &mut dyn Write) -> Result<Exit, Failur
             } else {
                 writeln!(out, "{}", fork.id())?;
                 note(
-                    "guard: the new conversation begins a worktree of its own, at the last commit of the directory",
+                    "guard: the new conversation gets its own worktree, which starts at the last commit of the directory",
                 );
             }
         }
@@ -55,7 +55,11 @@ pub(super) fn run(history: &History, out: &mut dyn Write) -> Result<Exit, Failur
         History::Clear { id } => {
             let mut conversation = conversations.open(id)?;
             conversation.clear()?;
-            writeln!(out, "cleared {}: the next turn begins without a history", conversation.short_id())?;
+            writeln!(
+                out,
+                "cleared the conversation {}: its next turn begins without a history",
+                conversation.short_id()
+            )?;
         }
         History::Delete { ids } => {
             for id in ids {
@@ -77,7 +81,7 @@ fn list(conversations: &Conversations, json: bool, out: &mut dyn Write) -> Resul
         return Ok(print_json(&lines, out)?);
     }
     if lines.is_empty() {
-        note("guard: there are no conversations yet; start one: guard chat --once 'MESSAGE'");
+        note("guard: there are no conversations yet; start a conversation: guard chat --once 'MESSAGE'");
         return Ok(());
     }
     let cells = |of: &dyn Fn(&ConversationLine) -> String| -> Vec<String> {
@@ -127,7 +131,7 @@ fn show(record: &Record, all: bool, json: bool, out: &mut dyn Write) -> Result<(
         )?;
     }
     if record.damaged_lines > 0 {
-        writeln!(out, "{} damaged lines were left out", record.damaged_lines)?;
+        writeln!(out, "guard cannot read {} damaged lines of the conversation", record.damaged_lines)?;
     }
     for turn in turns {
         write_turn(turn, record.is_open, out)?;
@@ -171,7 +175,10 @@ fn search(
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
     if text.trim().is_empty() {
-        return Err(Failure::usage("the text to find is empty", "guard history search 'dark mode'"));
+        return Err(Failure::usage(
+            "the text to search for is empty",
+            "give a text, for example: guard history search 'dark mode'",
+        ));
     }
     let hits = conversations.search(text)?;
     if json {
@@ -211,7 +218,7 @@ fn diff(next: &NextPrompt, json: bool, out: &mut dyn Write) -> Result<(), Failur
     }
     writeln!(
         out,
-        "\nestimated tokens: {} of all messages, {} of the next prompt without its message, at most {}",
+        "\nestimated tokens: {} in all messages, {} in the next prompt without your message (limit: {})",
         next.all_tokens, next.prompt_tokens, next.limit
     )?;
     Ok(())
@@ -227,7 +234,7 @@ fn compact(conversations: &Conversations, id: &str, json: bool, out: &mut dyn Wr
     }
     writeln!(
         out,
-        "{} messages are now a summary by {}: {} estimated tokens instead of {}",
+        "{} messages are replaced by a summary from {}: {} estimated tokens instead of {}",
         done.covers,
         terminal_text::one_line(&done.made_by),
         done.summary_tokens,
@@ -252,9 +259,9 @@ fn undo(conversations: &Conversations, id: &str, json: bool, out: &mut dyn Write
     )?;
     match &undone.files {
         FilesUndone::MovedBack { saved } => {
-            writeln!(out, "the files are as they were before it; what it did is saved as {saved}")?;
+            writeln!(out, "the files are as they were before the turn; its work is saved as {saved}")?;
         }
-        FilesUndone::Unchanged => writeln!(out, "it had left no files to move back")?,
+        FilesUndone::Unchanged => writeln!(out, "the undo changed no files: the turn left no worktree")?,
         FilesUndone::NotPossible { reason } => {
             writeln!(out, "the files stay as they are: {}", terminal_text::one_line(reason))?;
         }

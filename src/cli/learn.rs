@@ -20,7 +20,7 @@ pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
     if args.out.symlink_metadata().is_ok() && !args.force {
         return Err(Failure::usage(
             format!("{} already exists", args.out.display()),
-            "--force replaces it; --out names another file",
+            "use --force to replace the file, or --out to choose another one",
         ));
     }
     let mut seen = Seen::default();
@@ -38,10 +38,13 @@ pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
     let source = Source { name: args.out.display().to_string(), text: text.clone().into(), built_in: false };
     decide::load_text(source, &PolicyDirs::from_environment())?;
     for problem in &left_out {
-        note(&format!("guard: not in the policy: {}", terminal_text::replace(problem)));
+        note(&format!("guard: left out of the policy: {}", terminal_text::replace(problem)));
     }
     std::fs::write(&args.out, &text).map_err(|error| {
-        Failure::usage(format!("cannot write {}: {error}", args.out.display()), "--out names another file")
+        Failure::usage(
+            format!("cannot write {}: {error}", args.out.display()),
+            "choose another file with --out FILE",
+        )
     })?;
     let programs = text.lines().filter(|line| line.starts_with("    \"")).count();
     writeln!(
@@ -55,7 +58,7 @@ pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
     let policy = reference(&args.out);
     writeln!(
         out,
-        "next: review it, then `guard run --policy {policy} -- COMMAND`; `guard policy diff {} {policy}`",
+        "next: review the policy with `guard policy diff {} {policy}`, then use it: guard run --policy {policy} -- COMMAND",
         base.name
     )?;
     Ok(exit)
@@ -79,7 +82,7 @@ fn watch(args: &Learn) -> Result<(Exit, Option<String>), Failure> {
     let Ok(args::Cli { command: args::Command::Run(mut arguments), .. }) = parsed else {
         return Err(Failure::usage(
             format!("cannot run `{}`", terminal_text::replace(&args.command[0].to_string_lossy())),
-            "`guard run --dry-run -- COMMAND` says why",
+            "`guard run --dry-run -- COMMAND` shows the reason",
         ));
     };
     arguments.command.clone_from(&args.command);

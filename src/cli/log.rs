@@ -36,7 +36,7 @@ pub(super) fn run(args: &Log, out: &mut dyn Write) -> Result<Exit, Failure> {
             Step::Bad(why) => {
                 number += 1;
                 note(&format!(
-                    "guard: note: line {number} of {}: {why}; `guard verify` shows details",
+                    "guard: note: guard skipped line {number} of {}: {why}; `guard verify` shows details",
                     run.id
                 ));
             }
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Log, out: &mut dyn Write) -> Result<Exit, Failure> {
             }
             Step::End { .. } if gone => {
                 note(&format!(
-                    "guard: note: {} is incomplete: its supervisor died before the run ended",
+                    "guard: note: the transcript of {} is incomplete: guard was killed before the run ended",
                     run.id
                 ));
                 return Ok(Exit::Success);

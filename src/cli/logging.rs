@@ -98,7 +98,7 @@ pub(super) fn start(options: &LogOptions) -> Result<(), Failure> {
 }
 
 fn parse(filter: &OsStr) -> Result<Targets, Failure> {
-    let hint = "such as GUARD_LOG=debug or GUARD_LOG=guard::launch=debug,guard::workspace=info";
+    let hint = "write for example GUARD_LOG=debug or GUARD_LOG=guard::launch=debug,guard::workspace=info";
     let bad = |problem: &str| {
         Failure::usage(
             format!("{FILTER}={}: {problem}", terminal_text::escape(&filter.to_string_lossy())),

@@ -111,15 +111,17 @@ fn agent(adapter: &Adapter, search: &ProgramSearch) -> MachineCheck {
         Ok(file) => file,
         Err(error) if error.skipped.is_empty() => {
             let how = match &adapter.package {
-                Some(package) => format!("to use it, npm install --global {package}"),
-                None => "to use it, install it as its vendor says".to_string(),
+                Some(package) => format!("to use this agent, run npm install --global {package}"),
+                None => "to use this agent, install it as its vendor describes".to_string(),
             };
             return MachineCheck::ok("agent", &adapter.name, "not installed")
                 .with_fix(CheckState::Absent, how);
         }
         Err(error) => {
-            return MachineCheck::ok("agent", &adapter.name, error.to_string())
-                .with_fix(CheckState::Warning, "install it in a directory that only root or you can write");
+            return MachineCheck::ok("agent", &adapter.name, error.to_string()).with_fix(
+                CheckState::Warning,
+                "install the agent in a directory that only root or you can write",
+            );
         }
     };
     let argv = [file.to_string_lossy().into_owned()];
@@ -197,7 +199,7 @@ fn key(gateway: &str, usual: &[&str], config: &GatewayConfig, is_set: impl Fn(&s
         let real = file.strip_prefix("~").map_or_else(|_| file.clone(), |rest| home.join(rest));
         return match real.metadata() {
             Ok(data) if data.is_file() => check,
-            _ => check.with_fix(CheckState::Problem, "create the file with the key in it, mode 600"),
+            _ => check.with_fix(CheckState::Problem, "write the key to this file, with mode 600"),
         };
     }
     if let Some(program) = config.key_command.as_ref().and_then(|command| command.first()) {
@@ -209,7 +211,7 @@ fn key(gateway: &str, usual: &[&str], config: &GatewayConfig, is_set: impl Fn(&s
         Some(name) => MachineCheck::ok("key", gateway, format!("{name} is set")),
         None => MachineCheck::ok("key", gateway, format!("{} is not set", variables.join(" or "))).with_fix(
             CheckState::Absent,
-            format!("to use it, set {}, or key_command in config.toml (guard help keys)", variables[0]),
+            format!("to use this API, set {}, or key_command in config.toml (guard help keys)", variables[0]),
         ),
     }
 }
@@ -218,13 +220,13 @@ fn key(gateway: &str, usual: &[&str], config: &GatewayConfig, is_set: impl Fn(&s
 fn path(search: &ProgramSearch) -> Vec<MachineCheck> {
     let skipped = search.untrusted();
     if skipped.is_empty() {
-        return vec![MachineCheck::ok("path", "PATH", "only directories that root or you can write")];
+        return vec![MachineCheck::ok("path", "PATH", "only root or you can write to its directories")];
     }
     let check = |name: String, reason: String| {
         let name = if name.is_empty() { "an empty entry".to_string() } else { name };
         MachineCheck::ok("path", terminal_text::replace(&name), terminal_text::replace(&reason)).with_fix(
             CheckState::Warning,
-            "remove it from PATH; guard starts no program of its own from there",
+            "remove the directory from PATH; guard itself starts no program from there",
         )
     };
     skipped.into_iter().map(|one| check(one.path.display().to_string(), one.reason)).collect()
@@ -249,7 +251,7 @@ fn state() -> Vec<MachineCheck> {
         true => MachineCheck::ok("state", "state directory", format!("{shown}, {size}")),
         false => MachineCheck::ok("state", "state directory", format!("you cannot write {shown}")).with_fix(
             CheckState::Problem,
-            "correct its owner and mode, or set XDG_STATE_HOME to another directory",
+            "correct the owner and mode of the directory, or set XDG_STATE_HOME to another directory",
         ),
     }];
     if let Ok(disk) = statvfs(existing) {

@@ -22,7 +22,7 @@ pub(super) fn run(man: &Man, out: &mut dyn Write) -> Result<Exit, Failure> {
     written().map_err(|error| {
         Failure::usage(
             format!("cannot write manual pages to {}: {error}", directory.display()),
-            "give a directory that you may write",
+            "give a directory that you can write to",
         )
     })?;
     writeln!(out, "wrote the manual pages to {}", directory.display())?;

@@ -53,7 +53,7 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
 fn exit_after(result: io::Result<()>) -> Result<Exit, Failure> {
     result.map(|()| Exit::Success).map_err(|error| {
         Failure::usage(
-            format!("cannot serve the client: {error}"),
+            format!("guard cannot serve the MCP client: {error}"),
             "a Model Context Protocol client must start this command; see `guard mcp --help`",
         )
     })

@@ -208,7 +208,7 @@ impl Failure {
 
     fn render(&self) -> String {
         match self {
-            Self::Output(error) => format!("guard: input/output error: {error}"),
+            Self::Output(error) => format!("guard: an input or output operation failed: {error}"),
             Self::Usage { message, hint } => format!("guard: {message}\n  hint: {hint}"),
             Self::Policy(error) => match &**error {
                 PolicyError::Invalid(problems) => {
@@ -216,7 +216,7 @@ impl Failure {
                         problems.iter().take(MOST_SHOWN).map(|problem| problem.render(stderr_colour()));
                     let shown: Vec<String> = shown.collect();
                     format!(
-                        "{}\nguard: {error}\n  hint: `guard policy lint` shows them all",
+                        "{}\nguard: {error}\n  hint: `guard policy lint` shows all errors",
                         shown.join("\n\n")
                     )
                 }

@@ -103,10 +103,10 @@ struct IntentJson {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct PathJson {
-    path: String,
     /// The path of the file.
-    access: &'static str,
+    path: String,
     /// How the program would use the file: `read` or `write`.
+    access: &'static str,
 }
 
 impl<'a> VerdictJson<'a> {

@@ -107,7 +107,7 @@ fn show(
     writeln!(out, "variables: {}", listed(&policy.environment.pass))?;
     let sandbox = &policy.sandbox;
     writeln!(out, "sandbox: namespaces {}, verify_exec {}", sandbox.namespaces.name(), sandbox.verify_exec)?;
-    writeln!(out, "imported into the home: {}", listed(&policy.home.import))?;
+    writeln!(out, "files copied into the run's home directory: {}", listed(&policy.home.import))?;
     let worktree = &policy.worktree;
     writeln!(out, "worktree: copies {}, links {}", listed(&worktree.copy), listed(&worktree.link_readonly))?;
     let toolchains = &policy.toolchains;

@@ -50,7 +50,7 @@ fn pace(args: &Replay) -> Result<Pace, Failure> {
     };
     let Some(speed) = speed else {
         return Err(Failure::usage(
-            format!("--speed {:?}: invalid speed", args.speed),
+            format!("--speed {:?} is not a valid speed", args.speed),
             "give a number such as 4 or 0.5, or `max`",
         ));
     };

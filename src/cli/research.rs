@@ -42,7 +42,7 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
         return Err(Failure::usage(message, "start a new run, without --resume"));
     };
     if !args.json {
-        note(&format!("guard: research {}", journal.id()));
+        note(&format!("guard: the id of this research run is {}", journal.id()));
     }
     let directory = WorkDirectory::new(started.directory.clone(), journal.id())?;
     // Nothing uses the sessions of sub-queries later, so they are stored apart from those of `guard exec`.
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
     display.end();
     // The stream is dropped, which cancels its runs. Wait for them, so that none outlives this process.
     if !backend.wait_for_runs(PATIENCE) {
-        note("guard: a run of the research has not ended yet; `guard ps` lists it");
+        note("guard: a run of this research has not ended yet; `guard ps` lists it");
     }
     let _ = std::fs::remove_dir_all(&sessions);
     match followed? {
@@ -265,7 +265,10 @@ fn finish(args: &Research, report: &Report, out: &mut dyn Write) -> Result<Exit,
         write_report(path, &report.markdown()).map_err(|error| {
             Failure::usage(
                 format!("cannot write the report {}: {error}", path.display()),
-                format!("guard research --resume {} -o FILE writes it elsewhere", report.research_id),
+                format!(
+                    "`guard research --resume {} -o FILE` writes the report to another file",
+                    report.research_id
+                ),
             )
         })?;
     }

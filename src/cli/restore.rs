@@ -78,7 +78,7 @@ fn list(saved: &[SavedWork], is_json: bool, out: &mut dyn Write) -> Result<Exit,
     if is_json {
         print_json(&saved.iter().map(as_json).collect(), out)?;
     } else if saved.is_empty() {
-        writeln!(out, "nothing is saved under refs/guard/ of this repository")?;
+        writeln!(out, "guard has saved no work under refs/guard/ of this repository")?;
     } else {
         writeln!(out, "{:<36}  {:<17}  {:<28}  BRANCH", "NAME", "SAVED", "WORK")?;
         for work in saved {
@@ -117,7 +117,10 @@ fn find<'s>(saved: &'s [SavedWork], name: &str) -> Result<&'s SavedWork, Failure
 }
 
 fn unknown(name: &str) -> Failure {
-    Failure::usage(format!("nothing is saved as {name:?}"), "`guard restore --list` shows what is saved")
+    Failure::usage(
+        format!("guard has saved no work as {name:?}"),
+        "`guard restore --list` shows what is saved",
+    )
 }
 
 /// Returns the default name of the branch to create: `restored/` and the last part of the run's branch or name.
@@ -188,7 +191,7 @@ fn expire(
     writeln!(out, "{verb} the saved work of {} of {}", old.len(), count(saved.len(), "run"))?;
     if !args.dry_run {
         for saved in old.iter().flat_map(|work| work.refs()) {
-            writeln!(out, "  until git removes the objects: git branch NAME {}", saved.commit)?;
+            writeln!(out, "  `git branch NAME {}` restores it, until git removes the commit", saved.commit)?;
         }
     }
     Ok(Exit::Success)

@@ -91,7 +91,7 @@ fn run_or_plan(
     if needs_keys && agent_run::is_installed(&request.command) {
         let is_set = |name: &str| request.key_variables.iter().any(|known| known == name);
         if let Some(missing) = missing_key(&request.options.presets, &request.config, is_set) {
-            let hint = "guard keeps the key outside the sandbox and gives the agent only a placeholder";
+            let hint = "set the key in your environment; guard keeps it outside the sandbox and gives the agent a placeholder";
             print_not_started(&request, ErrorKind::AuthError, &missing.to_string(), hint, form, out)?;
             return Ok(Exit::OwnFailure);
         }
@@ -208,8 +208,8 @@ fn with_defaults(arguments: &args::Run, config: &Config) -> Result<(args::Run, P
     if let Some(prefix) = prefix {
         if !crate::policy::is_branch_prefix(&prefix) {
             return Err(Failure::usage(
-                format!("branch_prefix = {prefix:?} is not the beginning of a branch name"),
-                "such as \"task/\"; `guard config show --origin` says where it is",
+                format!("branch_prefix = {prefix:?} is not a valid prefix of a branch name"),
+                "set a prefix such as \"task/\"; `guard config show --origin` says which file sets it",
             ));
         }
         policy.git.branch_prefix = prefix;
@@ -222,7 +222,10 @@ fn with_defaults(arguments: &args::Run, config: &Config) -> Result<(args::Run, P
 pub(super) fn plan_here(policy: Option<&str>) -> Result<LaunchPlan, Failure> {
     let parsed = <args::Cli as clap::Parser>::try_parse_from(["guard", "run", "--", "/bin/true"]);
     let Ok(args::Cli { command: args::Command::Run(mut arguments), .. }) = parsed else {
-        return Err(Failure::usage("the run cannot be planned", "`guard run --dry-run -- true` says why"));
+        return Err(Failure::usage(
+            "guard cannot plan a run in this directory",
+            "`guard run --dry-run -- true` shows the reason",
+        ));
     };
     arguments.policy = policy.map(str::to_string);
     let (config, keys) = configuration()?;
@@ -237,7 +240,10 @@ pub(super) fn plan_here(policy: Option<&str>) -> Result<LaunchPlan, Failure> {
         request.checkout = Some(checkout);
     }
     launch::plan(&request, run_id).map_err(|error| {
-        Failure::usage(error.to_string(), "`guard run --dry-run -- COMMAND` shows what a run would be")
+        Failure::usage(
+            error.to_string(),
+            "`guard run --dry-run -- COMMAND` shows how guard would run a command",
+        )
     })
 }
 
@@ -311,7 +317,10 @@ pub(super) fn user_config() -> Result<Config, Failure> {
                 known.filter(|agent| agent.login.is_some()).map(|agent| agent.name).collect();
             let message =
                 format!("[agent.{name}] in config.toml: guard knows no agent `{name}` with a login");
-            return Err(Failure::usage(message, format!("agents with a login: {}", known.join(", "))));
+            return Err(Failure::usage(
+                message,
+                format!("remove the section, or use one of the agents with a login: {}", known.join(", ")),
+            ));
         }
     }
     Ok(config)
@@ -356,7 +365,7 @@ fn request(
                         "--env {}: the variable is not set in guard's environment",
                         pair.to_string_lossy()
                     ),
-                    "set it, or give a value with --env NAME=VALUE",
+                    "set the variable, or give a value with --env NAME=VALUE",
                 )
             })?;
             set.push((pair.clone(), value));

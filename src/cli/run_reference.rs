@@ -49,7 +49,7 @@ impl From<FindError> for Failure {
             FindError::Folder { .. } => "check the owner and mode of the directory",
             FindError::Empty(_) => "`guard run` creates the first run",
             FindError::Unknown(_) => "`guard runs` lists the runs; a path must contain a slash",
-            FindError::Ambiguous { .. } => "give more of the id",
+            FindError::Ambiguous { .. } => "give more characters of the id",
         };
         Failure::usage(error.to_string(), hint)
     }
@@ -239,7 +239,7 @@ fn nearest(reference: &str, candidates: &[Candidate], short: &HashMap<&str, &str
 
 fn no_such_position(reference: &str) -> Failure {
     Failure::usage(
-        format!("{reference} matches no run: fewer runs are recorded"),
+        format!("{reference} matches no run: guard has recorded fewer runs"),
         "`guard runs` lists the runs; `@` is the newest",
     )
 }

@@ -110,7 +110,7 @@ pub(super) fn report_launch_failure(
         }
         launch::Failure::Canary(_) => (
             ErrorKind::SandboxUnavailable,
-            "this kernel does not enforce the sandbox as documented; please report it".to_string(),
+            "this kernel does not enforce the sandbox as documented; please report this to the maintainers of guard".to_string(),
         ),
         _ => (ErrorKind::Internal, "`guard doctor` shows what this machine supports".to_string()),
     };
@@ -230,12 +230,12 @@ fn summary(result: &RunResult) -> Vec<String> {
         let times = if denial.count > 1 { format!(" ({} times)", denial.count) } else { String::new() };
         lines.push(format!("  refused: {}{times}", terminal_text::replace(&refusal(denial))));
         if let Some(options) = &denial.allow_with {
-            lines.push(format!("    to allow it: guard run {}", terminal_text::replace(options)));
+            lines.push(format!("    to allow this: guard run {}", terminal_text::replace(options)));
         }
     }
     if result.denials.len() > MOST_SHOWN {
         lines.push(format!(
-            "  refused: {} more; `guard log --denied` shows them",
+            "  refused: and {} more; `guard log --denied` shows all refusals",
             result.denials.len() - MOST_SHOWN
         ));
         lines.extend(refused_hosts(result));
@@ -286,7 +286,7 @@ fn refused_hosts(result: &RunResult) -> Option<String> {
     let names: Vec<String> = refused.iter().take(MOST_SHOWN).map(shown).collect();
     let more = match refused.len().saturating_sub(MOST_SHOWN) {
         0 => String::new(),
-        more => format!(" and {more} more; `guard log --network` shows them"),
+        more => format!(" and {more} more; `guard log --network` shows all hosts"),
     };
     (!names.is_empty()).then(|| format!("  refused hosts: {}{more}", names.join(", ")))
 }
@@ -325,7 +325,10 @@ fn worktree_lines(result: &RunResult) -> Vec<String> {
         lines.push(format!("  review: {}", finding.message));
     }
     if result.findings.len() > MOST_SHOWN {
-        lines.push(format!("  review: {} more; `guard log` shows them", result.findings.len() - MOST_SHOWN));
+        lines.push(format!(
+            "  review: and {} more; `guard log` shows all findings",
+            result.findings.len() - MOST_SHOWN
+        ));
     }
     let run = &result.run_id;
     if worktree.kept {
@@ -343,13 +346,13 @@ fn worktree_lines(result: &RunResult) -> Vec<String> {
             lines.push(format!("  next: guard diff {run}; guard apply {run}"));
         }
     } else if worktree.saved.is_empty() {
-        lines.push("  branch: removed, because the run left nothing new".to_string());
+        lines.push("  branch: guard removed it, and moved its files away (see above)".to_string());
     } else {
-        lines.push(format!("  branch: discarded; its work is saved in {}", worktree.saved.join(", ")));
+        lines.push(format!("  branch: guard removed it; its work is saved in {}", worktree.saved.join(", ")));
     }
     if worktree.unreceived {
         lines.push(
-            "  kept: the run's quarantine repository, with commits or refs that guard did not receive"
+            "  kept: the run's private git repository, which has commits or refs that guard did not receive"
                 .to_string(),
         );
     }

@@ -66,7 +66,7 @@ impl WorkspaceRequest<'_> {
         let same = self.same_folder(&repository, &worktree);
         if !same.is_dir() {
             note(
-                "guard: the commit that the run starts from does not have this directory; working in the top directory",
+                "guard: the commit that the run starts from lacks this directory; the run works in the top directory",
             );
         }
         let folder = if same.is_dir() { same } else { worktree };
@@ -111,7 +111,7 @@ impl WorkspaceRequest<'_> {
             repository.toplevel.as_ref().filter(|top| is_shared_directory(home.as_deref(), top))
         {
             note(&format!(
-                "guard: {} is a repository, but it is a home or system directory: working without a worktree",
+                "guard: the repository {} is a home or system directory, so the run works without a worktree",
                 top.display()
             ));
             return Ok(None);
@@ -168,9 +168,9 @@ impl WorkspaceRequest<'_> {
             let exists = || repository.toplevel.as_ref().is_some_and(|top| top.join(path).exists());
             if !is_plain || !exists() {
                 let problem = if is_plain {
-                    "this path does not exist in your checkout"
+                    "the path does not exist in your checkout"
                 } else {
-                    "this is not a path inside the repository"
+                    "the path is not inside the repository"
                 };
                 let hint = "give a path relative to the top directory of the repository, such as --copy .env";
                 return Err(WorkspaceProblem {
@@ -255,7 +255,8 @@ pub(super) struct WorkspaceProblem {
 
 impl From<WorkspaceError> for WorkspaceProblem {
     fn from(error: WorkspaceError) -> Self {
-        let usual = "`--in-place` works in the directory itself, with its repository read-only";
+        let usual =
+            "with `--in-place` the run works in the directory itself, and its repository is read-only";
         let kind = match error {
             WorkspaceError::Lost(_) => ErrorKind::WorktreeLost,
             WorkspaceError::Busy(_) => ErrorKind::WorktreeBusy,

@@ -291,7 +291,7 @@ pub(super) fn parse_age(option: &str, text: &str) -> Result<SignedDuration, Fail
     let age = TimeLimit::parse(text).filter(|_| has_unit).and_then(|age| i64::try_from(age.0).ok());
     age.map(SignedDuration::from_secs).ok_or_else(|| {
         Failure::usage(
-            format!("{option} {text}: invalid time"),
+            format!("{option} {text} is not a valid time"),
             "give a number with the unit s, m, h, d or w, such as 30d",
         )
     })
@@ -328,7 +328,7 @@ fn prune(
         note(&format!("guard: note: cannot clean up {}: {error}", store.folder().display()));
     }
     let kept = runs.iter().filter(|run| run.state != RunState::Finished).count();
-    let unfinished = if kept > 0 { format!("; {kept} unfinished runs kept") } else { String::new() };
+    let unfinished = if kept > 0 { format!("; guard keeps unfinished runs: {kept}") } else { String::new() };
     let verb = if dry_run { "would be freed" } else { "freed" };
     writeln!(out, "{count} of {} runs, {} {verb}{unfinished}", runs.len(), size(freed))?;
     Ok(())
@@ -346,9 +346,9 @@ fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io:
             }
         }
         if dry_run && store.never_began(run) {
-            writeln!(out, "would remove {}, which never began, if its directory is empty", run.id)?;
+            writeln!(out, "would remove {}, a run that never began, if its directory is empty", run.id)?;
         } else if !dry_run && store.forget(run, &scratch) {
-            writeln!(out, "removed {}, which never began", run.id)?;
+            writeln!(out, "removed {}, a run that never began", run.id)?;
         }
     }
     Ok(())

@@ -43,8 +43,8 @@ pub(super) fn run(args: &ServeArgs, _: &mut dyn Write) -> Result<Exit, Failure> 
     worker_stop.set();
     if worker.is_some_and(|worker| worker.join().is_err()) {
         return Err(Failure::usage(
-            "the worker ended unexpectedly",
-            "start the server again; the queue is on disk",
+            "the worker of the server ended unexpectedly",
+            "start the server again; the tasks are still in the queue",
         ));
     }
     served?;
@@ -66,14 +66,14 @@ fn listen(args: &ServeArgs, place: &QueuePlace) -> Result<Listener, Failure> {
     if let Some(path) = &args.socket {
         let socket = Socket::on(path)
             .map_err(|problem| Failure::usage(format!("--socket: {problem}"), "choose another path"))?;
-        note(&format!("guard: listening on {}; Ctrl-C stops", path.display()));
+        note(&format!("guard: the server listens on {}; Ctrl-C stops it", path.display()));
         return Ok(Listener::Socket(socket));
     }
     let own_file = place.directory.with_file_name("serve-token");
     let Loopback { listening, token, token_file } =
         Loopback::listen("--listen", &args.listen, args.token_file.as_deref(), own_file)?;
     note(&format!(
-        "guard: listening on {}; the token is in {}; Ctrl-C stops",
+        "guard: the server listens on {}; the token is in {}; Ctrl-C stops it",
         listening.url(""),
         token_file.display()
     ));

@@ -77,14 +77,14 @@ fn ask_to_end(run: &Run, now: bool) -> Option<String> {
         RunState::Finished | RunState::Unfinished => return None,
         RunState::Unreadable => {
             let problem = run.problem.as_deref().unwrap_or("its transcript cannot be read");
-            return Some(format!("guard cannot tell whether it is running: {problem}"));
+            return Some(format!("guard cannot tell whether the run is still running: {problem}"));
         }
         RunState::Running => {}
     }
     let Some(pid) = run.supervisor_pid() else {
         // The run may have ended in the meantime.
         return run.is_running().then(|| {
-            "its guard process is not visible here; stop it where it was started, such as in its container"
+            "the run's guard process is not visible here; stop the run where it was started, such as in its container"
                 .to_string()
         });
     };
@@ -92,7 +92,7 @@ fn ask_to_end(run: &Run, now: bool) -> Option<String> {
     for _ in 0..if now { 2 } else { 1 } {
         match kill(Pid::from_raw(pid), Signal::SIGTERM) {
             Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
-            Err(error) => return Some(format!("cannot signal its guard process {pid}: {error}")),
+            Err(error) => return Some(format!("cannot signal the run's guard process {pid}: {error}")),
         }
         if now {
             // Wait, because the kernel would merge two pending signals of the same kind.

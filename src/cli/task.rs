@@ -79,8 +79,8 @@ fn begin(arguments: &Task, task_store: TaskStore, out: &mut dyn Write) -> Result
         arguments.request.as_ref().or(arguments.task.as_ref()).map(|text| text.trim()).unwrap_or_default();
     if request.is_empty() {
         return Err(Failure::usage(
-            "the request is missing",
-            "give one: guard task \"what the agents are to do\"; see guard task --help",
+            "guard task got no request",
+            "give a request: guard task \"what the agents are to do\"; see guard task --help",
         ));
     }
     if request.len() > LONGEST_REQUEST {
@@ -96,7 +96,7 @@ fn begin(arguments: &Task, task_store: TaskStore, out: &mut dyn Write) -> Result
         let known: Vec<&str> = workflow.modes.keys().map(String::as_str).collect();
         return Err(Failure::usage(
             format!("the workflow has no mode `{mode}`"),
-            format!("its modes are {}", known.join(", ")),
+            format!("the modes of the workflow are {}", known.join(", ")),
         ));
     }
     let id = uuid::Uuid::now_v7().to_string();
@@ -164,7 +164,7 @@ fn report_missing_key(
         )?;
     }
     note(&format!(
-        "guard: {missing}\n  hint: guard keeps the key outside the sandbox and gives the agent only a placeholder"
+        "guard: {missing}\n  hint: set the key in your environment; guard keeps it outside the sandbox and gives the agent a placeholder"
     ));
     Ok(Exit::OwnFailure)
 }
@@ -185,7 +185,10 @@ fn load_workflow(arguments: &Task) -> Result<Workflow, Failure> {
         let known: Vec<String> = found.steps.iter().map(|step| step.id.clone()).collect();
         let Some(step) = found.steps.iter_mut().find(|step| step.id == id) else {
             let message = format!("the workflow has no step `{id}` to limit");
-            return Err(Failure::usage(message, format!("its steps are {}", known.join(", "))));
+            return Err(Failure::usage(
+                message,
+                format!("the steps of the workflow are {}", known.join(", ")),
+            ));
         };
         step.limits = bounds.or(step.limits);
     }

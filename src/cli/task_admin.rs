@@ -128,7 +128,7 @@ pub(super) fn decide(
     let mut journal = task_store.journal().map_err(failed)?;
     let task = find(&journal, Some(id))?;
     let settings: TaskSettings = serde_json::from_value(task.setting.clone()).map_err(|error| {
-        failed(PipelineError::Strange(format!("the stored settings of the task: {error}")))
+        failed(PipelineError::Strange(format!("cannot parse the stored settings of the task: {error}")))
     })?;
     let step = settings.workflow.step(task.state["step"].as_str().unwrap_or_default());
     let words = step
@@ -146,7 +146,7 @@ pub(super) fn decide(
     if !is_yes && feedback.trim().is_empty() {
         return Err(Failure::usage(
             "a rejection needs a reason",
-            "give it with --feedback \"what must change\"",
+            "give the reason with --feedback \"what must change\"",
         ));
     }
     let visit = task.state["visit"].as_u64().unwrap_or(0) as u32;
@@ -223,12 +223,12 @@ fn clean_tasks(
 ) -> Result<(), Failure> {
     for id in ids {
         let cleaned = pipeline::clean(task_store, journal, id).map_err(failed)?;
-        let branch = if cleaned.is_branch_gone { "and its branch are" } else { "is" };
-        writeln!(out, "{}: the worktree of {} {branch} removed", cleaned.id, cleaned.branch)?;
+        let branch = if cleaned.is_branch_gone { " and the branch" } else { "" };
+        writeln!(out, "{}: guard removed the worktree of {}{branch}", cleaned.id, cleaned.branch)?;
         if !cleaned.is_branch_gone {
             writeln!(
                 out,
-                "  the branch is kept because it is not merged; git branch -D {} removes it",
+                "  guard kept the branch because it is not merged; git branch -D {} removes it",
                 cleaned.branch
             )?;
         }

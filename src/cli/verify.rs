@@ -35,7 +35,7 @@ fn hash(text: &str) -> Result<String, Failure> {
         return Ok(text);
     }
     Err(Failure::usage(
-        format!("--head {text:?}: not a SHA-256 hash"),
+        format!("--head {text:?} is not a SHA-256 hash"),
         "give the 64 hexadecimal digits that guard printed when the run ended",
     ))
 }
@@ -48,16 +48,21 @@ fn as_text(check: &Check, other: Option<&str>) -> String {
         None => String::new(),
     };
     text += &match &check.outcome {
-        Outcome::Complete => format!("intact and finished: {so_far}\n"),
+        Outcome::Complete => format!("the transcript is intact and finished: {so_far}\n"),
         Outcome::Unfinished { partial: 0 } => {
-            format!("intact, but unfinished: {so_far}; nothing is recorded after seq {}\n", head.seq)
+            format!(
+                "the transcript is intact, but unfinished: {so_far}; guard recorded nothing after event {}\n",
+                head.seq
+            )
         }
         Outcome::Unfinished { partial } => format!(
-            "intact, but unfinished: {so_far}; nothing is recorded after seq {} ({partial} bytes of an incomplete line follow)\n",
+            "the transcript is intact, but unfinished: {so_far}; guard recorded nothing after event {} ({partial} bytes of an incomplete line follow)\n",
             head.seq
         ),
         Outcome::Broken { line, problem } => {
-            format!("broken at line {line}: {problem}\n  before it: {so_far}\n")
+            format!(
+                "the transcript is broken at line {line}: {problem}\n  intact before that line: {so_far}\n"
+            )
         }
     };
     if let Some(left_out) = &check.left_out {

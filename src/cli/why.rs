@@ -69,8 +69,8 @@ pub(super) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
         Some(number) => {
             let found = refusals.iter().find(|event| event.seq == number).ok_or_else(|| {
                 Failure::usage(
-                    format!("event {number} of {} is not a refusal", run.id),
-                    format!("`guard why {}` lists its refusals", run.id),
+                    format!("event {number} of the run {} is not a refusal", run.id),
+                    format!("`guard why {}` lists the refusals of the run", run.id),
                 )
             })?;
             vec![explain_event(found)]
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
         return Ok(Exit::Success);
     }
     if explained.is_empty() {
-        writeln!(out, "guard refused nothing in {}", run.id)?;
+        writeln!(out, "guard refused nothing in the run {}", run.id)?;
     }
     for explanation in explained.iter().take(MOST_EXPLAINED) {
         print(explanation, out)?;
@@ -92,7 +92,7 @@ pub(super) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
         }
     }
     if explained.len() > MOST_EXPLAINED {
-        writeln!(out, "{} more; --json lists them all", explained.len() - MOST_EXPLAINED)?;
+        writeln!(out, "and {} more refusals; --json lists all of them", explained.len() - MOST_EXPLAINED)?;
     }
     Ok(Exit::Success)
 }
@@ -106,7 +106,7 @@ fn layer(event_type: EventType) -> &'static str {
         EventType::DenyNetwork => "the proxy, which is the run's only way out",
         EventType::DenyConnect | EventType::DenyBind => "the supervisor answers every connect and bind",
         EventType::DenyProcess | EventType::DenyMetadata | EventType::DenyWatch => {
-            "the supervisor and the system call filter"
+            "the supervisor and the system call filter judge the call"
         }
         _ => "guard",
     }
@@ -156,7 +156,7 @@ fn explain_command(command: &[OsString], policy: Option<&str>) -> Result<Explana
     let is_taken = |id: &str| policy.rules.iter().any(|rule| rule.id == id);
     let as_toml = |rules: Vec<decide::AllowRule>| {
         let rules: Vec<String> =
-            rules.iter().map(|rule| rule.to_toml("Say why it is needed.", is_taken)).collect();
+            rules.iter().map(|rule| rule.to_toml("Say here why the command is needed.", is_taken)).collect();
         rules.join("\n")
     };
     Ok(Explanation {
@@ -254,10 +254,10 @@ fn print(explanation: &Explanation, out: &mut dyn Write) -> io::Result<()> {
     }
     match &explanation.allow_with {
         Some(options) => writeln!(out, "  allow:   guard run {}", terminal_text::replace(options))?,
-        None => writeln!(out, "  allow:   no option or rule can; the sandbox itself refuses it")?,
+        None => writeln!(out, "  allow:   no option or rule can allow this; the sandbox itself refuses it")?,
     }
     if let Some(rule) = &explanation.policy_rule {
-        writeln!(out, "  or by a policy that extends this one:")?;
+        writeln!(out, "  or with a policy that extends this one:")?;
         for line in rule.lines() {
             writeln!(out, "    {}", terminal_text::replace(line))?;
         }

@@ -31,7 +31,7 @@ pub(super) fn run(args: &WorkerArgs, _: &mut dyn Write) -> Result<Exit, Failure>
     let flag = stop.clone();
     launch::on_signals(move || flag.set())?;
     if !args.local {
-        note(&format!("guard: working on up to {} tasks at once; Ctrl-C stops", options.concurrency));
+        note(&format!("guard: the worker runs up to {} tasks at once; Ctrl-C stops it", options.concurrency));
     }
     let mut worker = Worker::new(place.open()?, context, options);
     loop {

@@ -74,7 +74,7 @@ pub(super) fn find_or_newest(name: Option<&str>) -> Result<(PathBuf, workspace::
         None => workspace::newest(store()?.folder(), &here()?.common_dir)?.ok_or_else(|| {
             Failure::usage(
                 "no run has a worktree in this repository",
-                "`guard worktree list` lists the worktrees of all runs; `guard restore --list` what is saved",
+                "`guard worktree list` lists the worktrees of runs; `guard restore --list` lists saved work",
             )
         }),
     }
@@ -150,7 +150,7 @@ fn list(all: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
         return Ok(Exit::Success);
     }
     if entries.is_empty() {
-        writeln!(out, "no worktrees of runs")?;
+        writeln!(out, "there are no worktrees of runs")?;
         return Ok(Exit::Success);
     }
     let ids = store()?.ids()?;
@@ -246,7 +246,7 @@ fn preview(run: &str, into: Option<&str>, json: bool, out: &mut dyn Write) -> Re
             writeln!(out, "conflict: {}", terminal_text::escape(&path.to_string_lossy()))?;
         }
         if preview.conflicts.is_empty() {
-            writeln!(out, "merges without conflicts: git merge {branch}")?;
+            writeln!(out, "the branch merges without conflicts; to merge it: git merge {branch}")?;
         }
     }
     Ok(if preview.conflicts.is_empty() { Exit::Success } else { Exit::Problem })
@@ -335,7 +335,7 @@ fn clean(request: &CleanRequest<'_>, out: &mut dyn Write) -> Result<Exit, Failur
         print_json(&Value::Array(results), out)?;
     } else if request.runs.is_empty() {
         if results.is_empty() && !failed {
-            writeln!(out, "no worktrees of runs to remove")?;
+            writeln!(out, "there are no worktrees of runs to remove")?;
         }
         out.flush()?;
         let is_meant = |common_dir: &Path| repository.as_ref().is_none_or(|wanted| common_dir == wanted);
@@ -382,7 +382,10 @@ fn write_disposed(
         writeln!(out, "  its work is saved under {name}")?;
     }
     if report.unreceived {
-        writeln!(out, "  its quarantine repository is kept: it has commits that guard did not receive")?;
+        writeln!(
+            out,
+            "  guard kept its private git repository, which has commits that guard did not receive"
+        )?;
     }
     for (from, to) in &report.moved {
         writeln!(
@@ -426,7 +429,7 @@ fn receive(run: &str, max_mib: Option<u64>, json: bool, out: &mut dyn Write) -> 
 
 fn next_step(error: &ReceiveError) -> &'static str {
     match error {
-        ReceiveError::TooLarge { .. } => "if the size is intended, give a larger --max-mib",
+        ReceiveError::TooLarge { .. } => "if you expect commits of this size, give a larger --max-mib",
         ReceiveError::CheckedOut { .. } => "switch that worktree to another branch, and try again",
         ReceiveError::Moved { .. } => {
             "put the branch back (git update-ref), or fetch the commits from the quarantine yourself"
@@ -456,10 +459,18 @@ fn write_received(branch: &str, received: &Received, out: &mut dyn Write) -> Res
             (Some(_), false) => "moved",
             (None, _) => "deleted or corrupted",
         };
-        writeln!(out, "  not received: {} was {what} in the quarantine", terminal_text::escape(&one.name))?;
+        writeln!(
+            out,
+            "  not received: {}, which was {what} in the run's private repository",
+            terminal_text::escape(&one.name)
+        )?;
     }
     if received.other_refs_left_out > 0 {
-        writeln!(out, "  not received: {} more refs of the quarantine", received.other_refs_left_out)?;
+        writeln!(
+            out,
+            "  not received: {} more refs of the run's private repository",
+            received.other_refs_left_out
+        )?;
     }
     Ok(())
 }

@@ -72,7 +72,10 @@ impl RequestCheck {
         if is_meant && is_targeted {
             return Ok(());
         }
-        Err(Refusal::new(StatusCode::FORBIDDEN, "the Host header does not name this server"))
+        Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "the Host header does not name this server; send the address that the server listens on",
+        ))
     }
 
     fn check_origin(&self, headers: &HeaderMap) -> Result<(), Refusal> {

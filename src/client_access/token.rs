@@ -34,10 +34,10 @@ pub struct TokenError {
 #[non_exhaustive]
 pub enum TokenProblem {
     /// The token file cannot be read.
-    #[error("the token file cannot be read: {0}")]
+    #[error("cannot read the token file: {0}")]
     Unreadable(io::Error),
     /// The token file cannot be created.
-    #[error("the token file cannot be created: {0}")]
+    #[error("cannot create the token file: {0}")]
     NotCreated(io::Error),
     /// The path of the token file leads to a directory, a pipe or a device.
     #[error("the token file is not a regular file")]

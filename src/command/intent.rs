@@ -155,7 +155,7 @@ impl Deferred {
             Self::Verb => "the git verb is only known when it runs",
             Self::Arguments => "some arguments are only known when it runs",
             Self::Text => "the shell text is only known when it runs",
-            Self::Code => "code of another language; the programs it starts are judged when they start",
+            Self::Code => "code of another language; guard judges the programs it starts when they start",
             Self::Configuration => "configuration that is only known when it runs",
             Self::Cwd => "the directory it runs in is only known when it runs",
         }

@@ -82,21 +82,21 @@ pub struct AgentAck {
 #[non_exhaustive]
 pub enum ControlError {
     /// The operating system reported an error.
-    #[error("cannot use {}: {source}", path.display())]
+    #[error("cannot read or write {}: {source}", path.display())]
     Io {
         /// The path of the file or directory.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
     },
-    /// The command is too long.
-    #[error("the command is longer than {} KiB", LARGEST_COMMAND >> 10)]
+    /// The command, as JSON, is longer than [`LARGEST_COMMAND`].
+    #[error("the control command is longer than {} KiB; send less data with it", LARGEST_COMMAND >> 10)]
     TooLong,
     /// The command has no id, or an id that is too long or has unusual characters.
     #[error("a command id has 1 to 128 letters, digits, `-`, `_` or `.`, and {0:?} does not")]
     BadId(String),
-    /// Too many commands were sent.
-    #[error("{} is full: too many commands were sent to this work", .0.display())]
+    /// The file of commands has reached its maximum size. Holds the path of the file.
+    #[error("cannot send another command: {} is full, because this task, research run or conversation got too many commands", .0.display())]
     Full(PathBuf),
 }
 
@@ -175,7 +175,7 @@ impl CommandReader {
             if check_id(&command.command_id).is_ok() && self.known.insert(command.command_id.clone()) {
                 // Return the command even if the disk is full, so that the user can always cancel.
                 if let Err(error) = self.write_ack(&command.command_id, AckStatus::Accepted, Value::Null) {
-                    tracing::warn!(%error, "cannot record that a command was accepted");
+                    tracing::warn!(%error, "guard cannot record that it accepted a command");
                 }
                 return Ok(Some(command));
             }

@@ -59,7 +59,10 @@ fn a_rejected_command_says_why() {
     let ack = ok(channel.wait_for("c1", Duration::from_secs(5))).unwrap_or_else(|| panic!("no answer"));
     assert_eq!(
         (ack.status, &ack.data["reason"]),
-        (AckStatus::Rejected, &json!("unknown command type `fly`"))
+        (
+            AckStatus::Rejected,
+            &json!("unknown command type `fly`; expected cancel, pause, resume or adjust_config")
+        )
     );
 }
 

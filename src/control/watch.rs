@@ -38,12 +38,12 @@ impl CommandWatch {
                             Err(reason) => reader.reject(&command, &reason),
                         };
                         if let Err(error) = answered {
-                            tracing::warn!(%error, "cannot acknowledge a command");
+                            tracing::warn!(%error, "guard cannot write the acknowledgement of a command");
                         }
                     }
                     Ok(None) => std::thread::park_timeout(LOOK_EVERY),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot read commands");
+                        tracing::warn!(%error, "guard cannot read the commands that were sent to it");
                         std::thread::park_timeout(10 * LOOK_EVERY);
                     }
                 }

@@ -110,7 +110,7 @@ impl Job {
     fn run(mut self, cancel: &Cancel, limit: Duration) -> Result<Compacted, ConversationError> {
         let answer = self.ask(cancel, limit);
         if cancel.is_set() {
-            return Err(ConversationError::Summary("it was cancelled".to_string()));
+            return Err(ConversationError::Summary("the summary was cancelled".to_string()));
         }
         let (plan, failed) = (self.plan.clone(), answer.as_ref().err().map(ToString::to_string));
         let applied = self.history.apply_summary(&plan, answer);
@@ -122,7 +122,7 @@ impl Job {
                 self.save(&summary, Some(truncation_warning(&self.settings.id, &why)))
             }
             Applied::Rejected(error) => {
-                tracing::warn!(conversation = %self.settings.id, %error, "no summary of the older messages");
+                tracing::warn!(conversation = %self.settings.id, %error, "guard could not summarise the older messages");
                 Err(ConversationError::Summary(error.to_string()))
             }
         }
@@ -181,8 +181,12 @@ impl Job {
 }
 
 fn truncation_warning(id: &str, why: &str) -> String {
-    tracing::warn!(conversation = id, why, "older messages are dropped instead of summarised");
-    format!("older messages are no longer part of the prompt, because no summary could be made: {why}")
+    tracing::warn!(
+        conversation = id,
+        why,
+        "guard leaves older messages out of the prompt instead of summarising them"
+    );
+    format!("guard leaves older messages out of the prompt, because it could not summarise them: {why}")
 }
 
 impl Conversation {

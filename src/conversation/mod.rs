@@ -52,8 +52,8 @@ pub enum ConversationError {
     /// The user has no conversations.
     #[error("there are no conversations yet")]
     None,
-    /// Several conversations match the text.
-    #[error("{text:?} can mean {}", candidates.join(", "))]
+    /// The ids of several conversations match the text.
+    #[error("{text:?} matches several conversations: {}", candidates.join(", "))]
     Ambiguous {
         /// The text that should name one conversation.
         text: String,
@@ -61,10 +61,10 @@ pub enum ConversationError {
         candidates: Vec<String>,
     },
     /// Another process has the conversation open.
-    #[error("another client uses the conversation {0}")]
+    #[error("another client is using the conversation {0}; try again when its turn has ended")]
     Busy(String),
     /// A command has paused the conversation.
-    #[error("the conversation {0} is paused")]
+    #[error("the conversation {0} is paused; `guard control {0} resume` continues it")]
     Paused(String),
     /// The message is empty or consists of white space.
     #[error("the message is empty")]
@@ -105,8 +105,8 @@ pub enum ConversationError {
     /// The worktree could not be read or changed.
     #[error(transparent)]
     Workspace(#[from] crate::workspace::WorkspaceError),
-    /// The summary of old messages could not be made.
-    #[error("the older messages could not be summarised: {0}")]
+    /// The older messages could not be summarised. Holds the reason.
+    #[error("guard could not summarise the older messages: {0}")]
     Summary(String),
 }
 
@@ -133,15 +133,15 @@ impl ConversationError {
             Self::Unknown(_) => {
                 "`guard history list` shows the conversations; an id may be shortened to its end"
             }
-            Self::None => "start one: guard chat --once 'MESSAGE'",
+            Self::None => "start a conversation: guard chat --once 'MESSAGE'",
             Self::Ambiguous { .. } => "give more of the end of the id",
             Self::Busy(_) => "wait until its turn has ended, or close the other `guard chat`",
-            Self::Paused(_) => "`guard control ID resume` continues it",
+            Self::Paused(_) => "`guard control ID resume` continues the conversation",
             Self::EmptyMessage => "write what the agent should do",
             Self::LongMessage(_) => {
                 "put the text into a file in the working directory, and name the file in the message"
             }
-            Self::NulInMessage => "remove it",
+            Self::NulInMessage => "remove the NUL character",
             Self::Settings(_) => "see `guard chat --help`",
             Self::NoTurn(_) => "`guard history show ID` lists the turns",
             Self::Nothing(_) => "`guard history show ID` shows the conversation",

@@ -364,7 +364,6 @@ fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
     if agent == "generic" && new.command.is_empty() {
         return wrong(
             "the agent `generic` needs a command that gets the prompt on its standard input".to_string(),
-/// Checks the settings of a new conversation and completes them.
         );
     }
     if new.mode == Mode::Native && !adapter.is_some_and(|adapter| adapter.has_sessions()) {

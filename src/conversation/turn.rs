@@ -168,7 +168,7 @@ impl Conversation {
     fn begin_turn(&mut self, context: &mut TurnContext<'_>) -> Result<Question, ConversationError> {
         check_message(context.message)?;
         if let Err(error) = self.obey_commands() {
-            tracing::warn!(%error, "cannot act on commands to the conversation");
+            tracing::warn!(%error, "guard cannot carry out the control commands to the conversation");
         }
         if is_paused(&self.directory) {
             return Err(ConversationError::Paused(self.id().to_string()));
@@ -196,7 +196,7 @@ impl Conversation {
         self.running = Some(number);
         if self.record.settings.is_native() && has_turns && !resumes {
             context.note(
-                "the agent's own session does not have this conversation as it is now; guard began a new session with its history",
+                "the agent's own session no longer matches this conversation; guard began a new session with the stored history",
             );
         }
         Ok(question)
@@ -281,7 +281,9 @@ impl Conversation {
             }
             let is_long = self.context_tokens(context.message) > SMALL_PROMPT;
             if self.has_left_work(exec) {
-                context.note("guard did not ask again, because the agent had already changed files");
+                context.note(
+                    "guard did not send the message again, because the agent had already changed files",
+                );
                 if is_timeout {
                     self.offer_to_clear(exec);
                 }
@@ -301,7 +303,7 @@ impl Conversation {
                 *question = self.question_with_history(context, session, Some(SMALL_PROMPT));
             } else if question.resumes {
                 context.note(format!(
-                    "the agent's own session is lost ({error}); guard began a new session with its history"
+                    "the agent's own session is lost ({error}); guard began a new session with the stored history"
                 ));
                 self.summarise_if_too_long(context);
                 *question = self.question_with_history(context, question.session.clone(), None);
@@ -344,7 +346,7 @@ impl Conversation {
     /// Adds to the error of a turn that timed out a hint that the user can clear the history.
     fn offer_to_clear(&self, exec: &mut ExecResult) {
         let offer = format!(
-            "; if the conversation has become too long, `guard history clear {}` lets it begin again in the same worktree",
+            "; if the conversation has become too long, `guard history clear {}` begins it again in the same worktree",
             self.short_id()
         );
         let detail = exec.run.error_detail.as_mut().map(|detail| &mut detail.message);
@@ -385,7 +387,7 @@ impl Conversation {
         if let Err(error) = self.store(entry.clone()) {
             // Return the answer all the same, with an error that says that it is not stored.
             self.record.apply(entry);
-            set_error(&mut exec, ErrorKind::Internal, &format!("the answer is not stored: {error}"));
+            set_error(&mut exec, ErrorKind::Internal, &format!("guard could not store the answer: {error}"));
         }
         let turn = self.record.turns.last().cloned();
         let turn = turn.unwrap_or_else(|| empty_turn(""));

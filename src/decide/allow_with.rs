@@ -26,11 +26,11 @@ pub enum CannotAllow {
     /// guard cannot analyse the command; the second field says why.
     #[error("guard cannot analyse the command `{0}`: {1}")]
     NotUnderstood(String, String),
-    /// The command writes to a place where the run may not write.
-    #[error("`{0}` writes outside the run's directories; allow that with --write PATH")]
+    /// The command writes to a path that the run may not write.
+    #[error("`{0}` writes outside the directories that the run may write; allow it with --write PATH")]
     Outside(String),
-    /// The command is denied by something that no policy rule can lift; the second field names it.
-    #[error("`{1}` denies `{0}`, and no policy rule can change that")]
+    /// A rule that no policy rule can lift denies the command; the second field names that rule.
+    #[error("the rule `{1}` of guard itself denies `{0}`, and no rule of a policy can change that")]
     Fixed(String, String),
 }
 

@@ -92,10 +92,13 @@ fn rules_without_effect(policy: &Policy) -> Vec<Diagnostic> {
         };
         warnings.push(Diagnostic {
             severity: Severity::Warning,
-            message: format!("rule `{}`: `{command}` is still denied by `{by}`", rule.id),
+            message: format!(
+                "rule `{}`: `{by}` still denies `{command}`, so this rule does not allow it",
+                rule.id
+            ),
             source: policy.sources[rule.place.source].clone(),
             span: rule.place.span.clone(),
-            label: "allows nothing".to_string(),
+            label: "this rule allows nothing".to_string(),
             help: Some(help),
         });
     }
@@ -141,7 +144,7 @@ fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> 
     if got != example.action {
         let by = &verdict.cause.rule;
         return Some(format!(
-            "the example must be {}, but rule `{by}` makes it {}",
+            "the example must be {}, but by rule `{by}` it is {}",
             participle(example.action),
             participle(got)
         ));

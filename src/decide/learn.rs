@@ -125,7 +125,7 @@ fn render(
 ) -> String {
     let quoted = |text: &str| toml::Value::String(text.to_string()).to_string();
     let mut text =
-        crate::policy::new_file(name, &base.name, "Learned: allows what was seen, and nothing else.");
+        crate::policy::new_file(name, &base.name, "Learned from runs: allows what they did and no more.");
     text.push_str("# Every program that no rule names is denied.\ndefault_action = \"deny\"\n");
     let (hosts, ports) = (generalize(&seen.hosts), &seen.ports);
     if !hosts.is_empty() || !ports.is_empty() {
@@ -152,7 +152,7 @@ fn render(
     let is_taken = |id: &str| base.rules.iter().any(|rule| rule.id == id);
     for rule in rules {
         text.push('\n');
-        text.push_str(&rule.to_toml("This command was seen.", is_taken));
+        text.push_str(&rule.to_toml("guard saw this command in a learning run.", is_taken));
     }
     text
 }

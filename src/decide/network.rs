@@ -122,7 +122,7 @@ impl NetworkRules {
         if let Some(entry) = self.deny.iter().find(denied) {
             return Err(NetworkRefusal::new(
                 "network.deny",
-                format!("The policy denies `{entry}`."),
+                format!("The policy denies this host by its entry `{entry}`."),
                 INSTEAD,
             ));
         }
@@ -137,7 +137,7 @@ impl NetworkRules {
             (Some(allowed), HostAccess::Tunnel) => NetworkRefusal::new(
                 "network.tunnel",
                 format!(
-                    "The policy allows only `{}`, which guard cannot check inside a tunnel.",
+                    "The policy allows only `{}` for this host, which guard cannot check inside a tunnel.",
                     allowed.entry
                 ),
                 "Use plain http for this host.",
@@ -149,7 +149,7 @@ impl NetworkRules {
             ),
             (None, _) => NetworkRefusal::new(
                 "network.default",
-                "The policy does not name this host and port.",
+                "The policy does not allow this host and port.",
                 INSTEAD,
             ),
         })
@@ -160,7 +160,7 @@ impl NetworkRules {
         if self.allow.iter().any(|allowed| allowed.entry.names_host(host)) {
             return Ok(());
         }
-        Err(NetworkRefusal::new("network.default", "The policy does not name this host.", INSTEAD))
+        Err(NetworkRefusal::new("network.default", "The policy does not allow this host.", INSTEAD))
     }
 
     /// Judges a direct connection by a program that does not use the proxy. If the policy allows only some requests
@@ -193,7 +193,8 @@ impl NetworkRules {
             Host::Address(_) => format!("{host} is {kind}, and the policy does not name that address."),
             Host::Name(_) => {
                 format!(
-                    "{host} resolves to {address}, which is {kind}, and the policy does not name that address."
+                    "{host} resolves to {address}, a special address ({kind}), and the policy does not allow that \
+                     address."
                 )
             }
         };

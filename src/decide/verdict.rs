@@ -76,7 +76,7 @@ impl Verdict {
     pub fn invalid_request(problem: &str) -> Self {
         let cause = Cause {
             rule: "input.question".to_string(),
-            reason: format!("The request cannot be parsed: {problem}."),
+            reason: format!("guard cannot parse the request: {problem}."),
             instead: "Send shell text, {\"argv\": […]} or {\"shell\": \"…\"}.".to_string(),
             source: None,
         };
@@ -154,7 +154,7 @@ impl<'p> Ruling<'p> {
             By::Default(default, git) => default_cause(default, git, policy, analysis, index),
             By::Deferred => Cause {
                 rule: "deferred".to_string(),
-                reason: "The command is only known when it runs; guard judges it then.".to_string(),
+                reason: "The whole command is known only when it runs, so guard judges it then.".to_string(),
                 instead: String::new(),
                 source: None,
             },
@@ -187,8 +187,8 @@ fn default_cause(
     if intent.effects.intersects(Effects::GIT_OTHER) {
         return Cause {
             rule: "git.other".to_string(),
-            reason: format!("The policy {} allows git in the task's repository only.", policy.name),
-            instead: "Work in the task's own working tree.".to_string(),
+            reason: format!("The policy {} allows git only in the repository of this run.", policy.name),
+            instead: "Run git in your own working tree.".to_string(),
             source,
         };
     }
@@ -207,7 +207,7 @@ fn default_cause(
                 intent.program.called.display(),
                 policy.name
             ),
-            format!("`guard policy show {} --effective` lists what it allows.", policy.name),
+            format!("`guard policy show {} --effective` lists what the policy allows.", policy.name),
         ),
     };
     Cause { rule, reason, instead, source }
@@ -225,7 +225,7 @@ pub(super) fn refused(refusal: &Refusal) -> Verdict {
         first.make_ascii_uppercase();
     }
     let instead = match refusal {
-        Refusal::Empty => "Name a command.",
+        Refusal::Empty => "Give a command to run.",
         Refusal::Nul(_) => "Remove the NUL byte.",
         Refusal::Shell { .. } => "Check its quotes and brackets, or put it in a script file.",
         _ => "Split it into smaller commands, or put it in a script file.",
@@ -243,7 +243,7 @@ pub(super) fn refused(refusal: &Refusal) -> Verdict {
 pub(super) fn nothing_runs() -> Verdict {
     let cause = Cause {
         rule: "default".to_string(),
-        reason: "It starts no program.".to_string(),
+        reason: "The command starts no program.".to_string(),
         instead: String::new(),
         source: None,
     };

@@ -55,7 +55,7 @@ impl Budget {
             Some(format!("The cost budget of {} is used up.", money(limit)))
         } else if self.bounds.max_cost_micros.is_some() && self.price(model).is_none() {
             let model = model.unwrap_or("this model");
-            Some(format!("The policy limits the cost, but config.toml has no price for {model}."))
+            Some(format!("The policy limits the cost, but [prices] in config.toml has no price for {model}."))
         } else {
             None
         };

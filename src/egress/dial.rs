@@ -65,7 +65,7 @@ impl std::fmt::Debug for ProxyAddress {
 
 /// An environment variable such as `https_proxy` has an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the environment variable {variable} does not name a usable proxy: {problem}")]
+#[error("the environment variable {variable} is not set to a usable proxy: {problem}")]
 pub struct ProxyError {
     /// The name of the environment variable.
     pub variable: String,

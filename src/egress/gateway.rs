@@ -277,7 +277,7 @@ impl RunningGateway {
     ) -> Result<Request<()>, Rejection> {
         let spec = &self.plan.spec;
         let bad = |problem: &dyn std::fmt::Display| {
-            Rejection::Forbidden(format!("The request cannot be forwarded: {problem}."))
+            Rejection::Forbidden(format!("guard cannot forward the request: {problem}."))
         };
         let key_of = |pair: &str| pair.split('=').next().unwrap_or_default().to_string();
         let kept: Vec<&str> =
@@ -397,7 +397,7 @@ async fn read_body(body: Incoming, memory: &MemoryBudget) -> Result<Bytes, Rejec
 fn memory_exhausted() -> Rejection {
     let most = memory_budget::MAX_BYTES >> 20;
     Rejection::Unavailable(format!(
-        "other requests of this run use all of their {most} MiB of memory; retry when they are done"
+        "other requests of this run use the whole limit of {most} MiB of memory; retry when one has ended"
     ))
 }
 
@@ -566,7 +566,10 @@ impl BodyObserver for ResponseObserver {
 
     fn finish(&mut self, is_whole: bool) {
         if let Some(key_masker) = self.key_masker.as_ref().filter(|key_masker| key_masker.count > 0) {
-            let text = format!("the API of gateway {} sent its key back; guard overwrote it", self.gateway);
+            let text = format!(
+                "the API of the gateway {} sent its key back; guard overwrote the key in the response",
+                self.gateway
+            );
             self.state.recorder.record(EventType::Note, &text, &json!({ "times": key_masker.count }));
         }
         let (mut tokens, mut sources) = (None, Vec::new());

@@ -78,7 +78,7 @@ impl Session {
         if let Some((host, port)) = self.direct_target.clone() {
             if is_tunnel {
                 return bad_request(
-                    "This connection leads to one host and is not a proxy; CONNECT is not possible here.",
+                    "This connection goes directly to one host and is no proxy; it does not accept CONNECT.",
                 );
             }
             return self.request(request, host, port).await;

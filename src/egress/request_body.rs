@@ -194,7 +194,7 @@ impl<'de> Visitor<'de> for BodyVisitor<'_> {
                 }
                 // If the key occurs twice, servers disagree on which one counts.
                 if self.found.model.replace(model).is_some() {
-                    return Err(A::Error::custom("it names the model twice"));
+                    return Err(A::Error::custom("the body names the model twice"));
                 }
                 continue;
             }

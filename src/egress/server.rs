@@ -430,7 +430,7 @@ async fn accept_connections(listener: TcpListener, backend: Backend, state: Rc<P
                 let data = json!({ "from": from.to_string() });
                 state.recorder.record(
                     EventType::NetworkOutsider,
-                    "refused a connection from a process outside the run",
+                    "guard refused a connection to its proxy from a process outside the run",
                     &data,
                 );
             }

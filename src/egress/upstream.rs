@@ -107,7 +107,9 @@ impl Upstream {
     ) -> io::Result<Connection> {
         let Some(tls_config) = tls_config.filter(|_| self.is_tls) else {
             return if self.is_tls {
-                Err(io::Error::other("this machine has no trusted certificates"))
+                Err(io::Error::other(
+                    "this machine has no trusted TLS certificates; install the package ca-certificates",
+                ))
             } else {
                 Ok(Connection::Plain(stream))
             };
@@ -130,7 +132,9 @@ pub(super) fn load_tls_config() -> io::Result<Arc<ClientConfig>> {
     let (added, _) = roots.add_parsable_certificates(found.certs);
     if added == 0 {
         let why = found.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
-        return Err(io::Error::other(format!("this machine has no trusted certificates{why}")));
+        return Err(io::Error::other(format!(
+            "this machine has no trusted TLS certificates{why}; install the package ca-certificates"
+        )));
     }
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

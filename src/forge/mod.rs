@@ -41,8 +41,10 @@ pub enum ForgeError {
         /// What the user can do next.
         hint: String,
     },
-    /// The branch at the remote has commits that the local branch lacks.
-    #[error("the branch {branch} of the remote {remote} has commits that are not local; nothing was pushed")]
+    /// The remote's branch has commits that the local branch lacks.
+    #[error(
+        "the branch {branch} of the remote {remote} has commits that the local branch lacks, so guard pushed nothing"
+    )]
     NotForward {
         /// The short name of the branch.
         branch: String,

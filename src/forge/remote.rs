@@ -131,8 +131,8 @@ fn api(host: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<
 }
 
 fn named_api(text: &str) -> Result<Upstream, ForgeError> {
-    let hint = "set it to a URL such as `https://HOST/api/v3`, or unset it to use github.com";
-    // The parser's own error would repeat the text, which may hold a password.
+    let hint = "set GITHUB_API_URL to a URL such as `https://HOST/api/v3`, or unset it to use github.com";
+    // The parser's own error would repeat the text, which may contain a password.
     if text.contains('@') {
         return Err(ForgeError::refused("GITHUB_API_URL contains a user name", hint));
     }

@@ -49,7 +49,7 @@ impl Token {
                 let secret = Secret::one_word(text.into_bytes()).map_err(|problem| {
                     ForgeError::refused(
                         format!("{source} does not contain a valid token: {problem}"),
-                        "set it to a valid token, or unset it",
+                        "set this variable to a valid token, or unset it",
                     )
                 })?;
                 return Ok(Some(Self { secret, source }));

@@ -11,8 +11,7 @@ use super::model_limits::ModelLimits;
 pub enum SizeWarning {
     /// The new message is larger than a whole prompt.
     #[error(
-        "the message has about {tokens} tokens, a prompt at most {budget}: its middle was left out; \
-         put the text into a file and name the file instead"
+        "the message has about {tokens} tokens, but a prompt may have at most {budget}, so guard left out its middle; put the text into a file and name the file instead"
     )]
     CurrentMessageCut {
         /// The size of the new message.
@@ -21,7 +20,7 @@ pub enum SizeWarning {
         budget: usize,
     },
     /// The newest messages of the history are together larger than a prompt.
-    #[error("{messages} of the newest messages are too large for the prompt: their middle was left out")]
+    #[error("{messages} of the newest messages are too large for the prompt, so guard left out their middle")]
     RecentMessagesCut {
         /// How many messages were cut.
         messages: usize,
@@ -35,16 +34,18 @@ pub enum SizeWarning {
         /// How many messages are left out.
         messages: usize,
     },
-    /// The prompt is larger than the model's target.
-    #[error("the prompt has about {tokens} tokens; above {target} answers become slow")]
+    /// The prompt is larger than the size that prompts for this model should stay below.
+    #[error("the prompt has about {tokens} tokens; answers become slow above {target} tokens")]
     PromptLarge {
         /// The size of the prompt.
         tokens: usize,
         /// The size that prompts should stay below.
         target: usize,
     },
-    /// The prompt is so large that the answer is slow.
-    #[error("the prompt has about {tokens} tokens; above {warning} answers take 30 seconds and more")]
+    /// The prompt is so large that the answer will be slow.
+    #[error(
+        "the prompt has about {tokens} tokens; with more than {warning} tokens an answer takes 30 seconds or more"
+    )]
     PromptSlow {
         /// The size of the prompt.
         tokens: usize,

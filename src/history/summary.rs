@@ -165,8 +165,10 @@ pub trait Summarizer: Send + Sync {
 /// Why there is no new summary.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SummaryError {
-    /// The history was built without a summarizer.
-    #[error("no summarizer is configured")]
+    /// No summarizer was set for the history.
+    #[error(
+        "this conversation has no model that writes summaries, so guard drops older messages from prompts instead"
+    )]
     NoSummarizer,
     /// The conversation has only recent messages, which are never summarised.
     #[error("the conversation has no messages old enough to summarise")]
@@ -186,16 +188,18 @@ pub enum SummaryError {
     /// The model's answer has no text.
     #[error("the summary model returned an empty summary")]
     Empty,
-    /// The answer is not smaller than the messages.
-    #[error("the summary has about {summary} tokens, the messages it replaces only {replaced}")]
+    /// The summary is not smaller than the messages that it should replace.
+    #[error(
+        "the summary has about {summary} tokens, but the messages that it should replace have only {replaced}"
+    )]
     TooLarge {
         /// Estimated tokens of the summary.
         summary: usize,
         /// Estimated tokens of the messages that the summary should replace.
         replaced: usize,
     },
-    /// The messages are no longer those of the request.
-    #[error("the conversation changed while the summary was written")]
+    /// The conversation no longer begins with the messages that the request was made for.
+    #[error("the conversation changed while the model wrote the summary, so guard discarded the summary")]
     Stale,
     /// The history already has a summary of at least as many messages.
     #[error("a newer summary already covers these messages")]

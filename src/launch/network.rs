@@ -152,7 +152,10 @@ pub(crate) fn plan(request: &RunRequest, notes: &mut Vec<String>) -> Result<Netw
     for name in network.presets.iter().chain(&options.presets) {
         let preset = policy::preset(name).ok_or_else(|| {
             let known: Vec<&str> = policy::PRESETS.iter().map(|(name, _)| *name).collect();
-            LaunchError::Input(format!("unknown network preset `{name}`; known are {}", known.join(", ")))
+            LaunchError::Input(format!(
+                "unknown network preset `{name}`; known presets are {}",
+                known.join(", ")
+            ))
         })?;
         hosts.extend(preset_hosts(name, &preset, request.home.as_deref(), &request.environment, notes));
         for wanted in &preset.gateway {

@@ -112,7 +112,8 @@ impl Calls {
             let _ = sender.send(value);
         };
         let thread = std::thread::Builder::new().name("call".to_string()).spawn(work);
-        thread.map_err(|error| (ErrorKind::Internal, format!("cannot start a thread: {error}")))?;
+        thread
+            .map_err(|error| (ErrorKind::Internal, format!("cannot start a thread for a call: {error}")))?;
         Ok((id, receiver))
     }
 

@@ -206,6 +206,6 @@ pub(super) async fn cancel(calls: &Calls, given: JsonObject) -> Cancelled {
             "the parameter `id`: the call {id} runs in another guard server, which alone can cancel it"
         )),
         Some(_) => Cancelled { success: true, status: Some("done"), ..Cancelled::default() },
-        None => failed("the parameter `id` is not the id of a known call".to_string()),
+        None => failed("the parameter `id`: no call has this id; guard_report lists calls".to_string()),
     }
 }

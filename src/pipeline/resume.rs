@@ -86,7 +86,7 @@ pub(crate) fn prepare_resume(context: &mut TaskContext<'_>, status: Status) -> R
         }
         _ => {}
     }
-    context.announce(RUNNER, format!("Resuming at {}.", context.task.state.step));
+    context.announce(RUNNER, format!("Resuming the task at the step {}.", context.task.state.step));
     context.save_progress(Status::Running, "")
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn retry(context: &mut TaskContext<'_>, step: &str) -> Result<(), Pip
         let known: Vec<&str> =
             entries.iter().filter(|entry| entry.effect == "visit").map(|entry| entry.step.as_str()).collect();
         PipelineError::Strange(format!(
-            "the task has not reached the step `{step}`; it has been at {}",
+            "the task has not reached the step `{step}`; so far it has reached {}",
             known.join(", ")
         ))
     };
@@ -117,6 +117,6 @@ pub(crate) fn retry(context: &mut TaskContext<'_>, step: &str) -> Result<(), Pip
     };
     context.journal.delete_entries_from(visit, true)?;
     context.save_progress(Status::Running, "")?;
-    context.announce(RUNNER, format!("Going back to {step}."));
+    context.announce(RUNNER, format!("Going back to the step {step}."));
     Ok(())
 }

@@ -166,9 +166,9 @@ impl<'r> Runner<'r> {
         let (status, reason) = match ended {
             Ok((status, reason)) => (status, reason),
             Err(PipelineError::Interrupted) if control.has_cancelled() => {
-                (Status::Cancelled, "given up".to_string())
+                (Status::Cancelled, "the user cancelled the task".to_string())
             }
-            Err(PipelineError::Interrupted) => (Status::Interrupted, "stopped by a signal".to_string()),
+            Err(PipelineError::Interrupted) => (Status::Interrupted, "a signal stopped the task".to_string()),
             Err(error) => {
                 // If the failure cannot be recorded (a full disk), report the original error all the same.
                 let _ = self.context.save_progress(Status::Failed, &error.to_string());
@@ -235,7 +235,7 @@ impl<'r> Runner<'r> {
         }
         for raised in control.take_raised() {
             self.raise_limits(raised)?;
-            self.context.announce(RUNNER, "The limits were raised.");
+            self.context.announce(RUNNER, "The limits of the task were raised.");
         }
         if self.context.is_cancelled() { Err(PipelineError::Interrupted) } else { Ok(()) }
     }

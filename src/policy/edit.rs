@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 #[non_exhaustive]
 pub enum EditError {
     /// The file is not TOML.
-    #[error("the file is not TOML: {0}")]
+    #[error("the file is not valid TOML: {0}")]
     Toml(String),
     /// The section is an inline table or is written with dotted keys.
     #[error(

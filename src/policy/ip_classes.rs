@@ -23,7 +23,7 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     let [a, b, c, _] = address.octets();
     Some(match (a, b, c) {
         (127, ..) => "loopback",
-        (169, 254, _) => "link-local (used for cloud metadata)",
+        (169, 254, _) => "link-local, used for cloud metadata",
         (10, ..) | (172, 16..=31, _) | (192, 168, _) => "private",
         (100, 64..=127, _) => "carrier-grade NAT",
         (0, ..) => "unspecified",

@@ -108,10 +108,14 @@ const OVERRIDE_SECTION: Field = field(
 );
 
 pub(super) static POLICY: &[Field] = &[
-    field("version", Kind::Number(1, 1), "The version of this format: 1."),
+    field("version", Kind::Number(1, 1), "The version of the policy format. It must be 1."),
     field("name", Kind::Text, "The policy's name. Lower-case letters, digits and dashes."),
     field("description", Kind::Text, "What the policy is for, in a sentence."),
-    field("extends", Kind::Text, "The policy this one tightens: a name, or a path ending in `.toml`."),
+    field(
+        "extends",
+        Kind::Text,
+        "The policy that this one extends: a name, or a path that ends in `.toml`. Only `override` and `lifts` allow more than it does.",
+    ),
     field(
         "default_action",
         Kind::Action,
@@ -156,11 +160,11 @@ section! {
         allow: List,
             "Hosts the run may reach: `name`, `*.suffix`, `10.0.0.0/8`, with optional ports (`:443`, `:80,443`, `:8000-8100`, `:*`; default 80 and 443). `GET,HEAD name/path` allows only such plain HTTP requests; `raw name:22` allows a connection that is not TLS. Private addresses must be named as addresses.";
         deny: List,
-            "Hosts the run may not reach, even if `allow` matches. Same format.";
+            "Hosts the run may not reach, even if `allow` matches them. The format is the same as in `allow`.";
         presets: Choices(&super::preset::PRESET_NAMES, "preset"),
             "Named sets of hosts and gateways; `guard policy presets` lists them.";
         resolve: Map,
-            "Addresses for names, instead of DNS: `\"git.example.org\" = \"10.1.2.3\"`.";
+            "Fixed addresses of host names, which guard uses instead of DNS: `\"git.example.org\" = \"10.1.2.3\"`.";
         loopback: Flag,
             "Let the run start servers on any loopback port and connect to them.";
         listen: Ports,
@@ -188,23 +192,23 @@ section! {
         total_seconds: Number(0, 604_800),
             "End a run after this long; 0 means no limit. Not enforced if standard input is a terminal.";
         processes: Number(1, 65_536),
-            "The number of processes at once.";
+            "The maximum number of processes at once.";
         open_files: Number(16, 1_048_576),
-            "The number of open files per process.";
+            "The maximum number of open files per process.";
         memory_mib: Number(16, 16_777_216),
-            "Memory of the whole run, at most three quarters of the machine's. Enforced where guard can create a cgroup.";
+            "The maximum memory of the whole run, at most three quarters of the machine's. Enforced where guard can create a cgroup.";
         file_mib: Number(1, 16_777_216),
-            "The size of one file.";
+            "The maximum size of a file that the run writes.";
         output_mib: Number(1, 1_048_576),
-            "The amount of output that the transcript holds.";
+            "The maximum amount of output that guard records in the transcript.";
         connections: Number(1, 65_536),
-            "The number of network connections at once. Default: 512.";
+            "The maximum number of network connections at once. Default: 512.";
         upload_mib: Number(1, 16_777_216),
-            "The amount of data that the whole run may send over the network.";
+            "The maximum amount of data that the whole run may send over the network.";
         download_mib: Number(1, 16_777_216),
-            "The amount of data that the whole run may receive over the network.";
+            "The maximum amount of data that the whole run may receive over the network.";
         network_kib_per_second: Number(1, 16_777_216),
-            "The network bandwidth, both directions together.";
+            "The maximum network bandwidth, both directions together.";
         command_bytes: Number(1024, 67_108_864),
             "The largest command guard analyses; it denies larger ones.";
         command_depth: Number(4, 64),
@@ -216,11 +220,11 @@ section! {
     /// The parsed keys of the `[budget]` section.
     BUDGET, BudgetSection, "budget" {
         max_tokens: Number(1, 1_000_000_000_000),
-            "Tokens, input and output together.";
+            "The maximum number of tokens, input and output together.";
         max_requests: Number(1, 1_000_000_000),
-            "The number of requests to a model.";
+            "The maximum number of requests to a model.";
         max_cost: Amount,
-            "Cost, by the prices in `config.toml`. Requests to a model without a price are refused.";
+            "The maximum cost, by the prices in `config.toml`. guard refuses requests to a model without a price.";
     }
 }
 
@@ -304,16 +308,16 @@ pub(super) static COMMAND: &[Field] = &[
     field(
         "subcommand",
         Kind::Texts,
-        "The first argument that is not an option (`publish` of `npm publish`).",
+        "The rule matches only if one of these is the first argument that is not an option (`publish` in `npm publish`).",
     ),
     field(
         "flags",
         Kind::Texts,
-        "The command has one of these options. For git, full names: `--amend` also matches the abbreviation `--amen`.",
+        "The rule matches only if the command has one of these options. For git, write full names: `--amend` also matches the abbreviation `--amen`.",
     ),
-    field("unless_flags", Kind::Texts, "The command has none of these options."),
-    field("args", Kind::Texts, "An argument matches one of these patterns."),
-    field("unless_args", Kind::Texts, "No argument matches any of these patterns."),
+    field("unless_flags", Kind::Texts, "The rule matches only if the command has none of these options."),
+    field("args", Kind::Texts, "The rule matches only if an argument matches one of these patterns."),
+    field("unless_args", Kind::Texts, "The rule matches only if no argument matches any of these patterns."),
     field(
         "paths",
         Kind::Texts,

@@ -124,7 +124,13 @@ impl Merger {
             "an extending policy can only tighten; if this is intended, add `override = true` to the section"
         };
         if overrides {
-            self.problem(Severity::Note, span, format!("{what} is loosened by override"), "in force", None);
+            self.problem(
+                Severity::Note,
+                span,
+                format!("this policy loosens {what} by `override`"),
+                "in force",
+                None,
+            );
         } else {
             self.problem(
                 Severity::Error,
@@ -221,7 +227,7 @@ impl Merger {
                 Severity::Error,
                 first.span.clone(),
                 format!("`{}` denies, so it cannot lift another rule", rule.id.value),
-                "only for `allow` and `ask`",
+                "`lifts` is only for rules with `allow` or `ask`",
                 None,
             );
             return;

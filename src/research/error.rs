@@ -16,8 +16,8 @@ pub enum LlmError {
         /// The time limit that was exceeded.
         after: Duration,
     },
-    /// All requests together have used the tokens or the money that the user allowed.
-    #[error("the budget is used up ({spent})")]
+    /// All requests together have used up the tokens or the cost that the user allowed.
+    #[error("the budget of the research is used up ({spent})")]
     BudgetExhausted {
         /// The usage and the limit, as text.
         spent: String,
@@ -86,8 +86,8 @@ fn seconds(time: Duration) -> String {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// The model's list of sub-queries cannot be read, not even after it was asked to repair the list.
-    #[error("the model's list of sub-queries cannot be read: {problem}")]
+    /// The model's list of sub-queries cannot be parsed, even after guard asked the model to repair it.
+    #[error("guard cannot parse the model's list of sub-queries: {problem}")]
     Decomposition {
         /// What is wrong with the list.
         problem: String,
@@ -111,8 +111,8 @@ pub enum AgentError {
     /// The stream of updates ended without a final result.
     #[error("Stream ended without final result")]
     NoFinalResult,
-    /// Somebody cancelled the run.
-    #[error("the run was cancelled")]
+    /// The user or a control command cancelled the run.
+    #[error("the research was cancelled")]
     Cancelled,
     /// The agent's configuration or the query is invalid.
     #[error("{problem}")]
@@ -154,7 +154,7 @@ impl AgentError {
             Self::AllSubQueriesFailed { kind, .. } => {
                 let hint =
                     LlmError::Backend { kind: *kind, message: String::new(), retry_after: None }.hint();
-                if hint.is_empty() { "`guard log` shows what a run did" } else { hint }
+                if hint.is_empty() { "`guard log RUN` shows what a run did" } else { hint }
             }
             _ => "",
         }
@@ -181,8 +181,8 @@ pub enum ValidationError {
         /// How the data differs from the schema.
         error: String,
     },
-    /// No schema is registered for the event type, and the registry fails on such events.
-    #[error("no event of the type `{event_type}` is known")]
+    /// No schema is registered for the event type, and the registry is configured to fail on such events.
+    #[error("unknown event type `{event_type}`")]
     UnknownEventType {
         /// The event type of the update.
         event_type: String,

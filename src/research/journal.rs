@@ -221,7 +221,7 @@ impl Journal {
         let bytes = fs::read(&path).map_err(|error| unusable(error.to_string()))?;
         let (progress, length) = Progress::read(&bytes).map_err(&unusable)?;
         if progress.started.is_none() {
-            return Err(unusable("it does not say what the run was started with".to_string()));
+            return Err(unusable("it does not contain the settings of the run".to_string()));
         }
         // Remove an incomplete last line, so that the next line does not continue it.
         let ready = file.set_len(length).and_then(|()| file.seek(SeekFrom::Start(length)));

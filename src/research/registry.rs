@@ -44,7 +44,7 @@ pub const EVENTS: &[EventSpec] = &[
     },
     EventSpec {
         event_type: EVENT_DECOMPOSITION_COMPLETE,
-        meaning: "The sub-queries are known. The position of a sub-query is its id.",
+        meaning: "The model has listed the sub-queries. The id of a sub-query is its position in the list.",
         data: schema_of::<DecompositionComplete>,
     },
     EventSpec {
@@ -64,7 +64,7 @@ pub const EVENTS: &[EventSpec] = &[
     },
     EventSpec {
         event_type: EVENT_ROUND_PLANNED,
-        meaning: "A further round has sub-queries of its own (`--depth`).",
+        meaning: "A further round of research begins, with new sub-queries (`--depth`).",
         data: schema_of::<RoundPlanned>,
     },
     EventSpec {
@@ -223,7 +223,7 @@ impl EventRegistry {
         if self.mode == ValidationMode::Strict {
             return Err(error);
         }
-        tracing::warn!(%error, "accepted a malformed event");
+        tracing::warn!(%error, "guard accepted an event that does not match its schema");
         Ok(Validity::Mismatch)
     }
 

@@ -312,7 +312,7 @@ fn lenient<T>(read: Result<T, ValidationError>) -> Option<T> {
     match read {
         Ok(value) => Some(value),
         Err(error @ ValidationError::SchemaMismatch { .. }) => {
-            tracing::warn!(%error, "ignored a malformed event");
+            tracing::warn!(%error, "guard ignored an event that does not match its schema");
             None
         }
         Err(_) => None,

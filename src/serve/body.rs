@@ -101,7 +101,7 @@ impl Stream for Pieces {
             }
             None => {
                 self.has_ended = true;
-                Some(Err(io::Error::other("the response was broken off")))
+                Some(Err(io::Error::other("the server could not send the whole response")))
             }
         })
     }

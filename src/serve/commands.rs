@@ -83,7 +83,7 @@ fn command(asked: SendCommand) -> Result<AgentCommand, ApiError> {
         (status = 200, description = "The command was carried out or rejected.", body = Acknowledgement),
         (status = 404, description = "There is no such batch.", body = ErrorBody),
         (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
-        (status = 413, description = "The body is larger than 64 MiB.", body = ErrorBody),
+        (status = 413, description = "The body is larger than 448 KiB.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),
     ),
 )]
@@ -114,7 +114,7 @@ pub(super) async fn command_to_batch(
         (status = 200, description = "The command was carried out or rejected.", body = Acknowledgement),
         (status = 404, description = "There is no such conversation.", body = ErrorBody),
         (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
-        (status = 413, description = "The body is larger than 64 MiB.", body = ErrorBody),
+        (status = 413, description = "The body is larger than 448 KiB.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),
     ),
 )]

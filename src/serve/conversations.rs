@@ -167,7 +167,7 @@ pub(super) async fn parsed<T: DeserializeOwned>(
     check_content_type(headers)?;
     let (text, _permit) = body::read(shared, headers, body).await?;
     serde_json::from_slice(&text)
-        .map_err(|error| ApiError::bad_request(format!("the body is wrong: {error}")))
+        .map_err(|error| ApiError::bad_request(format!("the body of the request is invalid: {error}")))
 }
 
 /// Fails unless the agent of the conversation works below a root of the server. The error is the same as for a
@@ -207,7 +207,7 @@ pub(super) fn conversations_of(shared: &Shared) -> Result<&Conversations, ApiErr
     responses(
         (status = 201, description = "The conversation exists.", body = ShownConversation),
         (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
-        (status = 413, description = "The body is larger than 64 MiB.", body = ErrorBody),
+        (status = 413, description = "The body is larger than 7 MiB.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),
     ),
 )]
@@ -296,7 +296,7 @@ pub(super) async fn show_conversation(
         (status = 404, description = "There is no such conversation.", body = ErrorBody),
         (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
         (status = 409, description = "Another client uses the conversation.", body = ErrorBody),
-        (status = 413, description = "The body is larger than 64 MiB.", body = ErrorBody),
+        (status = 413, description = "The body is larger than 7 MiB.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),
     ),
 )]
@@ -311,7 +311,9 @@ pub(super) async fn send_message(
     crate::conversation::check_message(&asked.message)?;
     let turns = service(&shared)?.turns.clone();
     let permit = turns.try_acquire_owned().map_err(|_| {
-        ApiError::overloaded("as many turns as allowed are going on; try again when one has ended")
+        ApiError::overloaded(
+            "the server has reached its maximum number of turns at once; try again when one has ended",
+        )
     })?;
     let opener = shared.clone();
     let conversation = blocking(move || {
@@ -376,7 +378,7 @@ impl RunningTurn {
             let _ = result_sender.send(result);
         };
         let thread = std::thread::Builder::new().name("turn".to_string()).spawn(work);
-        thread.map_err(|error| ApiError::internal(format!("cannot start a thread: {error}")))?;
+        thread.map_err(|error| ApiError::internal(format!("cannot start a thread for the turn: {error}")))?;
         Ok(Self { cancel, events, result })
     }
 
@@ -389,7 +391,7 @@ impl RunningTurn {
                 Ok(result) => Ok(Json(result).into_response()),
                 Err(_) => Err(ApiError::internal("the turn ended without a result")),
             },
-            () = shared.stop.wait() => Err(ApiError::overloaded("the server stops; the turn is cancelled")),
+            () = shared.stop.wait() => Err(ApiError::overloaded("the server is stopping, so it cancelled the turn")),
         }
     }
 

@@ -178,7 +178,7 @@ pub(super) struct Health {
         SubmitQuery,
         (
             "Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 256, pattern = "^[!-~]+$",
-            description = "A submission with the key of an earlier one queues nothing, and returns the response of that one."
+            description = "A submission with the key of an earlier submission queues nothing, and returns the response to the earlier submission."
         ),
     ),
     request_body(content = Vec<Task>, content_type = "application/json"),

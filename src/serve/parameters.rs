@@ -41,7 +41,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Ids<String> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let path = axum::extract::Path::<String>::from_request_parts(parts, state).await;
         let id = path.map_err(|error| ApiError::bad_request(error.body_text()))?.0;
-        if is_name(&id) { Ok(Self(id)) } else { Err(ApiError::not_found("there is no batch with this id")) }
+        if is_name(&id) { Ok(Self(id)) } else { Err(ApiError::not_found("the id in the path is not valid")) }
     }
 }
 
@@ -54,7 +54,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Ids<(String, String)> {
         if is_name(&ids.0) && is_name(&ids.1) {
             return Ok(Self(ids));
         }
-        Err(ApiError::not_found("there is no task with this id"))
+        Err(ApiError::not_found("an id in the path is not valid"))
     }
 }
 
@@ -163,5 +163,5 @@ fn within<T: Copy + PartialOrd + std::fmt::Display>(
     if value >= least && value <= most {
         return Ok(value);
     }
-    Err(ApiError::bad_request(format!("`{name}` must be from {least} to {most}, and is {value}")))
+    Err(ApiError::bad_request(format!("`{name}` must be from {least} to {most}, but is {value}")))
 }

@@ -17,8 +17,8 @@ pub struct Socket {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// Another server listens there.
-    #[error("another server listens on {}", .0.display())]
+    /// Another server listens on this path.
+    #[error("another server is already listening on {}", .0.display())]
     InUse(PathBuf),
     /// The path leads to a file that is not a socket.
     #[error("{} exists and is not a socket", .0.display())]

@@ -277,7 +277,8 @@ impl Supervisor {
                 notification.tid,
                 "a system call after the transcript is full",
                 "sandbox.record",
-                "The transcript of the run has reached its size limit. Nothing happens unrecorded, so the run ends.",
+                "The transcript of the run has reached its size limit. guard runs nothing that it cannot record, \
+                 so it ends the run.",
             );
             return Some(Reply::Error(libc::EPERM));
         }

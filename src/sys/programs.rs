@@ -45,7 +45,7 @@ pub struct Skipped {
 
 /// The search found the program in no trusted directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no `{name}` in PATH that guard can trust{}", describe_skipped(skipped))]
+#[error("guard found no `{name}` in PATH that it can trust{}", describe_skipped(skipped))]
 pub struct ProgramNotFound {
     /// The program's name.
     pub name: String,

@@ -202,7 +202,7 @@ impl Run {
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.folder.is_dir() => {
                 return Err(io::Error::new(
                     error.kind(),
-                    "there is no transcript yet: the run is starting, or guard was killed before it began",
+                    "there is no transcript yet: the run is starting, or guard was killed while it started",
                 ));
             }
             file => file?,

@@ -385,8 +385,10 @@ impl TranscriptWriter {
         self.size_limit.dropped.output_bytes += uncounted.bytes.swap(0, Ordering::Relaxed);
         let dropped = self.size_limit.dropped;
         if dropped != Default::default() {
-            let message =
-                format!("dropped: {} bytes of output, {} other events", dropped.output_bytes, dropped.events);
+            let message = format!(
+                "guard dropped {} bytes of output and {} other events",
+                dropped.output_bytes, dropped.events
+            );
             self.write_meta(EventType::TranscriptDropped, &message, time, &json!(dropped));
         }
     }

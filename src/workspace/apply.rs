@@ -186,7 +186,7 @@ impl Workspace {
         }
         let Some(top) = &repository.toplevel else {
             return refuse(
-                "the repository has no working tree here".to_string(),
+                "the current directory is in no working tree, so guard cannot apply the work".to_string(),
                 format!("push the branch, or merge {} in a clone", self.branch()),
             );
         };
@@ -200,7 +200,7 @@ impl Workspace {
         if let Some(operation) = repository.operation_in_progress() {
             return refuse(
                 format!("{operation} is in progress in {}", top.display()),
-                "finish it or abort it first".to_string(),
+                "finish or abort that operation first".to_string(),
             );
         }
         Ok(top.clone())
@@ -249,13 +249,13 @@ impl Workspace {
         if let Some(dir) = work.unreadable.first() {
             return Err(WorkspaceError::refused(
                 format!("git cannot read all of {} in the worktree", path(dir)),
-                "move it out of the worktree: guard worktree path RUN",
+                "move it out of the worktree; `guard worktree path RUN` prints the path of the worktree",
             ));
         }
         if let Some(file) = work.too_large.first() {
             return Err(WorkspaceError::refused(
                 format!("{} is not committed, and is larger than {} MiB", path(file), MAX_FILE_BYTES >> 20),
-                "move it out of the worktree: guard worktree path RUN",
+                "move it out of the worktree; `guard worktree path RUN` prints the path of the worktree",
             ));
         }
         if let Some(dir) = work.nested.first() {

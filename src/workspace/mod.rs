@@ -104,8 +104,9 @@ pub enum WorkspaceError {
     /// nothing.
     #[error("{0}")]
     Lost(String),
-    /// This signal arrived while guard was creating the workspace. Nothing was created.
-    #[error("cancelled by {0} while creating the worktree")]
+    /// Guard received this signal while it was creating the workspace, and has removed everything that it had
+    /// created.
+    #[error("{0} cancelled the run while guard was creating its worktree")]
     Interrupted(nix::sys::signal::Signal),
     /// Guard could not set up the sandbox for its own git processes.
     #[error(transparent)]

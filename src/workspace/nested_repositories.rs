@@ -108,9 +108,9 @@ impl Search {
     /// True if the search has reached one of its limits and must stop.
     fn is_exhausted(&mut self) -> bool {
         if self.left == 0 {
-            self.unseen(format!("it has more than {} entries", self.bounds.entries));
+            self.unseen(format!("the directory has more than {} entries", self.bounds.entries));
         } else if self.found.repositories.len() >= self.bounds.repositories {
-            self.unseen(format!("it has more than {} repositories", self.bounds.repositories));
+            self.unseen(format!("the directory has more than {} repositories", self.bounds.repositories));
         } else if Instant::now() > self.deadline {
             self.unseen(format!("the search takes longer than {} seconds", self.bounds.time.as_secs()));
         } else {
@@ -448,7 +448,7 @@ impl Snapshot {
             RecordedContent::Link(before) => std::fs::read_link(path).ok().as_ref() != before.as_ref(),
         };
         if is_different {
-            let what = "it now points to another repository, or guard can no longer read it".to_string();
+            let what = "`.git` now points to another repository, or guard can no longer read it".to_string();
             return vec![change(NestedChangeKind::Changed, what)];
         }
         Vec::new()
@@ -470,7 +470,7 @@ impl Snapshot {
             changes.push(change(NestedChangeKind::Changed, format!("{more} more changes are not listed")));
         }
         if after.is_incomplete() && !before.is_incomplete() {
-            let what = "it became too large to compare completely".to_string();
+            let what = "the repository became too large to compare completely".to_string();
             changes.push(change(NestedChangeKind::Unseen, what));
         }
         changes

@@ -155,7 +155,7 @@ pub fn restore<'w>(
     };
     let Some(saved) = chosen else {
         return Err(WorkspaceError::refused(
-            format!("nothing is saved as {:?}", name.unwrap_or(&work.name)),
+            format!("guard has saved no work as {:?}", name.unwrap_or(&work.name)),
             "`guard restore --list` shows what is saved",
         ));
     };
@@ -163,8 +163,8 @@ pub fn restore<'w>(
     let is_name = git(repository, "check-ref-format")?.arg(&full).output()?.status.success();
     if !is_name || branch.starts_with('-') {
         return Err(WorkspaceError::refused(
-            format!("{branch:?} is not a name for a branch"),
-            "choose another one: --branch NAME",
+            format!("{branch:?} is not a valid branch name"),
+            "choose another name: --branch NAME",
         ));
     }
     let zero = "0".repeat(saved.commit.len());

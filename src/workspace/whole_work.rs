@@ -169,7 +169,7 @@ impl WorkReader {
         let branch = branch.strip_prefix("refs/heads/").unwrap_or(branch);
         Err(WorkspaceError::refused(
             format!("the branch {branch} of the run no longer exists"),
-            format!("its last known commit: git branch {branch} {}", self.record.tip),
+            format!("recreate it at its last known commit: git branch {branch} {}", self.record.tip),
         ))
     }
 
@@ -227,8 +227,8 @@ impl WorkReader {
             files.into_iter().partition(|path| size(path) > MAX_FILE_BYTES);
         if nested.len() + too_large.len() > MAX_LEFT_OUT {
             return Err(WorkspaceError::refused(
-                format!("the worktree contains more than {MAX_LEFT_OUT} repositories or very large files"),
-                "look at it yourself: guard worktree path RUN",
+                format!("the worktree contains more than {MAX_LEFT_OUT} repositories and files above 1 GiB"),
+                "look at the worktree yourself; `guard worktree path RUN` prints its path",
             ));
         }
         (work.nested, work.too_large) = (nested, too_large);

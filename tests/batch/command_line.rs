@@ -331,7 +331,7 @@ fn a_batch_obeys_commands() {
     user.sees_with_code(
         "guard control batch_0 cancel",
         2,
-        &["there is no batch batch_0", "guard batch list"],
+        &["no batch, task, research run or conversation has the id batch_0", "guard batch list"],
     );
     user.sees_with_code(&format!("guard control {id} pause --data '{{'"), 2, &["--data is not JSON"]);
 }

@@ -106,7 +106,7 @@ fn the_user_talks_and_takes_the_work_over() {
     terminal.types("write three.txt");
     terminal.shows("I wrote three.txt");
     terminal.types("/undo");
-    terminal.shows("turn 4 is undone; the files are as before it");
+    terminal.shows("turn 4 is undone; the files are as before the turn");
     terminal.types("/history");
     let screen = terminal.shows("  3  done");
     assert!(!screen.contains("  4  done"), "{screen}");
@@ -145,7 +145,7 @@ fn neither_ctrl_c_nor_a_failure_ends_the_conversation() {
     terminal.types("first");
     terminal.shows("I heard first.");
     terminal.types("break");
-    let screen = terminal.shows("next: send it again");
+    let screen = terminal.shows("next: send the message again");
     assert!(screen.contains("✗ upstream_error: ") && screen.contains("tired"), "{screen}");
     terminal.types("second");
     terminal.shows("I heard second.");
@@ -157,7 +157,7 @@ fn neither_ctrl_c_nor_a_failure_ends_the_conversation() {
         terminal.press("C-c");
         wait_for_prompt(&terminal, prompts);
     }
-    terminal.shows("Ctrl-D or /quit leaves");
+    terminal.shows("Ctrl-D or /quit leaves the conversation");
     terminal.press("C-d");
     terminal.shows("come back: guard chat --session ");
     terminal.types("echo code-$?");

@@ -38,7 +38,7 @@ fn in_parts(text: &str) -> [Vec<&str>; 3] {
 #[test]
 fn the_recording_in_the_guide_is_what_it_prints() {
     let (success, printed) = demo(&["--namespaces", "require"]);
-    if !success && printed.contains("cannot be enforced here") {
+    if !success && printed.contains("cannot enforce the policy") {
         skip_unsupported("the demo with namespaces", &printed);
         return;
     }

@@ -6,7 +6,7 @@ use crate::support::UserShell;
 fn a_git_verb_is_allowed_for_one_run_and_for_the_team() {
     let user = UserShell::new("everyday-verb");
     let tag = "guard run -- git tag v1";
-    user.sees(tag, &["refused: git tag v1 (rule git.refs)", "to allow it: guard run --allow 'git tag v1'"]);
+    user.sees(tag, &["refused: git tag v1 (rule git.refs)", "to allow this: guard run --allow 'git tag v1'"]);
     user.sees(
         "guard why",
         &["denied: git tag v1", "rule:    git.refs (builtin:strict.toml:", "supervisor", "guard allow"],
@@ -20,10 +20,10 @@ fn a_git_verb_is_allowed_for_one_run_and_for_the_team() {
     user.types("guard run -q -- git tag v2; test $? = 126");
     user.sees("guard allow @ --dry-run", &[".guard/policy.toml (new)", "+ lifts = [\"git.refs\"]"]);
     assert!(!user.project.join(".guard").exists());
-    // Without a terminal nobody can confirm.
-    user.sees("guard allow @ < /dev/null", &["--yes writes without asking"]);
-    user.sees("guard allow @ --yes", &["wrote ", "commit it"]);
-    // It is not committed yet, so it is not in force.
+    // Without a terminal the user cannot confirm, so guard must write nothing.
+    user.sees("guard allow @ < /dev/null", &["use --yes to write the change without asking"]);
+    user.sees("guard allow @ --yes", &["wrote ", "commit this file"]);
+    // The project's policy file is not committed yet, so it must have no effect.
     user.types("guard run -q -- git tag v3; test $? = 126");
     user.types("git add .guard && git commit -qm 'Allow tags'");
     // The file allows more than the user's policy, so it must have no effect until the user confirms this content.
@@ -53,7 +53,7 @@ fn a_refused_host_is_allowed_and_saved() {
     user.sees("guard allow @ --user --yes", &["policies/strict.toml (new)", "wrote"]);
     user.types("guard why --host registry.example:443");
     user.sees("guard run --dry-run -- true", &["registry.example"]);
-    user.sees("guard policy lint strict", &["loosened by override"]);
+    user.sees("guard policy lint strict", &["this policy loosens"]);
 }
 
 #[test]

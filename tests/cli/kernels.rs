@@ -35,7 +35,7 @@ fn the_doctor_tells_what_holds_each_boundary() {
     let layers = signals["held_by"].as_array().unwrap();
     assert_eq!(layers.contains(&Value::from("landlock")), landlock >= 6, "{report}");
     let text = guard(&home, &["doctor"]);
-    for line in ["boundaries of a run, and what holds them", "file-truncation", "tcp", "signals"] {
+    for line in ["boundaries of a run, and what enforces them", "file-truncation", "tcp", "signals"] {
         assert!(text.contains(line), "{line}: {text}");
     }
 }

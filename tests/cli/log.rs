@@ -159,7 +159,11 @@ fn a_changed_transcript_is_told_by_line_and_exit_code() {
     std::fs::write(&path, file.replace("cc -c main.c", "cc -c evil.c")).unwrap();
     let output = run(&state, &["verify", "aaaa"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output).starts_with("broken at line 3: the hash chain is broken"), "{}", text(&output));
+    assert!(
+        text(&output).starts_with("the transcript is broken at line 3: the hash chain is broken"),
+        "{}",
+        text(&output)
+    );
     let output = run(&state, &["verify", "aaaa", "--json"]);
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
@@ -237,7 +241,7 @@ fn following_a_run_whose_supervisor_is_gone_says_so_and_ends() {
     let output = follow(&state, "bbbb").wait_with_output().unwrap();
     assert!(output.status.success());
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("its supervisor died before"), "{said}");
+    assert!(said.contains("guard was killed before the run ended"), "{said}");
     assert_eq!(text(&Output { stderr: Vec::new(), ..output }).lines().count(), 2);
 }
 

@@ -141,7 +141,7 @@ fn the_doctor_looks_at_the_machine() {
         "GEMINI_API_KEY or GOOGLE_API_KEY is not set",
         "all users can write to",
         "relative               a relative path",
-        "fix: remove it from PATH",
+        "fix: remove the directory from PATH",
         "state directory",
         " free",
     ] {

@@ -123,7 +123,7 @@ fn log_network() {
     let started = json!({ "command": ["npm", "ci"], "policy": "strict" });
     let refused = json!({
         "pid": 7, "what": "connect to elsewhere.example:443", "host": "elsewhere.example", "port": 443, "rule": "network.default",
-        "reason": "The policy does not name this host and port.",
+        "reason": "The policy does not allow this host and port.",
     });
     let asked = json!({
         "gateway": "gemini", "pid": 7, "what": "POST /v1beta/models/m:generateContent", "model": "m", "status": 200,
@@ -144,7 +144,7 @@ fn log_network() {
             (
                 3_000,
                 "deny.network",
-                "connect to elsewhere.example:443: The policy does not name this host and port.",
+                "connect to elsewhere.example:443: The policy does not allow this host and port.",
                 refused,
             ),
             (

@@ -37,7 +37,10 @@ fn a_difference_in_how_a_run_is_built_is_told() {
     let effective = text(&guard().args(["policy", "show", "--effective"]).arg(&path).output().unwrap());
     assert!(effective.contains("\nexecute: {system}\n"), "{effective}");
     assert!(effective.contains("\nsandbox: namespaces require, verify_exec false\n"), "{effective}");
-    assert!(effective.contains("\nimported into the home: ~/.gitconfig\n"), "{effective}");
+    assert!(
+        effective.contains("\nfiles copied into the run's home directory: ~/.gitconfig\n"),
+        "{effective}"
+    );
     assert!(effective.contains("\ntoolchains: rust go, caches private\n"), "{effective}");
 }
 

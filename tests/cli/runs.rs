@@ -32,7 +32,7 @@ fn a_run_is_named_in_many_ways() {
     user.sees("guard log frist", &["no run matches \"frist\"; similar runs:", "task/first  started 20"]);
     user.sees(
         "guard log 0; guard log @9",
-        &["matches 2 runs:", "task/second  started 20", "fewer runs are recorded"],
+        &["matches 2 runs:", "task/second  started 20", "guard has recorded fewer runs"],
     );
     user.types("guard log nothing-like-that; test $? = 2");
     // Another repository has a branch of the same name. In each repository, the name must mean the run of that
@@ -113,7 +113,7 @@ fn runs_in_the_background_are_followed_and_stopped() {
 
     user.sees(
         "guard run --detach --name endless -- bash -c 'echo 1 > a; git add a; git commit -qm a; echo ready; sleep 600'",
-        &["guard: started in the background", "next: guard attach ", "; guard stop "],
+        &["guard: started the run in the background", "next: guard attach ", "; guard stop "],
     );
     // Ctrl-C must detach from the run, and must not stop it.
     user.types("timeout --preserve-status -s INT 3 guard attach endless; test $? = 130");
@@ -149,7 +149,7 @@ fn a_killed_run_is_told_apart() {
     let user = UserShell::new("runs-killed");
     user.types("guard run --detach --name x -- bash -c 'echo out; sleep 600' 2> /dev/null");
     user.types("kill -9 $(guard ps --json | jq .[0].pid)");
-    user.sees("guard attach x; echo $?", &["out", "the guard process of this run was killed", "125"]);
+    user.sees("guard attach x; echo $?", &["out", "was killed before the run ended", "125"]);
     user.sees("guard runs", &["cut off"]);
     user.sees("guard stop x", &["had already ended, cut off"]);
     user.sees("guard worktree clean --dry-run", &["would be removed: task/x"]);
@@ -192,7 +192,7 @@ fn cleaning_keeps_to_this_repository() {
     user.sees("guard worktree list", &["task/work", "task/other"]);
     user.sees("cd / && guard worktree clean --all-repositories", &["removed: task/other"]);
     user.sees("guard worktree clean --all", &["removed: task/work", "saved under refs/guard/"]);
-    assert_eq!(user.types("guard worktree list"), "no worktrees of runs\n");
+    assert_eq!(user.types("guard worktree list"), "there are no worktrees of runs\n");
 }
 
 #[test]

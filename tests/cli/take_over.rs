@@ -127,7 +127,7 @@ fn the_work_is_taken_over() {
             "applied task/a to main as a fast-forward: 2 commits, 3 files",
             "committed 2 paths not committed by the run: \"Uncommitted work of task/a\"",
             "undo: git reset --keep ",
-            "removed: worktree and branch; the work is saved in refs/guard/",
+            "removed: the run's worktree and branch; the work is saved in refs/guard/",
         ],
     );
     user.types(
@@ -161,7 +161,7 @@ fn the_user_went_on_meanwhile() {
     user.sees_with_code(
         "guard apply",
         0,
-        &["as a fast-forward: 2 commits, 3 files", "committed 2 paths", "removed: worktree"],
+        &["as a fast-forward: 2 commits, 3 files", "committed 2 paths", "removed: the run's worktree"],
     );
     user.types("cat b mine later && git log --format=%s | grep -qx 'In the worktree'");
 }
@@ -186,7 +186,7 @@ fn one_commit_or_none() {
     user.sees_with_code(
         "guard apply --squash",
         0,
-        &["nothing to apply from task/c: your branch already contains all of it", "removed: "],
+        &["nothing to apply from task/c: your branch already contains all of its work", "removed: "],
     );
     user.sees_with_code("guard apply -m ''", 2, &["a value is required"]);
     user.sees_with_code("guard apply --squash --uncommitted", 2, &["cannot be used with"]);
@@ -202,9 +202,9 @@ fn a_kept_worktree_is_clean_after_a_merge() {
     user.sees_with_code(
         "guard apply --dry-run",
         0,
-        &["nothing to apply from task/a: your branch already contains all of it"],
+        &["nothing to apply from task/a: your branch already contains all of its work"],
     );
-    user.sees_with_code("guard apply", 0, &["nothing to apply", "removed: worktree and branch"]);
+    user.sees_with_code("guard apply", 0, &["nothing to apply", "removed: the run's worktree and branch"]);
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn nothing_changes_when_something_is_in_the_way() {
         "sed -i s/three/drei/ README.md && git commit -qam drei",
         "guard apply",
         1,
-        &["task/a conflicts with your branch in: README.md", "nothing was changed", "git merge task/a"],
+        &["task/a conflicts with your branch in: README.md", "guard changed nothing", "git merge task/a"],
         "true",
     );
     refused(
@@ -303,14 +303,14 @@ fn findings_are_shown_first() {
     user.sees_with_code(
         "guard apply",
         1,
-        &["review: ", "link", "--yes applies it without asking", "nothing was applied"],
+        &["review: ", "link", "use --yes to apply it without asking", "so guard applied nothing"],
     );
     user.types("test ! -L link && test \"$(git log --format=%s)\" = first");
     user.sees_with_code("guard apply --dry-run", 0, &["review: "]);
     user.sees_with_code(
         "echo n | script -qec 'guard apply' /dev/null",
         1,
-        &["apply it? [y/N]", "nothing was applied"],
+        &["apply this work? [y/N]", "so guard applied nothing"],
     );
     user.sees_with_code("guard apply --yes", 0, &["review: ", "applied task/f"]);
     user.types("test -L link");
@@ -394,7 +394,7 @@ fn what_git_cannot_commit_as_it_is_stops_the_command() {
 #[test]
 fn what_was_removed_comes_back() {
     let user = UserShell::with_readme("take-over-restore", README);
-    user.sees_with_code("guard restore", 0, &["nothing is saved under refs/guard/"]);
+    user.sees_with_code("guard restore", 0, &["guard has saved no work under refs/guard/"]);
     run_with_work(&user, "a");
     user.types("guard worktree clean task/a && guard run -q --discard --name b -- bash -c 'echo b > b'");
     user.sees_with_code(
@@ -423,12 +423,12 @@ END",
     );
     user.types("ref=$(git for-each-ref --format='%(refname)' 'refs/guard/*/tip') && guard restore $ref --branch tip-only &&
         test \"$(git log --format=%s -1 tip-only)\" = 'Add a'");
-    user.sees_with_code("guard restore task/a --branch 'bad name'", 2, &["is not a name for a branch"]);
-    user.sees_with_code("guard restore task/a --branch=-x", 2, &["is not a name for a branch"]);
-    user.sees_with_code("guard restore nonsense", 2, &["nothing is saved as \"nonsense\""]);
-    // Nothing is old enough yet.
+    user.sees_with_code("guard restore task/a --branch 'bad name'", 2, &["is not a valid branch name"]);
+    user.sees_with_code("guard restore task/a --branch=-x", 2, &["is not a valid branch name"]);
+    user.sees_with_code("guard restore nonsense", 2, &["guard has saved no work as \"nonsense\""]);
+    // With this age limit no saved work is old enough to be removed.
     user.sees_with_code("guard restore --expire 30d", 0, &["removed the saved work of 0 of 2 runs"]);
-    user.sees_with_code("guard restore --expire soon", 2, &["--expire soon: invalid time"]);
+    user.sees_with_code("guard restore --expire soon", 2, &["--expire soon is not a valid time"]);
     user.sees_with_code(
         "guard restore --expire 0s --dry-run",
         0,

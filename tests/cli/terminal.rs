@@ -59,7 +59,7 @@ fn the_second_interrupt_ends_the_run() {
         terminal.press("C-c");
         let screen = terminal.shows("cancelled by SIGINT");
         terminal.types("echo code-$?");
-        assert!(terminal.shows("code-1").contains("code-143"), "{screen}");
+        assert!(terminal.shows("code-1").contains("code-130"), "{screen}");
     });
 }
 
@@ -140,7 +140,8 @@ fn exec_answers_a_person_with_text() {
 fn time_limits_do_not_apply_on_a_terminal() {
     let environment = one_environment();
     environment.run_outside(
-        "printf 'version = 1\\nname = \"hasty\"\\nextends = \"strict\"\\n[limits]\\nidle_seconds = 1\\ntotal_seconds = 2\\n' > hasty.toml",
+        "policy() { printf 'version = 1\\nname = \"%s\"\\nextends = \"strict\"\\n[limits]\\n%s\\n' $1 \"$2\" > $1.toml; }
+         policy idle 'idle_seconds = 1'; policy both \"$(printf 'idle_seconds = 1\\ntotal_seconds = 2')\"",
     );
     let policy = environment.directory.with_file_name("hasty.toml");
     let Some(terminal) = Terminal::open(&environment) else { return };
@@ -152,7 +153,7 @@ fn time_limits_do_not_apply_on_a_terminal() {
     terminal.shows("the idle limit; `--timeout TIME` sets another, `--timeout 0` none");
     terminal.types(&format!("{command} --timeout 0 -- sleep 60 < /dev/null"));
     terminal
-        .shows("the limit for the whole run; `--max-duration TIME` sets another, `--max-duration 0` none");
+        .shows("the limit for the whole run; `--max-duration TIME` sets another limit, and `--max-duration 0` sets none");
     terminal.types(&format!(
         "{command} --timeout 0 --max-duration 0 -- bash -c 'sleep 3; echo unbounded' < /dev/null"
     ));

@@ -88,7 +88,7 @@ fn two_clients_take_turns() {
     crate::support::wait_for_file(&talk.worktree().join("started"));
     let (_, error, code) = talk.guard(&["chat", "--once", "echo second", "--session", "@"]);
     assert_eq!(code, 2, "{error}");
-    assert!(error.contains("another client uses the conversation"), "{error}");
+    assert!(error.contains("another client is using the conversation"), "{error}");
     assert_eq!(talk.history(&["list"])[0]["state"], "running");
     assert_eq!(talk.guard(&["history", "clear", "@"]).2, 2);
     assert_eq!(talk.guard(&["history", "delete", "@"]).2, 2);

@@ -69,7 +69,7 @@ fn a_summary_that_is_longer_is_rejected() {
 /// not wait for it.
 #[test]
 fn a_slow_summariser_delays_no_turn() {
-    let talk = Talk::with_summary("conversation-summary-slow", "sleep 6; echo late");
+    let talk = Talk::with_summary("conversation-summary-slow", "sleep 15; echo late");
     fill(&talk, 5);
     let mut command = talk.turn_command(&format!("echo answer # {}", words(1500)), &["--session", "@"]);
     let began = Instant::now();

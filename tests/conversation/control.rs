@@ -37,10 +37,13 @@ fn a_conversation_obeys_commands() {
     assert!(talk.says("echo third").contains("third"));
 
     let (printed, _, code) = talk.guard(&["control", &id, "cancel"]);
-    assert_eq!((printed.as_str(), code), ("rejected: no turn is going on\n", 1));
+    assert_eq!(
+        (printed.as_str(), code),
+        ("rejected: no turn is in progress, so there is nothing to cancel\n", 1)
+    );
     assert_eq!(talk.guard(&["control", &id, "adjust_config", "--data", r#"{"model": "other"}"#]).2, 0);
     let settings = std::fs::read_to_string(talk.conversations()[0].join("conversation.json")).unwrap();
     assert!(settings.contains("\"other\""), "{settings}");
     let (_, told, code) = talk.guard(&["control", "nobody", "cancel"]);
-    assert!(code == 2 && told.contains("there is no batch, task, research or conversation"), "{told}");
+    assert!(code == 2 && told.contains("no batch, task, research run or conversation has the id"), "{told}");
 }

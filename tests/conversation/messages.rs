@@ -88,7 +88,7 @@ fn a_message_of_one_mebibyte_is_stored_whole() {
         "{}",
         result["error"]
     );
-    assert!(result["notes"].to_string().contains("its middle was left out"), "{}", result["notes"]);
+    assert!(result["notes"].to_string().contains("guard left out its middle"), "{}", result["notes"]);
     let shown = talk.history(&["show"]);
     assert_eq!(shown["turns"][0]["user"].as_str().map(str::len), Some(1 << 20));
     assert_eq!(talk.says("echo still here"), "still here");

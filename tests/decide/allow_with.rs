@@ -156,7 +156,7 @@ fn a_rule_that_allows_nothing_is_reported() {
     let rule = |more: &str| {
         format!("[[command]]\nid = \"a\"\nverb = \"rebase\"\naction = \"allow\"\nreason = \"x\"\n{more}\n")
     };
-    let still = "`git rebase` is still denied by `git.rewrite`";
+    let still = "`git.rewrite` still denies `git rebase`";
     assert!(warnings(&rule("override = true")).contains(still));
     assert!(!warnings(&rule("lifts = [\"git.rewrite\"]")).contains(still));
 }

@@ -167,7 +167,7 @@ pub(super) const ERROR_KINDS: &[(&str, &str, &str)] = &[
     ("turn_limit", "The agent reached its own limit of turns.", "no"),
     ("budget_exhausted", "The run used up its tokens, requests or money.", "no"),
     ("memory_exhausted", "The kernel killed the run because it reached the policy's `memory_mib`.", "no"),
-    ("record_full", "The run filled its record (`output_mib`).", "no"),
+    ("record_full", "The transcript of the run reached its size limit (`output_mib`).", "no"),
     (
         "session_lost",
         "The session does not exist, or belongs to another directory or agent, or its worktree changed place or branch.",

@@ -112,9 +112,9 @@ fn the_summary_names_refused_hosts() {
     let environment = one_environment();
     let script = "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do curl -s http://host-$n.test/ > /dev/null; done";
     let outcome = environment.run_to_end(environment.guard_run(&[], &["bash", "-c", script]), b"");
-    assert!(outcome.error.contains("refused: GET to host-1.test:80: The policy does not name"), "{outcome}");
+    assert!(outcome.error.contains("refused: GET to host-1.test:80: The policy does not allow"), "{outcome}");
     assert!(outcome.error.contains("  refused hosts: host-1.test:80, host-10.test:80, "), "{outcome}");
-    assert!(outcome.error.contains(" and 2 more; `guard log --network` shows them"), "{outcome}");
+    assert!(outcome.error.contains(" and 2 more; `guard log --network` shows all hosts"), "{outcome}");
 }
 
 /// npm must give up at once when guard refuses its connection. If the name lookup failed instead, npm would retry for

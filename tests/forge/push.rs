@@ -103,7 +103,7 @@ fn what_is_not_forward_is_not_pushed() {
         }
         let error = fixture.push("task/x").unwrap_err();
         assert!(matches!(error, ForgeError::NotForward { .. }), "{error:?}");
-        assert!(error.to_string().contains("nothing was pushed") && error.hint().is_some());
+        assert!(error.to_string().contains("guard pushed nothing") && error.hint().is_some());
         assert!(fixture.refs().contains(&format!("refs/heads/task/x {there}")));
     }
     // guard must refuse even if the user's configuration would force the push.
@@ -331,7 +331,7 @@ fn a_planted_repository_runs_nothing() {
     fixture.source.git(&["config", "remote.origin.url", fixture.bare.to_str().unwrap()]);
     fixture.trap(&fixture.bare.join("hooks/post-receive"));
     let error = push("task/x").unwrap_err();
-    assert!(error.to_string().contains("is a directory of this machine"), "{error}");
+    assert!(error.to_string().contains("is a directory on this machine"), "{error}");
     assert!(!mark.exists() && !fixture.refs().concat().contains(&tip));
     // guard must refuse an address that runs a program (`ext::`), even in a trusted repository.
     fixture.source.git(&["config", "remote.origin.url", &format!("ext::{script} %S")]);

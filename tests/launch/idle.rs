@@ -28,7 +28,7 @@ fn silence_is_not_idleness() {
             let error = outcome.result["error"].as_str().unwrap();
             assert_eq!(
                 error,
-                "no output, no new program and no CPU work for 4 seconds, which is the idle limit; `--timeout TIME` sets another, `--timeout 0` none",
+                "the run was idle (no output, no new program, no CPU work) for 4 seconds, which is the idle limit; `--timeout TIME` sets another limit, and `--timeout 0` sets none",
                 "{name}"
             );
         }

@@ -149,7 +149,7 @@ fn only_cargo_itself_says_where_it_fetches_from() {
     let older = "exec curl -s -o /dev/null -x $CARGO_HTTP_PROXY https://everything.example/index.git";
     let found = RegistryFixture::new().program("cargo", older).of(Tool::Cargo, &[]);
     entries(&found, &[]);
-    assert!(found.notes.iter().any(|note| note.contains("the host serves other data, too")), "{found:?}");
+    assert!(found.notes.iter().any(|note| note.contains("its host also serves other data")), "{found:?}");
     for script in ["exit 0", "exec curl -s -o /dev/null -x $CARGO_HTTP_PROXY http://index.plain.example/"] {
         entries(&RegistryFixture::new().program("cargo", script).of(Tool::Cargo, &[]), &[]);
     }
@@ -186,7 +186,7 @@ fn cargo_goes_where_its_settings_say() {
 fn bad_files_are_notes_without_secrets() {
     let broken =
         RegistryFixture::new().with("home/.cargo/config.toml", "token = \"secret").of(Tool::Cargo, &[]);
-    assert!(broken.notes[0].contains("config.toml is not TOML"), "{broken:?}");
+    assert!(broken.notes[0].contains("config.toml is not valid TOML"), "{broken:?}");
     let odd = "registry=gopher://user:secret@x.example/\n";
     let odd = RegistryFixture::new().with("home/.npmrc", odd).of(Tool::Npm, &[]);
     assert!(odd.notes[0].contains("a URL that guard cannot parse"), "{odd:?}");

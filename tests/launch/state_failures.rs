@@ -19,7 +19,7 @@ fn the_transcript_cannot_be_written() {
         let outcome = environment.run_to_end(command, b"");
         assert_eq!((outcome.code, outcome.kind()), (125, "internal"), "{}: {outcome:?}", environment.name());
         assert!(
-            outcome.result["error"].as_str().unwrap().contains("transcript cannot be written"),
+            outcome.result["error"].as_str().unwrap().contains("guard cannot write the transcript"),
             "{outcome}"
         );
         assert!(outcome.took < Duration::from_secs(60), "{}: {:?}", environment.name(), outcome.took);

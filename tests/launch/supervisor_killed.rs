@@ -291,7 +291,7 @@ fn what_killed_runs_leave_is_swept_and_nothing_else() {
         assert!(prune("--dry-run").contains(&format!("{left}, left by {id}")), "{}", environment.name());
         assert_eq!(temporary(environment), [left]);
         let said = prune("");
-        assert!(said.contains(&format!("left by {id}")) && said.contains("1 unfinished"), "{said}");
+        assert!(said.contains(&format!("left by {id}")) && said.contains("unfinished runs: 1"), "{said}");
         assert_eq!(temporary(environment), Vec::<String>::new());
         assert!(precious.join("file").exists() && transcript.exists(), "{}", environment.name());
         // Three directories: a run that never began, one that is just beginning, and one that contains a file. guard

@@ -108,11 +108,7 @@ fn programs_that_an_agent_could_have_written_are_not_started() {
         let outcome = planted.guard(environment, &plain, &keyed);
         assert_eq!(planted.outcome(), "", "{outcome}");
         let words = format!("{}{}", outcome.result, outcome.error);
-        assert!(
-            words.contains("no `printkey` in PATH that guard can trust"),
-            "{}: {words}",
-            environment.name()
-        );
+        assert!(words.contains("no `printkey` in PATH that it can trust"), "{}: {words}", environment.name());
         assert!(words.contains("inside the git working tree"), "{}: {words}", environment.name());
     });
 }

@@ -169,7 +169,7 @@ fn it_listens_on_loopback_only_and_reads_a_secret_file_only() {
     }
     let file = environment.temporary_directory().join("token");
     let path = file.to_str().unwrap();
-    assert!(told(&["--http", "--token-file", path]).contains("cannot be read"));
+    assert!(told(&["--http", "--token-file", path]).contains("cannot read the token file"));
     let secret = "0123456789abcdef0123456789abcdef";
     environment.run_outside(&format!("umask 022; printf %s {secret} > {path}"));
     assert!(told(&["--http", "--token-file", path]).contains("other users can access"));

@@ -231,8 +231,8 @@ fn a_missing_key_is_said_before_anything_is_made() {
 fn requests_and_repositories() {
     let fixture = TaskFixture::new();
     for (arguments, wanted) in [
-        (vec![""], "the request is missing"),
-        (vec![], "the request is missing"),
+        (vec![""], "guard task got no request"),
+        (vec![], "guard task got no request"),
         (vec!["x", "--mode", "odd"], "no mode `odd`"),
         (vec!["x", "--workflow", "odd"], "no workflow named `odd`"),
         (vec!["x", "--base", "nowhere"], "base branch `nowhere`"),

@@ -83,7 +83,7 @@ fn tokens_of_a_step() {
         "the step plan has used 230 of 130 tokens",
         &["--max-tokens", "plan=100000"],
     );
-    let wanted = ["ORCHESTRATOR: Warning: 88 % of the tokens of the step plan are used."];
+    let wanted = ["ORCHESTRATOR: Warning: the step plan has used 88 % of its limit for tokens."];
     assert_eq!(warnings(&outcome), wanted, "{}", describe_task(&outcome));
     // The limit is for one step: the step `plan` has used it, and other steps have used nothing.
     let task = bounded.fixture.about(&["show", "--json"]);
@@ -101,7 +101,7 @@ fn money_of_a_step() {
         "the step plan has used 2.00 of 1.20 cost",
         &["--max-cost", "plan=10"],
     );
-    let wanted = ["ORCHESTRATOR: Warning: 83 % of the cost of the step plan are used."];
+    let wanted = ["ORCHESTRATOR: Warning: the step plan has used 83 % of its limit for cost."];
     assert_eq!(warnings(&outcome), wanted, "{}", describe_task(&outcome));
 }
 
@@ -171,7 +171,7 @@ fn rounds_of_a_step_and_bad_bounds() {
         describe_task(&outcome)
     );
     assert!(
-        outcome.result["reason"].as_str().unwrap().contains("plan was asked 1 times"),
+        outcome.result["reason"].as_str().unwrap().contains("the step plan 1 times"),
         "{}",
         describe_task(&outcome)
     );

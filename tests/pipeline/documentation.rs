@@ -178,7 +178,7 @@ fn very_much_and_hidden_things_are_put_back() {
     let cases = [
         (
             "for i in 1 2 3; do head -c 3500000 /dev/zero | tr '\\0' x > docs/guide/f$i.md; done",
-            "more than 8 MiB",
+            "larger than 8 MiB",
         ),
         ("echo x > docs/guide/left.log", "git ignores"),
         ("printf '*\\n' > docs/guide/.gitignore; echo code > docs/guide/conf.py", "git ignores"),

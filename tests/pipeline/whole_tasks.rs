@@ -15,7 +15,8 @@ fn from_a_sentence_to_a_branch() {
     let feat = "dark-mode-toggle-main";
     let wanted = [
         "ORCHESTRATOR: Task Received.".to_string(),
-        "ORCHESTRATOR: No GitHub remote: the branch stays in this repository.".to_string(),
+        "ORCHESTRATOR: The repository has no GitHub remote, so the branch stays in this repository."
+            .to_string(),
         format!("ORCHESTRATOR: Created branch 'task/{feat}'."),
         "ORCHESTRATOR: Spawning ARCHITECT...".to_string(),
         format!("ARCHITECT: Implementation Plan created at 'docs/dev_docs/plans/plan_{feat}.md'."),
@@ -24,7 +25,7 @@ fn from_a_sentence_to_a_branch() {
         "PLAN REVIEWER: Plan approved.".to_string(),
         "ORCHESTRATOR: Verifying plan... OK. (Review Committed)".to_string(),
         "ORCHESTRATOR: Spawning DEVELOPER...".to_string(),
-        "ORCHESTRATOR: Tests not run: no test command was found.".to_string(),
+        "ORCHESTRATOR: guard ran no tests, because it found no test command.".to_string(),
         "DEVELOPER: Implementation complete. Tests not run. Commit:".to_string(),
         "ORCHESTRATOR: Spawning AUDITOR...".to_string(),
         format!("AUDITOR: Review passed. Report at 'docs/dev_docs/reviews/code_review_{feat}_v1.md'."),
@@ -211,7 +212,7 @@ fn who_goes_round_is_stopped() {
         describe_task(&outcome)
     );
     assert!(
-        outcome.result["reason"].as_str().unwrap().contains("plan was asked 3 times"),
+        outcome.result["reason"].as_str().unwrap().contains("the step plan 3 times"),
         "{}",
         describe_task(&outcome)
     );

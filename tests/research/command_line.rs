@@ -15,7 +15,7 @@ fn a_user_sees_every_step_and_the_final_block() {
         researcher.ends("guard research 'State of quantum computing?' --max-retries 0 -o report.md; code=$?; cat report.md; exit $code");
     assert_eq!(code, 0, "{printed}");
     let lines: Vec<&str> = printed.lines().collect();
-    assert!(lines[0].starts_with("guard: research "), "{printed}");
+    assert!(lines[0].starts_with("guard: the id of this research run is "), "{printed}");
     let lines = &lines[1..];
     assert_eq!(
         lines[..3],
@@ -110,7 +110,7 @@ fn a_list_that_is_no_list_is_repaired_once_or_fails() {
     let (printed, code) = never.ends("guard research q");
     assert_eq!(code, 1, "{printed}");
     assert!(
-        printed.contains("the model's list of sub-queries cannot be read: the answer contains no JSON array"),
+        printed.contains("cannot parse the model's list of sub-queries: the answer contains no JSON array"),
         "{printed}"
     );
 }

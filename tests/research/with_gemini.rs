@@ -88,7 +88,7 @@ fn one_of_five_sub_queries_fails_and_sources_are_what_guard_saw() {
         json!({"number": 2, "url": SEARCHED_PAGE, "evidence": "search", "sub_queries": [2]})
     );
     let doubts = result["unconfirmed"].to_string();
-    assert!(doubts.contains("nobody retrieved: http://evil.test/pwned"), "{doubts}");
+    assert!(doubts.contains("no sub-query retrieved: http://evil.test/pwned"), "{doubts}");
     assert!(doubts.contains("sub-query 4 (Commercial applications) has no answer"), "{doubts}");
     // The result must count the tokens of every run, including the failed one.
     assert_eq!(result["metadata"]["sub_queries_succeeded"], 4);

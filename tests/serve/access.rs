@@ -154,7 +154,7 @@ fn a_unix_socket_needs_no_token_and_serves_its_user_only() {
     let mut second = environment.command(guard_program());
     second.args(["serve", "--socket"]).arg(&path);
     let outcome = environment.run_to_end(second, b"");
-    assert!(outcome.code == 2 && outcome.error.contains("another server listens"), "{outcome}");
+    assert!(outcome.code == 2 && outcome.error.contains("another server is already listening"), "{outcome}");
     server.signal(Signal::SIGTERM);
     assert_eq!(server.exit_code(Duration::from_secs(30)), Some(0));
     assert!(!path.exists());
@@ -203,7 +203,7 @@ fn it_listens_on_loopback_only_and_reads_a_secret_file_only() {
     let file = environment.temporary_directory().join("token");
     let path = file.to_str().unwrap();
     let secret = "0123456789abcdef0123456789abcdef";
-    assert!(told(&["--token-file", path]).contains("cannot be read"));
+    assert!(told(&["--token-file", path]).contains("cannot read the token file"));
     environment.run_outside(&format!("umask 022; printf %s {secret} > {path}"));
     assert!(told(&["--token-file", path]).contains("other users can access"));
     environment.run_outside(&format!("chmod 600 {path}"));

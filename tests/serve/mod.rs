@@ -67,7 +67,7 @@ impl Served {
         errors.read_line(&mut line).unwrap();
         // A thread reads the server's later messages, so that a full pipe does not block the server.
         std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::stderr()));
-        let place = line.strip_prefix("guard: listening on ").unwrap_or_else(|| panic!("{line}"));
+        let place = line.strip_prefix("guard: the server listens on ").unwrap_or_else(|| panic!("{line}"));
         let mut words = place.split("; ");
         let place = words.next().unwrap();
         let token_file =

@@ -83,7 +83,7 @@ fn list_path_diff_preview_receive_and_clean() {
     assert!(text(&cleaned).contains("refs/guard/run-kept/work"), "{cleaned:?}");
     assert_eq!(fixture.git(&["show", "refs/guard/run-kept/work:loose.txt"]), "x");
     assert_eq!(fixture.git(&["branch", "--list", "task/*"]), "");
-    assert_eq!(text(&worktree(&fixture, &["list"])), "no worktrees of runs\n");
+    assert_eq!(text(&worktree(&fixture, &["list"])), "there are no worktrees of runs\n");
     assert_eq!(text(&worktree(&fixture, &["list", "--all"])).lines().count(), 3);
     assert_eq!(worktree(&fixture, &["path", "nothing"]).status.code(), Some(2));
     fixture.fsck();

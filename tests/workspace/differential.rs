@@ -588,8 +588,8 @@ const FILES: &[Case] = &[
 
 const LARGE: &[Case] = &[
     (
-        "a hundred megabytes on standard input",
-        "head -c 100000000 /dev/zero | git hash-object --stdin; head -c 100000000 /dev/zero | tr '\\000' x | /usr/bin/git hash-object -t blob --stdin",
+        "ten megabytes on standard input",
+        "head -c 10000000 /dev/zero | git hash-object --stdin; head -c 10000000 /dev/zero | tr '\\000' x | /usr/bin/git hash-object -t blob --stdin",
     ),
     (
         "a message of a mebibyte",

@@ -361,7 +361,7 @@ fn another_repository_in_the_place_of_this_one() {
                 let file = folder(fixture).join(".git/objects/info/alternates");
                 std::fs::write(file, format!("{}\n", objects.display())).unwrap();
             },
-            "it borrows objects from",
+            "the repository borrows objects from",
         ),
         (
             // git takes a broken quote for a part of the file name.
@@ -373,7 +373,7 @@ fn another_repository_in_the_place_of_this_one() {
                 std::fs::write(objects.join("info/alternates"), "\"/../../../../secret/.git/objects\n")
                     .unwrap();
             },
-            "it borrows objects from",
+            "the repository borrows objects from",
         ),
     ];
     for (name, plant, words) in attempts {

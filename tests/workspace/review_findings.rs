@@ -280,12 +280,12 @@ fn links_that_leave_the_tree() {
     let left = Left { base: run(&left.main(), &["rev-parse", "task/x"]), ..left };
     let links = [
         ("absolute", "/etc/passwd", "absolute"),
-        ("up", "../main/.git/config", "out of the tree"),
-        ("a/b/c/far", "../../../../main", "out of the tree"),
-        ("mine", ".git/config", "repository's own directory"),
-        ("apple", "a/.GIT/hooks", "repository's own directory"),
-        // Each looks as if it stayed inside, and together they do not.
-        ("round", "a/b/c/top/..", "behind a name"),
+        ("up", "../main/.git/config", "outside the worktree"),
+        ("a/b/c/far", "../../../../main", "outside the worktree"),
+        ("mine", ".git/config", "git directory of a repository"),
+        ("apple", "a/.GIT/hooks", "git directory of a repository"),
+        // Each of these links seems to stay inside the tree, but together they lead out.
+        ("round", "a/b/c/top/..", "after a name"),
     ];
     let harmless =
         [("a/b/c/top", "../../.."), ("inside", "a/b"), ("a/near", "./b//c/file"), ("dangling", "nothing")];

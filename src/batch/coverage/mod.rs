@@ -130,7 +130,7 @@ pub enum CoverageError {
     },
     /// The report that the caller named is not below the directory.
     #[error(
-        "the coverage report {} is not below {}; name a file in that directory, without `..`",
+        "the coverage report {} is not below {}; set the parameter `report` to a file in that directory, without `..`",
         shown(.report), shown(.directory)
     )]
     OutsideDirectory {
@@ -141,7 +141,7 @@ pub enum CoverageError {
     },
     /// The path of the report contains a symbolic link, which could lead out of the directory.
     #[error(
-        "the coverage report {} is behind the symbolic link {}; name the file itself",
+        "the coverage report {} is behind the symbolic link {}; set the parameter `report` to the path of the file itself",
         shown(.report), shown(.link)
     )]
     SymbolicLink {

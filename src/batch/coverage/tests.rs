@@ -638,8 +638,10 @@ fn a_named_report_must_be_below_the_directory() {
     }
     for (report, link) in [("linked/lcov.info", "linked"), ("reports/link", "reports/link")] {
         let refused = read(Path::new(report)).expect_err("it is a link");
-        let text =
-            format!("the coverage report {report} is behind the symbolic link {link}; name the file itself");
+        let text = format!(
+            "the coverage report {report} is behind the symbolic link {link}; set the parameter `report` \
+             to the path of the file itself"
+        );
         assert_eq!(refused.to_string(), text);
     }
     for (report, problem) in [

@@ -27,7 +27,8 @@ fn next_step(kind: ErrorKind, run: &RunResult, session: &str) -> String {
     };
     match kind {
         ErrorKind::IdleTimeout | ErrorKind::Timeout => {
-            "send it again (↑ brings it back) or ask for less; /compact makes the history shorter".to_string()
+            "send the message again (↑ brings it back) or ask for less; /compact makes the history shorter"
+                .to_string()
         }
         ErrorKind::CommandNotFound => {
             format!("install {}, or leave and choose another one: guard chat --agent NAME", run.tool)
@@ -41,21 +42,22 @@ fn next_step(kind: ErrorKind, run: &RunResult, session: &str) -> String {
             format!("leave, set the API key, and come back: guard chat --session {session}")
         }
         ErrorKind::RateLimited => {
-            "wait a while and send it again, or use another model: /model NAME".to_string()
+            "wait a while and send the message again, or use another model: /model NAME".to_string()
         }
-        ErrorKind::PolicyDenied => "/why explains it, and what would allow it".to_string(),
+        ErrorKind::PolicyDenied => "/why explains the refusal, and what would allow the command".to_string(),
         ErrorKind::ReceiveRefused => {
-            format!("`{}` shows why; then: guard worktree receive {}", log(), run.run_id)
+            format!("`{}` shows the reason; then run: guard worktree receive {}", log(), run.run_id)
         }
         ErrorKind::BoundaryBroken => format!("apply nothing; look at what happened: {}", log()),
         ErrorKind::BudgetExhausted | ErrorKind::MemoryExhausted | ErrorKind::RecordFull => {
             "ask for less in one turn".to_string()
         }
         ErrorKind::SessionLost | ErrorKind::WorktreeLost => {
-            "send it again; if the error comes back, start anew: guard chat".to_string()
+            "send the message again; if the error comes back, start a new conversation: guard chat"
+                .to_string()
         }
         ErrorKind::SessionBusy | ErrorKind::WorktreeBusy | ErrorKind::Busy => {
-            "wait until the other run has ended (guard ps), and send it again".to_string()
+            "wait until the other run has ended (guard ps), and send the message again".to_string()
         }
         ErrorKind::Cancelled => String::new(),
         ErrorKind::Internal | ErrorKind::Unrecognized => format!("look at what happened: {}", log()),

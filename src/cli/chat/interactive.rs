@@ -32,7 +32,7 @@ pub(super) fn check_terminal() -> Result<(), Failure> {
         (true, false) => "standard output is not a terminal",
     };
     Err(Failure::usage(
-        format!("{problem}, and an interactive conversation needs one"),
+        format!("{problem}, and an interactive conversation needs a terminal"),
         "send one message: guard chat --once 'MESSAGE', or guard chat --once - to read it from standard input",
     ))
 }
@@ -121,7 +121,7 @@ impl Chat<'_> {
                 Input::Interrupt => {
                     interrupts += 1;
                     if interrupts > 1 {
-                        self.remark("Ctrl-D or /quit leaves")?;
+                        self.remark("Ctrl-D or /quit leaves the conversation")?;
                     }
                     continue;
                 }
@@ -199,7 +199,7 @@ impl Chat<'_> {
             SlashCommand::Clear => {
                 let cleared = self.conversation.clear();
                 self.report(cleared, |()| {
-                    "the agent starts anew with the next message; the files stay".to_string()
+                    "the agent forgets the earlier messages; the files stay".to_string()
                 })?;
             }
             SlashCommand::Compact => self.compact()?,
@@ -270,9 +270,9 @@ impl Chat<'_> {
         self.report(undone, |undone| {
             let files = match &undone.files {
                 FilesUndone::MovedBack { saved } => {
-                    format!("the files are as before it (saved: guard restore {saved})")
+                    format!("the files are as before the turn (`guard restore {saved}` restores its work)")
                 }
-                FilesUndone::Unchanged => "it had left no files".to_string(),
+                FilesUndone::Unchanged => "the undo changed no files: the turn left no worktree".to_string(),
                 FilesUndone::NotPossible { reason } => format!("but its files stay: {reason}"),
             };
             format!("turn {} is undone; {files}", undone.turn)
@@ -307,7 +307,7 @@ impl Chat<'_> {
         let (new, turns) = (self.conversation.short_id(), self.conversation.turns().len());
         self.report(forked, |()| {
             format!(
-                "you are in the copy {new} now, after turn {turns}; the original: guard chat --session {old}"
+                "you are in the copy {new} now, after turn {turns}; back to the original: guard chat --session {old}"
             )
         })
     }

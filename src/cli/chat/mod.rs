@@ -63,7 +63,10 @@ fn open_or_create(args: &Chat) -> Result<Conversation, Failure> {
         None => std::env::current_dir(),
     };
     let cd = cd.map_err(|error| {
-        Failure::usage(format!("cannot determine the working directory: {error}"), "give one with --cd DIR")
+        Failure::usage(
+            format!("cannot determine the working directory: {error}"),
+            "give a directory with --cd DIR",
+        )
     })?;
     Ok(conversations.create(NewConversation {
         agent: new.agent.clone(),

@@ -29,7 +29,7 @@ pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exi
     exec::cancel_without_reader(&cancel)?;
     let is_text = !args.json && !args.stream_json;
     if is_text && args.session.is_none() {
-        note(&format!("guard: conversation {}", conversation.id()));
+        note(&format!("guard: the id of this conversation is {}", conversation.id()));
     }
     let progress = (is_text && io::stderr().is_terminal()).then(ExecProgress::start);
     let mut broken = None;

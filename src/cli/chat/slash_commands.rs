@@ -40,7 +40,7 @@ pub(super) enum Typed {
 pub(super) enum CommandError {
     #[error("there is no command {typed}")]
     Unknown { typed: String, nearest: Option<&'static str> },
-    #[error("{command} takes no {argument:?}")]
+    #[error("{command} does not accept the argument {argument:?}")]
     Argument { command: &'static str, argument: String },
     #[error("the quotes in the arguments of {command} do not match")]
     Quotes { command: &'static str },
@@ -244,9 +244,9 @@ mod tests {
             "there is no command /hist; did you mean /history? /help lists the commands"
         );
         assert!(said("/frobnicate now").ends_with("put a space before a message that begins with a slash"));
-        assert_eq!(said("/fork 0"), "/fork takes no \"0\"; usage: /fork [TURN]");
-        assert_eq!(said("/undo 3"), "/undo takes no \"3\"; usage: /undo");
-        assert_eq!(said("/model a b"), "/model takes no \"b\"; usage: /model [NAME]");
+        assert_eq!(said("/fork 0"), "/fork does not accept the argument \"0\"; usage: /fork [TURN]");
+        assert_eq!(said("/undo 3"), "/undo does not accept the argument \"3\"; usage: /undo");
+        assert_eq!(said("/model a b"), "/model does not accept the argument \"b\"; usage: /model [NAME]");
         assert!(said("/apply -m 'open").starts_with("the quotes in the arguments of /apply do not match"));
     }
 

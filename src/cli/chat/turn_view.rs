@@ -159,7 +159,7 @@ impl TurnView {
             return;
         }
         if self.refusals.len() > MOST_REFUSALS {
-            self.line(Tone::Refusal, "more was refused; /why lists everything");
+            self.line(Tone::Refusal, "guard refused more actions; /why lists all of them");
         } else {
             self.line(Tone::Refusal, text);
         }

@@ -29,7 +29,7 @@ fn open_runs(conversation: &Conversation) -> Result<Vec<OpenRun>, Failure> {
     if runs.is_empty() {
         return Err(Failure::usage(
             "no turn has left changes in a worktree",
-            "in a git repository the agent works in a worktree of its own; without changes guard removes it",
+            "ask the agent to change a file first; only conversations in a git repository have a worktree",
         ));
     }
     Ok(runs)
@@ -94,7 +94,7 @@ pub(super) fn why(
     let run = last.map(|turn| turn.run_id.as_str()).filter(|_| !is_question);
     if run.is_none() && !is_question {
         return Err(Failure::usage(
-            "no turn has been refused anything yet",
+            "guard has refused nothing in this conversation yet",
             "`/why -- COMMAND` asks about a command",
         ));
     }

@@ -252,7 +252,8 @@ impl Search<'_> {
         };
         for file in settings.iter().filter(|file| self.home.join(file).is_file()) {
             found.note(format!(
-                "the run cannot read ~/{file}, which can hold tokens; `[home] import` in the policy copies it"
+                "the run cannot read ~/{file}, because it may contain tokens; to give the run a copy, add the file to \
+                 `[home] import` in the policy"
             ));
         }
     }
@@ -305,12 +306,15 @@ impl Search<'_> {
             return roots.filter(|root| self.protected.check_parent(root).is_ok()).collect();
         };
         if !path.is_absolute() {
-            found.note(format!("{name} is ignored: `{}` is not an absolute path", path.display()));
+            found.note(format!(
+                "guard ignores the variable {name}: `{}` is not an absolute path",
+                path.display()
+            ));
             return Vec::new();
         }
         let Some(root) = real_directory(&path) else { return Vec::new() };
         if let Err(problem) = self.protected.check_parent(&root) {
-            found.note(format!("{name}={} is ignored: {problem}", path.display()));
+            found.note(format!("guard ignores the variable {name}={}: {problem}", path.display()));
             return Vec::new();
         }
         vec![root]
@@ -372,7 +376,7 @@ impl Search<'_> {
         match self.protected.check_grant(&real) {
             Ok(()) => Some(real),
             Err(problem) => {
-                found.note(format!("{} is not granted: {problem}", self.shown(path)));
+                found.note(format!("the run gets no access to {}: {problem}", self.shown(path)));
                 None
             }
         }

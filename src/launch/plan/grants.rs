@@ -82,7 +82,7 @@ pub(super) fn policy_grants(
         let exists = is_private || grant.path.exists();
         if !exists {
             let path = grant.path.display();
-            notes.push(format!("the policy grants {path}, which does not exist: the run does not get it"));
+            notes.push(format!("guard ignores the policy's grant of {path}: the path does not exist"));
         }
         exists
     };

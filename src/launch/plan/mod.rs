@@ -332,7 +332,7 @@ fn shims(request: &RunRequest, notes: &mut Vec<String>) -> Option<Shims> {
         return None;
     }
     if let Some(problem) = why_no_shims(&request.runs) {
-        notes.push(format!("there are no shims for git and the shells: {problem}"));
+        notes.push(format!("the run has no shims (guard's wrappers of git and the shells): {problem}"));
         return None;
     }
     let path = value(&request.environment, "PATH").unwrap_or_default();
@@ -351,10 +351,12 @@ fn find_program(
     shims: Option<&Path>,
 ) -> Result<PathBuf, LaunchError> {
     let Some(name) = command.first().filter(|name| !name.is_empty()) else {
-        return Err(LaunchError::Input("no command given".to_string()));
+        return Err(LaunchError::Input("the command is missing; give it after `--`".to_string()));
     };
     if command.iter().any(|argument| argument.as_bytes().contains(&0)) {
-        return Err(LaunchError::Input("an argument of the command contains a NUL byte".to_string()));
+        return Err(LaunchError::Input(
+            "an argument of the command contains a NUL byte; remove the byte".to_string(),
+        ));
     }
     let shown = || name.to_string_lossy().into_owned();
     if name.as_bytes().contains(&b'/') {

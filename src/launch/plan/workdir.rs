@@ -42,7 +42,7 @@ pub(crate) fn working_directory(request: &RunRequest) -> Result<PathBuf, LaunchE
     std::fs::read_dir(&directory).map_err(|error| refused(error.to_string()))?;
     let worktree = request.checkout.as_ref().and_then(|checkout| checkout.worktree.canonicalize().ok());
     if worktree.is_some_and(|worktree| !directory.starts_with(worktree)) {
-        return Err(refused("it is a symbolic link that leads out of the task's worktree".into()));
+        return Err(refused("it is a symbolic link that leads out of the run's worktree".into()));
     }
     if directory == Path::new("/") || request.home.as_deref().is_some_and(|home| is_same(home, &directory)) {
         return Err(refused(

@@ -86,12 +86,12 @@ impl InitProcess {
         let mut bytes = [0u8; 4096];
         let (got, terminal) = socket::receive_with(self.control.as_fd(), &mut bytes)?;
         if got == 0 {
-            return Err(StartError::Other("init ended before it was ready".to_string()));
+            return Err(StartError::Other("the run's init ended before it was ready".to_string()));
         }
         match InitMessage::decode(&bytes[..got]) {
             Some(InitMessage::Ready) => Ok(terminal),
             Some(InitMessage::Failed(error)) => Err(error),
-            other => Err(StartError::Other(format!("init sent an unexpected message: {other:?}"))),
+            other => Err(StartError::Other(format!("the run's init sent an unexpected message: {other:?}"))),
         }
     }
 

@@ -41,7 +41,7 @@ impl Running {
             Ok(head) => result.transcript.head = Some(head.hash),
             Err(error) => {
                 result.success = false;
-                result.error = Some(format!("the transcript cannot be written: {error}"));
+                result.error = Some(format!("guard cannot write the transcript: {error}"));
                 result.error_kind = Some(ErrorKind::Internal);
             }
         }
@@ -244,13 +244,13 @@ impl StopReason {
         match self {
             Self::Idle => {
                 format!(
-                    "no output, no new program and no CPU work for {} seconds, which is the idle limit; `--timeout TIME` sets another, `--timeout 0` none",
+                    "the run was idle (no output, no new program, no CPU work) for {} seconds, which is the idle limit; `--timeout TIME` sets another limit, and `--timeout 0` sets none",
                     plan.limits.idle_seconds.unwrap_or_default()
                 )
             }
             Self::Total => {
                 format!(
-                    "not done after {} seconds, which is the limit for the whole run; `--max-duration TIME` sets another, `--max-duration 0` none",
+                    "the run did not end within {} seconds, which is the limit for the whole run; `--max-duration TIME` sets another limit, and `--max-duration 0` sets none",
                     plan.limits.total_seconds.unwrap_or_default()
                 )
             }
@@ -266,7 +266,7 @@ impl StopReason {
                 )
             }
             Self::Transcript => {
-                format!("the transcript cannot be written: {}", recorder.failure().unwrap_or_default())
+                format!("guard cannot write the transcript: {}", recorder.failure().unwrap_or_default())
             }
             Self::Record => format!(
                 "the transcript reached its limit of {} MiB, and guard runs nothing that it cannot record; if the task \

@@ -155,7 +155,7 @@ impl GitSession {
             }
             Err(error) => {
                 let message = format!(
-                    "cannot hand the worktree back to your repository: {error}; `guard worktree clean` tries again"
+                    "guard cannot connect the worktree to your repository again: {error}; `guard worktree clean` tries again"
                 );
                 ending.findings.push(Finding::new("worktree.unsettled", message.clone(), None));
                 ending.failure.get_or_insert((ErrorKind::Internal, message));
@@ -163,13 +163,17 @@ impl GitSession {
             }
         };
         if let Some(left_out) = settled.moved.len().checked_sub(MAX_FINDINGS).filter(|count| *count > 0) {
-            let message =
-                format!("{left_out} more files do not belong to the repository: moved out of the worktree");
+            let message = format!(
+                "guard moved {left_out} more files, which do not belong to the repository, out of the worktree"
+            );
             ending.findings.push(Finding::new("worktree.foreign", message, None));
         }
         for (place, now) in settled.moved.iter().take(MAX_FINDINGS) {
-            let message =
-                format!("{} does not belong to the repository: moved to {}", place.display(), now.display());
+            let message = format!(
+                "guard moved {}, which does not belong to the repository, to {}",
+                place.display(),
+                now.display()
+            );
             ending.findings.push(Finding::new("worktree.foreign", message, Some(place)));
         }
         self.compare(&settled, &mut ending);
@@ -225,7 +229,7 @@ impl GitSession {
                 let found = std::mem::take(&mut inspected.dangers);
                 ending.findings.extend(found.into_iter().map(|danger| {
                     let kind = format!("danger.{}", danger.kind.name());
-                    let message = format!("{}: {} {}", danger.path, danger.what, danger.why);
+                    let message = format!("{}: {}; {}", danger.path, danger.what, danger.why);
                     Finding {
                         instead: Some(danger.instead),
                         ..Finding::new(&kind, message, Some(&danger.path.path()))

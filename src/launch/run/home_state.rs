@@ -166,7 +166,7 @@ impl CopyBudget {
 
 fn too_large() -> io::Error {
     io::Error::other(format!(
-        "there is more than a conversation may keep: {} MiB, {MAX_FILES} files, {MAX_DEPTH} levels of directories",
+        "they exceed the limit of {} MiB, {MAX_FILES} files or {MAX_DEPTH} levels of directories",
         MAX_BYTES >> 20
     ))
 }

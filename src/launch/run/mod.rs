@@ -78,7 +78,7 @@ pub struct Streams {
 #[non_exhaustive]
 pub enum Failure {
     /// The kernel lacks a feature that the policy needs.
-    #[error("the policy {policy} cannot be enforced here: {}", needs.iter().map(|need| need.missing.as_str()).collect::<Vec<_>>().join("; "))]
+    #[error("this machine cannot enforce the policy {policy}; it lacks {}", needs.iter().map(|need| need.missing.as_str()).collect::<Vec<_>>().join("; "))]
     Unavailable {
         /// The name of the policy that needs the missing features.
         policy: String,

@@ -180,7 +180,7 @@ impl RepositoryWatch {
             }));
             findings.extend(compared.new.into_iter().map(|danger| {
                 let kind = format!("danger.{}", danger.kind.name());
-                let message = format!("{}: {} {}", danger.path, danger.what, danger.why);
+                let message = format!("{}: {}; {}", danger.path, danger.what, danger.why);
                 let path = shown(&danger.path.path());
                 Finding { instead: Some(danger.instead), ..Finding::new(&kind, message, Some(&path)) }
             }));

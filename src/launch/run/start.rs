@@ -172,7 +172,7 @@ impl Running {
         let mut not_in_force = Vec::new();
         if let Some(mib) = limits.memory_mib.filter(|_| !group.bounds_memory) {
             let reason = format!("only a cgroup can limit memory, and guard cannot create one: {why}");
-            let note = format!("the memory limit of {mib} MiB is not enforced: {reason}");
+            let note = format!("guard cannot enforce the memory limit of {mib} MiB: {reason}");
             self.recorder.record(EventType::Note, &note, &json!({ "limit": "memory_mib" }));
             not_in_force.push(LimitNotInForce { limit: "memory_mib".to_string(), reason });
         }
@@ -185,8 +185,7 @@ impl Running {
         }
         let shims = self.started.plan.shims.as_ref().is_some_and(Shims::exist);
         if !shims && self.started.plan.shims.is_some() {
-            let note =
-                "there are no shims for git and the shells: guard cannot write them to its state directory";
+            let note = "the run has no shims (guard's wrappers of git and the shells): guard cannot write them to its state directory";
             self.recorder.record(EventType::Note, note, &json!({}));
         }
         let landlock_abi = crate::sandbox::landlock_version();

@@ -210,7 +210,7 @@ impl Ask for TerminalAsk {
         self.write(match choice {
             Choice::Once => "once\n",
             Choice::Always => "always\n",
-            Choice::Save => "saved when the run has ended\n",
+            Choice::Save => "guard saves the rule when the run has ended\n",
             Choice::Deny => "no\n",
         });
         // Discard keys that the user typed after the answer: they were not for the agent.

@@ -111,7 +111,7 @@ fn agent_answer(
     if let Some(reason) = exhausted_limit(&context.task, &step.id) {
         return Ok(Err(Next::Stop(Status::BudgetExhausted, reason)));
     }
-    let line = format!("{}'s answer cannot be used ({problem}). Asking once more.", role.title);
+    let line = format!("guard cannot use the answer of the {} ({problem}), and asks once more.", role.title);
     context.announce(RUNNER, line);
     let again = ask_agent(context, step, role, "repair", Some((&problem, &asked.answer)))?;
     // A role that may commit may have committed in both calls, so its work begins at the commit before the
@@ -159,7 +159,8 @@ pub(crate) fn ask_agent(
         |context| build_question(context, step, role, repair),
         |context, question, is_again| {
             if is_again {
-                context.announce(RUNNER, format!("{} was interrupted; asking again.", role.title));
+                context
+                    .announce(RUNNER, format!("The {} was interrupted; guard calls it again.", role.title));
                 context.restore(Some(&question.tip))?;
             }
             create_document_file(context, step, question, repair.is_some())?;

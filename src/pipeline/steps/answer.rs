@@ -106,7 +106,7 @@ fn fits_field(name: &str, value: &Value, is: &FieldType) -> Result<(), String> {
             Err(format!("`{name}` must be a non-empty string"))
         }
         FieldType::OneOf(words) if !text.is_some_and(|text| words.iter().any(|word| word == text)) => {
-            Err(format!("`{name}` must be one of {}, and is {value}", words.join(", ")))
+            Err(format!("`{name}` must be one of {}, but is {value}", words.join(", ")))
         }
         FieldType::Number if !value.is_number() => Err(format!("`{name}` must be a number")),
         FieldType::List if !value.as_array().is_some_and(|items| items.iter().all(Value::is_string)) => {

@@ -37,7 +37,7 @@ struct MergeOutcome {
 fn base_tip(task: &Task) -> Result<String, PipelineError> {
     let base = &task.setting.workflow.base;
     let tip = task.setting.tree.commit_named(&format!("refs/heads/{base}"))?;
-    tip.ok_or_else(|| PipelineError::Strange(format!("the branch `{base}` no longer exists")))
+    tip.ok_or_else(|| PipelineError::Strange(format!("the base branch `{base}` is missing; restore it")))
 }
 
 pub(crate) fn run_merge(context: &mut TaskContext<'_>, step: &Step) -> Result<Next, PipelineError> {

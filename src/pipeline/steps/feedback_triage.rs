@@ -146,7 +146,8 @@ fn update_documentation(
 ) -> Result<(), PipelineError> {
     let Some(writer) = context.task.setting.workflow.roles.get(&docs.role).cloned() else { return Ok(()) };
     if let Some(reason) = exhausted_limit(&context.task, &step.id) {
-        let line = format!("Documentation not updated, remark goes to the backlog: {reason}.");
+        let line =
+            format!("guard did not update the documentation, and adds the remark to the backlog: {reason}.");
         context.announce(RUNNER, line);
         return add_to_backlog(context, step, &format!("Documentation: {note}"));
     }
@@ -159,7 +160,8 @@ fn update_documentation(
         |context| remark_question(context, &docs.prompt, &docs.answer, &writer, &text, &files),
         |context, question, is_again| {
             if is_again {
-                context.announce(RUNNER, format!("{} was interrupted; asking again.", writer.title));
+                context
+                    .announce(RUNNER, format!("The {} was interrupted; guard calls it again.", writer.title));
                 context.restore(Some(&question.tip))?;
             }
             let (files, directories) = writable_paths(&context.task, docs, &question.tip)?;
@@ -181,8 +183,10 @@ fn update_documentation(
     )?;
     add_usage(context, &step.id, written.used);
     if let Some(problem) = &written.problem {
-        context
-            .announce(RUNNER, format!("Documentation not updated, remark goes to the backlog: {problem}."));
+        context.announce(
+            RUNNER,
+            format!("guard did not update the documentation, and adds the remark to the backlog: {problem}."),
+        );
         let tip = context.task.setting.tree.tip()?;
         context.restore(tip.as_deref())?;
         return add_to_backlog(context, step, &format!("Documentation: {note}"));
@@ -291,7 +295,7 @@ fn documentation_changes(
             Ok(text) => {
                 bytes += path.len() + text.as_ref().map_or(0, String::len);
                 if bytes > MOST_WRITTEN {
-                    return Ok(Err(format!("the changes are more than {} MiB", MOST_WRITTEN >> 20)));
+                    return Ok(Err(format!("the changes are larger than {} MiB", MOST_WRITTEN >> 20)));
                 }
                 changes.push((path, text));
             }

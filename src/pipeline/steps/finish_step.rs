@@ -132,7 +132,10 @@ fn stop_if_repeating(
             (_, true) => "was asked twice about the same work: nothing had changed in between",
             _ => return None,
         };
-        Some(Next::Stop(Status::NeedsHuman, format!("the step {} {why}", step.id)))
+        Some(Next::Stop(
+            Status::NeedsHuman,
+            format!("the step {} {why}; `guard task resume` allows one more round", step.id),
+        ))
     }))
 }
 

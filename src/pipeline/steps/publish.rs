@@ -63,7 +63,7 @@ pub(crate) fn push_and_open_pull_request(
     let token = match Token::find(&remote) {
         Ok(Some(token)) => token,
         Ok(None) => {
-            context.announce(RUNNER, "No token for GitHub (GH_TOKEN, GITHUB_TOKEN, `gh auth login`): the branch stays in this repository.");
+            context.announce(RUNNER, "guard found no token for GitHub (GH_TOKEN, GITHUB_TOKEN, `gh auth login`), so the branch stays in this repository.");
             return Ok(None);
         }
         Err(error) => return Ok(Some(Err(error.to_string()))),

@@ -77,7 +77,7 @@ fn find_false_claim(
             let worktree = format!("{}/", context.task.setting.tree.worktree.display());
             let plain = claimed.strip_prefix(&worktree).unwrap_or(claimed).trim_start_matches("./");
             if plain != place {
-                return Ok(Some(format!("`{name}` must be `{place}`, and is `{claimed}`")));
+                return Ok(Some(format!("`{name}` must be `{place}`, but is `{claimed}`")));
             }
         }
         // A role that may commit has its document on the branch, where guard checks it together with the rest
@@ -274,7 +274,8 @@ fn run_tests(
 ) -> Result<Option<String>, PipelineError> {
     let Some(words) = words else {
         if !has_named_tests(&context.task) {
-            let line = "Tests not run: no test command was found. Set one with `--tests COMMAND`.";
+            let line =
+                "guard ran no tests, because it found no test command. Set one with `--tests COMMAND`.";
             context.announce(RUNNER, line);
         }
         context.events.send(TaskEvent::new(EventType::TaskTests, "not run", json!({ "step": step.id })));

@@ -113,7 +113,8 @@ pub(crate) fn add_usage(context: &mut TaskContext<'_>, step: &str, more: Used) {
         context.task.state.warned.push(key);
         let percent = account.used / account.bound * 100.0;
         let (name, whose) = (account.name, account.whose());
-        context.announce(RUNNER, format!("Warning: {percent:.0} % of the {name} of {whose} are used."));
+        context
+            .announce(RUNNER, format!("Warning: {whose} has used {percent:.0} % of its limit for {name}."));
     }
 }
 
@@ -124,14 +125,15 @@ pub(crate) fn reached_limit(task: &Task) -> Option<(Status, String)> {
     let most = step_bounds(task, step).or(task_bounds(task)).rounds.unwrap_or(1).max(1);
     if rounds > most {
         let reason = format!(
-            "the step {step} was asked {} times without success; `guard task resume {id}` allows more",
+            "guard tried the step {step} {} times without success; `guard task resume {id}` allows more attempts",
             rounds - 1
         );
         return Some((Status::NeedsHuman, reason));
     }
     let visits = task.setting.workflow.limits.visits;
     if task.state.since.values().sum::<u32>() > visits {
-        let reason = format!("the task took more than {visits} steps; `guard task resume {id}` allows more");
+        let reason =
+            format!("the task took more than {visits} steps; `guard task resume {id}` allows more steps");
         return Some((Status::NeedsHuman, reason));
     }
     exhausted_limit(task, step).map(|reason| (Status::BudgetExhausted, reason))

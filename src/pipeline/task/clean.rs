@@ -27,7 +27,7 @@ pub fn clean(task_store: &TaskStore, journal: &mut Journal, id: &str) -> Result<
     let row = journal.task(&found.id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
     if !matches!(Status::parse(&row.status), Some(Status::Succeeded | Status::Cancelled)) {
         return Err(PipelineError::Strange(format!(
-            "the task {} is not finished ({}); cancel it first with `guard task cancel`",
+            "the task {0} is not finished ({1}); cancel it first with `guard task cancel {0}`",
             row.id, row.status
         )));
     }

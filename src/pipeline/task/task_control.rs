@@ -84,8 +84,7 @@ impl Commanded {
             }
             "resume" => Ok(json!({ "changed": self.gate.set_paused(false) })),
             "adjust_config" => {
-                let expected =
-                    "expected {\"task\": {\"tokens\": N, \"cost\": N, \"minutes\": N, \"rounds\": N}}";
+                let expected = "{\"task\": {\"tokens\": N, \"cost\": N, \"minutes\": N, \"rounds\": N}}";
                 let raised: LimitOverrides = serde_json::from_value(command.data.clone())
                     .map_err(|error| format!("{expected}: {error}"))?;
                 if raised == LimitOverrides::default() {

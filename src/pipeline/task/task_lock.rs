@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     fn task_store(name: &str) -> TaskStore {
-        let tasks = std::env::temp_dir().join(format!("guard-office-{name}-{}", std::process::id()));
+        let tasks = std::env::temp_dir().join(format!("guard-task-store-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&tasks);
         let executor =
             Executor { guard: "/nonexistent".into(), sessions: tasks.join("sessions"), log: Vec::new() };

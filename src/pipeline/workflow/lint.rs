@@ -167,7 +167,7 @@ impl Linter<'_> {
             (true, false) => self.wrong(&path, "the step has no next step; add `next`".to_string()),
             (false, true) => self.wrong(
                 &format!("{path}.next"),
-                "a step with verdicts has no `next`: each verdict names the step that follows".to_string(),
+                "a step with `verdicts` must not have `next`: each verdict names the next step".to_string(),
             ),
             _ => {}
         }
@@ -251,7 +251,7 @@ impl Linter<'_> {
                 _ => true,
             });
             if !has {
-                self.wrong(&place, format!("the condition never holds: `{other}` cannot be `{value}`"));
+                self.wrong(&place, format!("`when` is never true: `{other}` cannot be `{value}`"));
             }
         }
     }
@@ -268,7 +268,13 @@ impl Linter<'_> {
         let names = template.names();
         for name in names.iter().filter(|name| !VALUES.contains(name) && !documents.contains(*name)) {
             let known: Vec<&str> = VALUES.iter().copied().chain(documents.iter().copied()).collect();
-            self.wrong(path, format!("unknown value `{name}` in the prompt; known are {}", known.join(", ")));
+            self.wrong(
+                path,
+                format!(
+                    "the prompt uses an unknown placeholder `{name}`; the known placeholders are {}",
+                    known.join(", ")
+                ),
+            );
         }
         if !names.contains(&"answer_format") {
             self.wrong(

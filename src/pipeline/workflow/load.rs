@@ -118,7 +118,7 @@ pub fn examine(
             return read_text(&file);
         }
         let built_in = PROMPTS.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_string());
-        built_in.ok_or_else(|| "no such file beside the workflow or among the built-in prompts".to_string())
+        built_in.ok_or_else(|| "it is neither beside the workflow nor among the built-in prompts".to_string())
     };
     let mut read = parse::read(&source, &prompt);
     let more = lint(&source, &read, dirs);

@@ -77,7 +77,7 @@ impl Reader<'_> {
             _ => {
                 self.wrong(
                     node.span.clone(),
-                    format!("`{path}` must be a map, and is {}", node.kind()),
+                    format!("`{path}` must be a map, but is {}", node.kind()),
                     "here",
                 );
                 Vec::new()
@@ -125,7 +125,7 @@ impl Reader<'_> {
             _ => {
                 self.wrong(
                     node.span.clone(),
-                    format!("`{path}` must be a string, and is {}", node.kind()),
+                    format!("`{path}` must be a string, but is {}", node.kind()),
                     "here",
                 );
                 None
@@ -186,7 +186,7 @@ impl Reader<'_> {
         let mut fields = self.fields(root, "");
         let version = self.needed(&mut fields, "version");
         if let Some(node) = version.filter(|node| node.value != Value::Number(1.0)) {
-            self.wrong(node.span.clone(), "this guard supports only version 1 of workflows", "unsupported");
+            self.wrong(node.span.clone(), "guard supports only workflows with version 1", "unsupported");
         }
         let name = self.needed(&mut fields, "name");
         let mode = self.take(&mut fields, "mode");

@@ -126,7 +126,7 @@ impl<'s> Builder<'s> {
     fn scalar(&mut self, text: &str, style: ScalarStyle, place: Range<usize>) -> Result<(), Box<Diagnostic>> {
         if let Some(Open::Map(_, entries, key @ None)) = self.open.last_mut() {
             if entries.iter().any(|(known, _, _)| known == text) {
-                return Err(problem(self.source, place, format!("`{text}` is given twice"), "again here"));
+                return Err(problem(self.source, place, format!("duplicate key `{text}`"), "again here"));
             }
             *key = Some((text.to_string(), place));
             return Ok(());
@@ -208,7 +208,7 @@ mod tests {
             ("", "empty"),
             ("a: &x 1\nb: *x\n", "aliases"),
             ("a: !!int 1\n", "tags"),
-            ("a: 1\na: 2\n", "twice"),
+            ("a: 1\na: 2\n", "duplicate key"),
             ("---\na: 1\n---\nb: 1\n", "one document"),
             ("a: [1\n", "invalid YAML"),
             ("? [1]\n: 2\n", "a string"),

@@ -73,7 +73,7 @@ impl Run {
             let adds_something = adds_something(&findings, &new);
             findings.extend(new);
             if !adds_something {
-                self.note(format!("round {round} found nothing new; there is no further round")).await;
+                self.note(format!("round {round} found nothing new, so guard starts no further round")).await;
                 break;
             }
         }
@@ -148,7 +148,7 @@ impl Run {
         let proposed = match proposed {
             Ok(proposed) => proposed,
             Err(problem) => {
-                self.note(format!("there is no round {round}: {problem}")).await;
+                self.note(format!("guard did not start round {round}: {problem}")).await;
                 return Ok(None);
             }
         };
@@ -161,7 +161,7 @@ impl Run {
             notes: prepared.notes,
         })?;
         if planned.sub_queries.is_empty() {
-            self.note(format!("nothing is missing after round {}", round - 1)).await;
+            self.note(format!("the model found nothing missing after round {}", round - 1)).await;
             return Ok(None);
         }
         Ok(Some(planned))
@@ -386,7 +386,7 @@ fn adds_something(old: &[Finding], new: &[Finding]) -> bool {
 
 fn hostile_note(id: usize, phrase: &str) -> String {
     format!(
-        "the text of sub-query {} gives orders to its reader (“{phrase}”); guard treats it as data",
+        "the answer to sub-query {} contains instructions to its reader (“{phrase}”); guard treats them as data",
         id + 1
     )
 }
@@ -396,7 +396,7 @@ fn hostile_note(id: usize, phrase: &str) -> String {
 fn unconfirmed(findings: &[Finding], dropped: &[String], longest: usize) -> Vec<String> {
     let mut all: Vec<String> = dropped
         .iter()
-        .map(|citation| format!("removed a citation that nobody retrieved: {citation}"))
+        .map(|citation| format!("guard removed a citation that no sub-query retrieved: {citation}"))
         .collect();
     for finding in findings {
         let number = finding.id + 1;

@@ -121,7 +121,7 @@ pub(super) fn prepare(queries: Vec<String>, known: &[String], most: usize) -> Pr
         } else {
             format!("{merged} sub-queries that ask")
         };
-        prepared.notes.push(format!("left out {what} the same as another"));
+        prepared.notes.push(format!("guard left out {what} the same as another"));
     }
     let count = prepared.queries.len();
     if count > most {
@@ -201,7 +201,7 @@ mod tests {
         );
         let merged = prepare(list(&["Same thing", "", " same  thing ", "Other"]), &list(&["other"]), 5);
         assert_eq!(merged.queries, list(&["Same thing"]));
-        assert_eq!(merged.notes, ["left out 2 sub-queries that ask the same as another"]);
+        assert_eq!(merged.notes, ["guard left out 2 sub-queries that ask the same as another"]);
     }
 
     proptest! {

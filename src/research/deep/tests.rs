@@ -189,7 +189,7 @@ fn no_and_too_many_and_equal_sub_queries() {
     assert!(many.notes()[0].contains("proposed 7 sub-queries"), "{:?}", many.notes());
     let equal = list(r#"["Pear prices", "the price of pears", "pear PRICES?"]"#);
     assert_eq!(equal.count("sub-query"), 1);
-    assert_eq!(equal.notes(), ["left out 2 sub-queries that ask the same as another"]);
+    assert_eq!(equal.notes(), ["guard left out 2 sub-queries that ask the same as another"]);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn further_rounds_end_when_nothing_is_missing_or_nothing_is_new() {
     assert_eq!((planned.round, planned.first_id), (2, 5));
     assert_eq!(planned.sub_queries, ["quinces"]);
     assert_eq!((ran.count("follow-up"), ran.count("sub-query")), (2, 6));
-    assert!(ran.notes().contains(&"nothing is missing after round 2"), "{:?}", ran.notes());
+    assert!(ran.notes().contains(&"the model found nothing missing after round 2"), "{:?}", ran.notes());
     assert_eq!(ran.result().metadata.sub_queries_succeeded, 6);
     // Every round has new questions, but their answers repeat earlier ones.
     let ran = research_with(&deep, llm_config(), |call, number| match phase(call) {
@@ -251,7 +251,7 @@ fn further_rounds_end_when_nothing_is_missing_or_nothing_is_new() {
         _ => good(call),
     });
     assert_eq!(ran.count("follow-up"), 1);
-    assert!(ran.notes().contains(&"round 2 found nothing new; there is no further round"));
+    assert!(ran.notes().contains(&"round 2 found nothing new, so guard starts no further round"));
 }
 
 #[test]
@@ -281,9 +281,11 @@ fn a_source_that_gives_orders_is_data_and_is_reported() {
     assert_eq!(result.sources.len(), 1);
     assert_eq!(result.sources[0].url, "https://pears.org/a");
     assert_eq!(result.sources[0].sub_queries, [1]);
-    for expected in
-        ["nobody retrieved: https://evil.org/", "nobody retrieved: [7]", "gives orders to its reader"]
-    {
+    for expected in [
+        "no sub-query retrieved: https://evil.org/",
+        "no sub-query retrieved: [7]",
+        "contains instructions to its reader",
+    ] {
         assert!(result.unconfirmed.iter().any(|one| one.contains(expected)), "{expected}: {result:?}");
     }
     // The JSON list inside the hostile text must not have started any sub-query.

@@ -123,7 +123,7 @@ impl LlmClient {
             let error = match answer {
                 Ok(response) => {
                     if usage.tokens == 0 {
-                        tracing::warn!("the backend reported no token count; it counts as 0");
+                        tracing::warn!("the agent reported no token count, so guard counts 0 tokens");
                     }
                     let tokens_used = u32::try_from(usage.tokens).unwrap_or(u32::MAX);
                     return Ok(LlmResponse { tokens_used, ..response });
@@ -221,7 +221,7 @@ impl LlmClient {
 fn ended_early() -> LlmError {
     LlmError::Backend {
         kind: crate::outcome::ErrorKind::Internal,
-        message: "the backend ended without an answer".to_string(),
+        message: "the agent ended without an answer".to_string(),
         retry_after: None,
     }
 }

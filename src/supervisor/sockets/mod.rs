@@ -63,10 +63,14 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// Why a socket call is denied: the rule's id and the reason.
 type Refusal<'r> = (&'static str, &'r str);
 
-const UNIX_OUTSIDE: Refusal<'_> =
-    ("sandbox.unix", "Unix sockets outside the run's own directories belong to other programs of the user.");
-const UNIX_ABSTRACT: Refusal<'_> =
-    ("sandbox.unix", "Abstract unix sockets can belong to other programs of the user.");
+const UNIX_OUTSIDE: Refusal<'_> = (
+    "sandbox.unix",
+    "The run may not use unix sockets outside its own directories: they belong to other programs of the user.",
+);
+const UNIX_ABSTRACT: Refusal<'_> = (
+    "sandbox.unix",
+    "The run may not use abstract unix sockets: they can belong to other programs of the user.",
+);
 const NETWORK: Refusal<'_> = ("sandbox.network", "The policy does not allow connections to this address.");
 const NOT_LOOPBACK: Refusal<'_> =
     ("sandbox.network", "Programs of the run may listen on loopback only, not on other interfaces.");

@@ -138,12 +138,12 @@ pub(crate) fn escape_reason(path: &[u8], target: &[u8]) -> Option<&'static str> 
         match part {
             b"" | b"." => {}
             b".." if named => {
-                return Some("its target has `..` behind a name, which may be a link to anywhere");
+                return Some("its target has `..` after a name, which may be a link to any directory");
             }
-            b".." if left == 0 => return Some("its target is out of the tree"),
+            b".." if left == 0 => return Some("its target is outside the worktree"),
             b".." => left -= 1,
             _ if looks_like(part, b".git", b"git~1") => {
-                return Some("its target is in a repository's own directory");
+                return Some("its target is inside the git directory of a repository");
             }
             _ => named = true,
         }

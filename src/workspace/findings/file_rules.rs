@@ -54,7 +54,7 @@ pub(crate) fn file(
             DangerKind::Automatic,
             path,
             format!("a {change} file"),
-            format!("run or obeyed by {runner}"),
+            format!("the file is run or obeyed by {runner}"),
         );
     }
     if name.eq_ignore_ascii_case(b".gitattributes") {
@@ -138,7 +138,7 @@ fn submodules(path: &Name, old: &[u8], new: &[u8], findings: &mut Findings) {
             }
             b"url" if runs_transport(&value) => "the URL runs a program, or is an option of one",
             b"url" if value.starts_with(b"file:") || value.starts_with(b"/") || value.starts_with(b".") => {
-                "git copies the submodule from files of this machine"
+                "git copies the submodule from files on this machine"
             }
             b"url" => "git downloads the submodule, with everything in it, from this URL",
             b"ignore" => "`git status` and `git diff` do not show changes in the submodule",
@@ -163,8 +163,12 @@ pub(crate) fn repository(dir: &Name, config: Option<&[u8]>, what: &str, findings
     for setting in settings(config.unwrap_or_default()) {
         if let Some(effect) = effect(&setting) {
             let value = setting.value.clone().unwrap_or_default();
-            let what = format!("its configuration: {} = {}", Name::from(setting.key()), Name::from(&value));
-            findings.add(DangerKind::Repository, dir, what, format!("it makes git use {effect}"));
+            let what = format!(
+                "the configuration of the repository has {} = {}",
+                Name::from(setting.key()),
+                Name::from(&value)
+            );
+            findings.add(DangerKind::Repository, dir, what, format!("this setting makes git use {effect}"));
         }
     }
 }

@@ -442,7 +442,7 @@ fn check_case_clashes(commits: &Commits, findings: &mut Findings) {
                 findings.add(
                     DangerKind::Clash,
                     &Name::from(*other),
-                    format!("differs only in case from `{}`", Name::from(part)),
+                    format!("the name differs only in case from `{}`", Name::from(part)),
                     "on a case-insensitive file system, one replaces the other when git checks them out",
                 );
             }

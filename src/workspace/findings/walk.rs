@@ -306,7 +306,7 @@ fn describe_repository(dir: &OpenDirectory, path: &Name, what: &str, findings: &
             },
             Some(_) => {
                 let target = dir.link(name).unwrap_or_default();
-                let what = format!("its configuration is in another place: `{target}`");
+                let what = format!("the configuration of the repository is in another place: `{target}`");
                 findings.add(DangerKind::Repository, path, what, "git obeys the settings there");
             }
         }
@@ -314,13 +314,16 @@ fn describe_repository(dir: &OpenDirectory, path: &Name, what: &str, findings: &
     file_rules::repository(path, Some(&text), what, findings);
     if dir.stat_of(c"commondir").unwrap_or(None).is_some() {
         let place = read(dir, c"commondir").unwrap_or_default();
-        let what = format!("its configuration is in another place: `{}`", Name::from(place.trim_ascii()));
+        let what = format!(
+            "the configuration of the repository is in another place: `{}`",
+            Name::from(place.trim_ascii())
+        );
         findings.add(DangerKind::Repository, path, what, "git obeys the settings there");
     }
     match dir.stat_of(c"hooks").unwrap_or(None) {
         Some(stat) if stat.is_link() => {
             let target = dir.link(c"hooks").unwrap_or_default();
-            let what = format!("its hooks are in another place: `{target}`");
+            let what = format!("the hooks of the repository are in another place: `{target}`");
             findings.add(DangerKind::Repository, path, what, "git runs the hooks there");
         }
         Some(stat) if stat.is_dir() => {
@@ -331,8 +334,8 @@ fn describe_repository(dir: &OpenDirectory, path: &Name, what: &str, findings: &
                     .unwrap_or(None)
                     .is_some_and(|stat| stat.is_link() || stat.is_file() && stat.mode & 0o111 != 0);
                 if runs && !hook.name.to_bytes().ends_with(b".sample") {
-                    let what = format!("it has the hook `{}`", Name::from(hook.name.to_bytes()));
-                    let why = "git runs it during commands in that repository";
+                    let what = format!("the repository has the hook `{}`", Name::from(hook.name.to_bytes()));
+                    let why = "git runs the hook during commands in that repository";
                     findings.add(DangerKind::Repository, path, what, why);
                 }
             }

@@ -32,7 +32,7 @@ const MAX_DEPTH: usize = 32;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RefError {
     /// The ref does not exist.
-    #[error("the ref no longer exists in the quarantine repository")]
+    #[error("the ref no longer exists in the run's private repository")]
     Missing,
     /// The ref is a symbolic ref, which names this other ref instead of an object.
     #[error("the ref is now a symbolic ref to {0:?}, which guard does not follow")]
@@ -51,8 +51,8 @@ pub enum RefError {
     /// The quarantine repository stores its refs in a reftable, which guard does not read.
     #[error("the run's repository stores its refs as a reftable; guard reads only refs that are files")]
     Reftable,
-    /// A file with refs cannot be read or is too large; the text names the file.
-    #[error("cannot read the refs of the quarantine: {0}")]
+    /// Guard cannot read a file with refs, or the file is too large; the text says which file.
+    #[error("cannot read the refs of the run's private repository: {0}")]
     Unreadable(String),
 }
 

@@ -84,7 +84,7 @@ impl Repository {
     /// Moves one branch of a remote forward to the local branch of the same name. `branch` is a full ref name, and
     /// `limit` is the timeout.
     pub fn push(&self, remote: &str, branch: &str, limit: Duration) -> Result<Pushed, WorkspaceError> {
-        let refused = |problem: String| WorkspaceError::refused(problem, "name one branch of the repository");
+        let refused = |problem: String| WorkspaceError::refused(problem, "see `git branch` and `git remote`");
         if !is_branch(branch) {
             return Err(refused(format!("{:?} is not a valid name of a branch to push", truncate(branch))));
         }

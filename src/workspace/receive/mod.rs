@@ -147,8 +147,8 @@ pub enum ReceiveError {
     /// Receiving the branch took longer than this timeout.
     #[error("receiving the branch took longer than {} s", .0.as_secs())]
     TooSlow(Duration),
-    /// git cannot read the objects in the quarantine; the text is its message.
-    #[error("cannot read the git objects in the quarantine: {0}")]
+    /// git cannot read the objects in the quarantine repository; the text is its message.
+    #[error("cannot read the git objects in the run's private repository: {0}")]
     Unreadable(String),
     /// The receiving git rejected the objects because they are malformed or incomplete; the text is its message.
     #[error("git rejected the received objects: {0}")]
@@ -212,7 +212,7 @@ impl Workspace {
         }
         let git = self.quarantine();
         if git.symlink_metadata().is_err() {
-            return Err(ReceiveError::NotOpen("already received, and its quarantine was removed"));
+            return Err(ReceiveError::NotOpen("already received, and guard removed its private repository"));
         }
         let failed = |source| ReceiveError::Ref { branch: self.branch().to_string(), source };
         let format = &self.record.object_format;

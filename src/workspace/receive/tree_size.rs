@@ -35,8 +35,8 @@ const BATCH: usize = 256;
 pub enum TreeSizeError {
     /// A commit has more paths than git can handle in reasonable memory and time.
     #[error(
-        "the commit {commit} has {} files and directories{}, the limit is {limit}; its directories probably \
-         contain each other many times, and would fill the memory of every git that reads the commit",
+        "the commit {commit} has {} files and directories{}, and the limit is {limit}; it probably contains \
+         the same directories many times, and git would run out of memory when it reads the commit",
         path_count_text(.paths), long_names_text(*.paths, *.limit)
     )]
     TooManyPaths {

@@ -110,7 +110,7 @@ impl Workspace {
         let lock = Lock::take(&request.run_folder)?;
         if Record::exists(&request.run_folder) {
             let problem = format!("the run {} already has a workspace", request.run_id);
-            return Err(WorkspaceError::refused(problem, "`guard worktree list` shows it"));
+            return Err(WorkspaceError::refused(problem, "`guard worktree list` shows the workspace"));
         }
         let record = wanted.record(repository, request);
         record.write(&request.run_folder)?;

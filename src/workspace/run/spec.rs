@@ -72,7 +72,7 @@ impl WorkspaceSpec {
         if let Some(operation) = repository.operation_in_progress() {
             return refuse(
                 &format!("{operation} is in progress in this worktree"),
-                "finish it or abort it first",
+                "finish or abort that operation first",
             );
         }
         let admin_dir = repository.git_dir.clone();
@@ -109,7 +109,7 @@ pub(crate) fn derive_names(
     let name = request.name.as_deref().unwrap_or(&request.run_id);
     let slug = slug::slug(name).ok_or_else(|| {
         WorkspaceError::refused(
-            format!("the name {name:?} has no letters or digits for the name of a branch"),
+            format!("the name {name:?} has no letters or digits, so no branch can be named after it"),
             "choose another --name",
         )
     })?;

@@ -96,7 +96,7 @@ impl fmt::Display for Difference {
         let Self { name, .. } = self;
         match (&self.old, &self.new) {
             (None, Some(new)) => write!(f, "{name} was created: {new}")?,
-            (Some(old), None) => write!(f, "{name} was removed, its value was {old}")?,
+            (Some(old), None) => write!(f, "{name} was removed; its value was {old}")?,
             (old, new) => write!(
                 f,
                 "{name} changed from {} to {}",

@@ -103,7 +103,10 @@ impl TaskTree {
         let worktree = create_root(repository, request)?.join(dir);
         if worktree.symlink_metadata().is_ok() {
             let what = worktree.display().to_string();
-            return Err(WorkspaceError::NameTaken { what, hint: "choose another --name, or remove it" });
+            return Err(WorkspaceError::NameTaken {
+                what,
+                hint: "choose another --name, or remove the existing directory",
+            });
         }
         if repository.commit(&branch)?.is_some() {
             return Err(branch_taken(&branch));

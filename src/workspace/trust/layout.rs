@@ -96,7 +96,7 @@ pub(crate) fn check_parts(repository: &Repository, doubts: &mut Vec<String>) {
         Ok(text) => {
             let mut lines = text.split(|byte| *byte == b'\n');
             if let Some(line) = lines.find(|line| !line.is_empty() && !line.starts_with(b"#")) {
-                doubts.push(format!("it borrows objects from {}", super::printable(line)));
+                doubts.push(format!("the repository borrows objects from {}", super::printable(line)));
             }
         }
     }

@@ -38,8 +38,7 @@ pub(crate) fn check(repository: &Repository, settings: &Settings) -> Result<(), 
         let call = Settings::list_call(repository)?.git_dir(&repository.common_dir);
         settings::check_all(repository, &Settings::parse(&call.run()?), &mut doubts);
     }
-    let hint =
-        "check them; if they are yours, give --trust-repository, or --in-place to work without a worktree";
+    let hint = "check these settings and files; if they are yours, give --trust-repository, or --in-place to work without a worktree";
     refuse_if_doubtful(repository, doubts, hint)
 }
 
@@ -48,7 +47,7 @@ pub(crate) fn check(repository: &Repository, settings: &Settings) -> Result<(), 
 pub(crate) fn check_push(repository: &Repository, settings: &Settings) -> Result<(), WorkspaceError> {
     let mut doubts = Vec::new();
     settings::check_push(settings, &mut doubts);
-    let hint = "check them; if they are yours, give --trust-repository, or push the branch yourself";
+    let hint = "check these settings and files; if they are yours, give --trust-repository, or push the branch yourself";
     if repository.trusted { Ok(()) } else { refuse_if_doubtful(repository, doubts, hint) }
 }
 

@@ -154,7 +154,7 @@ impl Address {
         let version = session.prepare_schema().map_err(|error| self.error(&error))?;
         if version != VERSION {
             let message = format!(
-                "the queue has version {version} and this guard needs version {VERSION}; use the same guard on all machines"
+                "the queue has version {version} and this guard needs version {VERSION}; use the same version of guard on all machines"
             );
             return Err(self.refusal(message));
         }

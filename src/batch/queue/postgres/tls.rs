@@ -24,7 +24,9 @@ impl Tls {
         let (added, _) = roots.add_parsable_certificates(found.certs);
         if added == 0 {
             let why = found.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
-            return Err(io::Error::other(format!("this machine has no trusted certificates{why}")));
+            return Err(io::Error::other(format!(
+                "this machine has no trusted TLS certificates{why}; install the package ca-certificates"
+            )));
         }
         let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()

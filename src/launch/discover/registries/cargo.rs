@@ -36,7 +36,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
                 Ok(settings) => {
                     is_replaced = read_settings(&settings, &file, &mut addresses);
                 }
-                Err(_) => search.note(&format!("{} is not TOML", file.display())),
+                Err(_) => search.note(&format!("{} is not valid TOML, so guard ignores it", file.display())),
             }
         }
     }
@@ -77,7 +77,9 @@ fn add_default_registry(search: &mut Search<'_>) {
             search.add_entry(host.entry());
             add_download_host(search, &host, &[]);
         }
-        _ => search.note("guard does not allow its default registry: the host serves other data, too"),
+        _ => search.note(
+            "guard does not allow the default registry of cargo, because its host also serves other data",
+        ),
     }
 }
 
@@ -112,7 +114,9 @@ fn add_fetched_indexes(search: &mut Search<'_>, indexes: &[Index]) {
         // much more.
         if index.directory.join(".git").exists() || index.directory.join("HEAD").exists() {
             let path = index.directory.display();
-            search.note(&format!("{path} is a git repository; guard does not allow the host it comes from"));
+            search.note(&format!(
+                "{path} is a git repository; guard does not allow its remote's host; allow it in the policy"
+            ));
         } else if let Some(host) = Host::parse(&index.host) {
             search.add_entry(host.entry());
             add_download_host(search, &host, indexes);

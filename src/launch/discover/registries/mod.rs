@@ -184,7 +184,7 @@ impl Search<'_> {
             }
             url::Target::Local => None,
             url::Target::Invalid => {
-                self.note(&format!("{from} has a URL that guard cannot parse"));
+                self.note(&format!("{from} has a URL that guard cannot parse; allow its host in the policy"));
                 None
             }
         }

@@ -67,7 +67,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
         search.add_entry(files.entry());
     }
     if is_configured && has_index {
-        search.note("if an index keeps its files on another host, allow that host in the policy");
+        search.note("if a pip index keeps its files on another host, allow that host in the policy");
     }
 }
 
