@@ -106,8 +106,15 @@ pub enum Refusal {
     /// The command sets more inherited variables than the analysis tracks.
     #[error("the command exports more environment variables than guard can track")]
     TooManyVariables,
-    /// An alias could change how a shell parses the text after it.
-    #[error("the command defines an alias for a reserved word, or an alias that contains a comment")]
+    /// The command sets the shell option `-k`, with which every later argument `name=value` is an assignment.
+    #[error(
+        "the shell option -k turns arguments of the form name=value into assignments; guard cannot analyse such a command"
+    )]
+    KeywordOption,
+    /// The command defines an alias that could change how a shell parses the text after it.
+    #[error(
+        "guard cannot analyse an alias for a shell keyword, or one whose value contains `#` or `<<` or is not valid shell text"
+    )]
     Alias,
     /// The command exceeds [`Limits::intents`].
     #[error("the command starts more than {0} programs")]
@@ -129,6 +136,7 @@ pub fn analyze(request: &Request, context: &Context) -> Analysis {
         intents: Vec::new(),
         refusal: None,
         fuel: context.limits.bytes.saturating_mul(WORK_PER_BYTE),
+        environment_weight: git::environment_weight(&context.environment),
         depth: 0,
     };
     let size = match request {
@@ -208,6 +216,8 @@ pub(crate) struct Analyzer<'a> {
     refusal: Option<Refusal>,
     /// The number of bytes of text that the analysis may still examine.
     fuel: usize,
+    /// The work of examining the caller's environment once, as every git command requires.
+    environment_weight: usize,
     pub(crate) depth: usize,
 }
 
@@ -359,7 +369,9 @@ impl Analyzer<'_> {
         };
         let name = program_name(called, start.resolved.as_deref());
         if git::is_git(&name) {
-            git::analyze(self, args, start);
+            if self.burn(self.environment_weight) {
+                git::analyze(self, args, start);
+            }
         } else if let Some(kind) = wrapper::find(&name) {
             wrapper::analyze(self, kind, args, &start);
         } else {

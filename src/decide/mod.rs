@@ -123,6 +123,6 @@ pub(crate) fn refusal_rule(refusal: &Refusal) -> &'static str {
         Refusal::TooLarge(_) => "input.size",
         Refusal::TooDeep(_) => "input.depth",
         Refusal::TooMany(_) | Refusal::TooManyVariables => "input.count",
-        Refusal::Shell { .. } | Refusal::Alias => "input.syntax",
+        Refusal::Shell { .. } | Refusal::Alias | Refusal::KeywordOption => "input.syntax",
     }
 }

@@ -4,9 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use guard::command::accepts_shell_text;
+use guard::command::{Context, Cwd, Request, accepts_shell_text};
+use guard::decide::judge;
+use proptest::prelude::Strategy;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
-use crate::support::skip;
+use crate::support::{policy, skip};
 
 fn bash_accepts(path: &Path) -> bool {
     Command::new("bash")
@@ -80,6 +84,44 @@ fn scripts_that_bash_accepts_are_accepted() {
     assert!(refused.is_empty(), "{} of {} refused:\n{}", refused.len(), scripts.len(), refused.join("\n"));
     assert!(checked >= 50, "only {checked} scripts on this machine");
     println!("{checked} scripts understood");
+}
+
+/// Random words with braces must expand to the arguments that bash passes. An agent could otherwise write a word that
+/// guard reads as a harmless command and bash as another.
+#[test]
+fn braces_expand_to_the_arguments_of_bash() {
+    let pieces = [
+        "{", "{", "}", "}", ",", ",", "..", "a", "b", "1..3", "c..a", "02..4..2", "'{'", "\\,", "''", "$x",
+        "${x}",
+    ];
+    let words = proptest::collection::vec(proptest::sample::select(pieces.to_vec()), 3..12);
+    let mut runner = TestRunner::deterministic();
+    let words: Vec<String> =
+        (0..3000).map(|_| words.new_tree(&mut runner).unwrap().current().concat()).collect();
+    let mut script = "x=value; xa=other; arguments() { printf '%s\\0' \"$#\" \"$@\"; }\n".to_string();
+    for word in &words {
+        script.push_str(&format!("arguments {word}\n"));
+    }
+    let output = Command::new("bash").arg("-c").arg(script).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let mut printed = output.stdout.split(|byte| *byte == 0);
+    let strict = policy("strict");
+    let context = Context { cwd: Cwd::Known(b"/work".to_vec()), ..Context::default() };
+    let mut known = 0;
+    for word in &words {
+        let count = std::str::from_utf8(printed.next().unwrap()).unwrap().parse().unwrap();
+        let expected: Vec<&[u8]> = printed.by_ref().take(count).collect();
+        let text = format!("x=value; xa=other; echo {word}");
+        let (_, analysis) = judge(&strict, &Request::Shell(text.into_bytes()), &context);
+        let found: Option<Vec<&[u8]>> = analysis.intents[0].args.iter().map(|arg| arg.known()).collect();
+        // guard may leave such words to the judgement at run time.
+        if found.is_none() && ["$", "\\,"].iter().any(|text| word.contains(text)) {
+            continue;
+        }
+        assert_eq!(found.as_deref(), Some(&expected[..]), "{word}");
+        known += 1;
+    }
+    assert!(known > words.len() / 2, "guard knows the arguments of only {known} words");
 }
 
 /// The parser must accept constructs that are easy to get wrong. The test first checks that bash accepts each of them.

@@ -1,6 +1,8 @@
 //! Configuration and environment variables that change what git does: which programs it runs, which files it writes,
 //! and which repository it uses.
 
+use std::collections::HashMap;
+
 use super::super::arg::Arg;
 use super::super::env::Env;
 use super::super::intent::Access;
@@ -101,6 +103,15 @@ pub(super) fn without_programs(env: &Env, base: &Base) -> Env {
     without
 }
 
+/// Returns the work of [`Settings::from_environment`] in the unit of the analysis' fuel.
+pub(super) fn weight(base: &Base) -> usize {
+    let weight = |(name, value): &(Vec<u8>, Vec<u8>)| match is_relevant(name) {
+        true => 256 + name.len() + value.len(),
+        false => 4,
+    };
+    base.iter().map(weight).fold(0, usize::saturating_add)
+}
+
 impl Settings {
     /// Collects the settings that environment variables contain.
     pub(super) fn from_environment(env: &Env, base: &Base) -> Self {
@@ -112,8 +123,9 @@ impl Settings {
         for (name, value) in &variables {
             settings.variable(name, value);
         }
-        let value_of =
-            |wanted: &[u8]| variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value);
+        let values: HashMap<&[u8], &Arg> =
+            variables.iter().map(|(name, value)| (name.as_slice(), value)).collect();
+        let value_of = |wanted: &[u8]| values.get(wanted).copied();
         if let Some(count) = value_of(b"GIT_CONFIG_COUNT") {
             // git rejects counts that it cannot represent. Nobody needs more than a few hundred settings.
             let count =

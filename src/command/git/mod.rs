@@ -35,6 +35,11 @@ pub(crate) fn is_git(name: &[u8]) -> bool {
     name == b"git" || name.strip_prefix(b"git-").is_some_and(verbs::is_known)
 }
 
+/// Returns the work of examining the caller's environment for one git command, in the unit of the analysis' fuel.
+pub(crate) fn environment_weight(environment: &[(Vec<u8>, Vec<u8>)]) -> usize {
+    config::weight(environment)
+}
+
 /// Analyses `git …` or `git-verb …`.
 pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: Start) {
     let mut settings = Settings::from_environment(&start.env, &analyzer.context.environment);

@@ -57,8 +57,7 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
         }
         b"shift" | b"set" => {
             if args.get(1).is_some_and(|arg| arg.prefix().starts_with(b"-") && arg.prefix().contains(&b'k')) {
-                // From here on every `name=value` argument is an assignment.
-                analyzer.refuse(Refusal::TooManyVariables);
+                analyzer.refuse(Refusal::KeywordOption);
             }
             args[1..]
                 .iter()

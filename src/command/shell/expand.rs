@@ -1,6 +1,8 @@
 //! Expands words to arguments: removes quotes, expands braces, substitutes known variables, and marks everything else
 //! as unknown.
 
+use std::ops::Range;
+
 use super::super::arg::Arg;
 use super::ast::{Piece, Word};
 use super::scope::{Scope, Value};
@@ -28,7 +30,9 @@ enum Atom {
         byte: u8,
         quoted: bool,
     },
-    /// Something that is known only at run time.
+    /// A pair of quotes. A word with quotes is an argument, even if it is empty.
+    Quotes,
+    /// A part whose value is known only at run time.
     Hole {
         splits: bool,
     },
@@ -94,6 +98,7 @@ impl Expander<'_> {
         for atom in self.atoms(word) {
             match atom {
                 Atom::Byte { byte, .. } => bytes.push(byte),
+                Atom::Quotes => {}
                 Atom::Split(value) => bytes.extend_from_slice(&value),
                 Atom::Hole { .. } => return Arg::partial(bytes, self.written(word), false),
             }
@@ -107,6 +112,14 @@ impl Expander<'_> {
 
     fn atoms(&self, word: &Word) -> Vec<Atom> {
         let mut atoms = Vec::new();
+        let plain_literal = |index: usize| match word.pieces.get(index) {
+            Some(Piece::Literal { bytes, quoted: false }) => bytes.as_slice(),
+            _ => b"",
+        };
+        let has_brace = (0..word.pieces.len()).any(|index| plain_literal(index).contains(&b'{'));
+        // bash expands braces first, so `$x{y,z}` is `$xy $xz`.
+        let brace_follows =
+            |index: usize| has_brace && matches!(plain_literal(index + 1), [b'{' | b',' | b'}', ..]);
         for (index, piece) in word.pieces.iter().enumerate() {
             if atoms.len() > LONGEST_WORD {
                 atoms.push(Atom::Hole { splits: true });
@@ -118,7 +131,13 @@ impl Expander<'_> {
                     if index == 0 && !quoted && rest.first() == Some(&b'~') {
                         rest = self.tilde(rest, word.pieces.len() > 1, &mut atoms);
                     }
+                    if *quoted && rest.is_empty() {
+                        atoms.push(Atom::Quotes);
+                    }
                     atoms.extend(rest.iter().map(|&byte| Atom::Byte { byte, quoted: *quoted }));
+                }
+                Piece::Parameter { quoted: false, .. } if brace_follows(index) => {
+                    atoms.push(Atom::Hole { splits: true });
                 }
                 Piece::Parameter { name, plain, quoted, .. } => match (plain, self.scope.trusted(name)) {
                     (true, Some(Value::Known(value))) if *quoted => {
@@ -185,6 +204,7 @@ impl Expander<'_> {
                     bytes.push(*byte);
                     started = true;
                 }
+                Atom::Quotes => started = true,
                 Atom::Hole { splits } => {
                     out.push(Arg::partial(bytes, self.written(word), *splits));
                     return;
@@ -208,11 +228,8 @@ impl Expander<'_> {
                 }
             }
         }
-        // An empty result is no argument, unless the word has quotes.
-        let has_quotes = word.pieces.iter().any(|piece| {
-            matches!(piece, Piece::Literal { quoted: true, .. } | Piece::Parameter { quoted: true, .. })
-        });
-        if started || has_quotes {
+        // A word that expands to nothing is no argument, unless it contains quotes.
+        if started {
             out.push(Arg::exact(bytes));
         }
     }
@@ -236,114 +253,221 @@ fn plain(atom: &Atom, wanted: u8) -> bool {
     matches!(atom, Atom::Byte { byte, quoted: false } if *byte == wanted)
 }
 
-/// Expands the braces of a word. Returns false if there would be too many results. Iterative, so that nesting uses no
-/// stack.
-fn braces(atoms: &[Atom], out: &mut Vec<Vec<Atom>>) -> bool {
-    if !atoms.iter().any(|atom| plain(atom, b'{')) {
-        out.push(atoms.to_vec());
+/// The maximum number of bytes that an expansion of braces examines or copies.
+const MOST_BRACE_STEPS: usize = 1 << 20;
+
+/// The maximum length of a brace sequence such as `1..9`. The analysis treats a longer one as unknown.
+const LONGEST_SEQUENCE: usize = 80;
+
+/// An unfinished result of a brace expansion: the atoms at its start, and the ranges of the word that follow. The next
+/// range is the last one in the list.
+struct Unfinished {
+    done: Vec<Atom>,
+    rest: Vec<Range<usize>>,
+}
+
+/// Expands the braces of a word as bash does. Returns false if there would be too many results. The function is
+/// iterative, so that deep nesting uses no stack.
+fn braces(word: &[Atom], out: &mut Vec<Vec<Atom>>) -> bool {
+    if !word.iter().any(|atom| plain(atom, b'{')) {
+        out.push(word.to_vec());
         return true;
     }
-    // Work list in order: the word, and the offset at which to look for the next brace.
-    let mut work = std::collections::VecDeque::from([(atoms.to_vec(), 0usize)]);
-    let mut steps = 0usize;
-    while let Some((word, from)) = work.pop_front() {
-        steps += word.len() + 1;
-        if steps > MOST_ALTERNATIVES * 64 || out.len() + work.len() > MOST_ALTERNATIVES {
-            return false;
-        }
-        let Some((open, parts, close)) = next_brace(&word, from) else {
-            out.push(word);
+    let mut steps = 0;
+    // The unfinished results. The first one is the last in the list.
+    let whole = 0..word.len();
+    let mut work = vec![Unfinished { done: Vec::new(), rest: vec![whole] }];
+    while let Some(Unfinished { mut done, mut rest }) = work.pop() {
+        let Some(range) = rest.pop() else {
+            out.push(done);
             continue;
         };
+        let brace = next_brace(word, range.clone(), &mut steps);
+        steps += size(&word[range.clone()]);
+        if steps > MOST_BRACE_STEPS {
+            return false;
+        }
+        let Some((open, close)) = brace else {
+            done.extend_from_slice(&word[range]);
+            work.push(Unfinished { done, rest });
+            continue;
+        };
+        done.extend_from_slice(&word[range.start..open]);
+        if close + 1 < range.end {
+            rest.push(close + 1..range.end);
+        }
+        let Some(parts) = brace_parts(word, open, close) else { return false };
+        // Check the limits before copying.
+        steps += parts.len() * (size(&done) + rest.len() + 1);
+        if steps > MOST_BRACE_STEPS || out.len() + work.len() + parts.len() > MOST_ALTERNATIVES {
+            return false;
+        }
         for part in parts.into_iter().rev() {
-            let mut next = Vec::with_capacity(word.len());
-            next.extend_from_slice(&word[..open]);
-            next.extend_from_slice(&part);
-            next.extend_from_slice(&word[close + 1..]);
-            work.push_front((next, open));
+            let (mut done, mut rest) = (done.clone(), rest.clone());
+            match part {
+                Part::Range(range) => rest.push(range),
+                Part::Text(text) => done.extend(text),
+            }
+            work.push(Unfinished { done, rest });
         }
     }
     true
 }
 
-/// Finds the next `{…}` that contains alternatives or a sequence. Returns its start, its parts and its end.
-fn next_brace(word: &[Atom], from: usize) -> Option<(usize, Vec<Vec<Atom>>, usize)> {
-    // Match all braces in one pass, so that `{{{{…` stays linear.
-    let mut stack: Vec<(usize, Vec<usize>)> = Vec::new();
-    let mut best: Option<(usize, Vec<Vec<Atom>>, usize)> = None;
-    for (at, atom) in word.iter().enumerate().skip(from) {
-        if plain(atom, b'{') {
-            stack.push((at, Vec::new()));
-        } else if plain(atom, b',') {
-            if let Some((_, commas)) = stack.last_mut() {
-                commas.push(at);
-            }
-        } else if plain(atom, b'}')
-            && let Some((open, commas)) = stack.pop()
-        {
-            let parts = if commas.is_empty() {
-                sequence(&word[open + 1..at])
-            } else {
-                let mut parts = Vec::new();
-                let mut start = open + 1;
-                for comma in commas.into_iter().chain([at]) {
-                    parts.push(word[start..comma].to_vec());
-                    start = comma + 1;
-                }
-                Some(parts)
-            };
-            if let Some(parts) = parts
-                && best.as_ref().is_none_or(|(first, ..)| open < *first)
-            {
-                best = Some((open, parts, at));
-            }
-            if stack.is_empty() && best.is_some() {
-                return best;
-            }
+/// Returns the number of bytes of some atoms.
+fn size(atoms: &[Atom]) -> usize {
+    let size = |atom: &Atom| match atom {
+        Atom::Split(value) => value.len() + 1,
+        _ => 1,
+    };
+    atoms.iter().map(size).sum()
+}
+
+/// One of the parts that a brace expands to.
+enum Part {
+    /// A range of the word, which may contain braces.
+    Range(Range<usize>),
+    /// Text without braces.
+    Text(Vec<Atom>),
+}
+
+/// Returns what the braces at `open` and `close` expand to; `None` if the analysis cannot tell.
+fn brace_parts(word: &[Atom], open: usize, close: usize) -> Option<Vec<Part>> {
+    let inner = open + 1..close;
+    if word[inner.clone()].iter().any(|atom| plain(atom, b',')) {
+        return Some(alternatives(word, inner).into_iter().map(Part::Range).collect());
+    }
+    // Whether bash sees a comma in quotes here depends on the kind of quotes.
+    if word[inner.clone()].iter().any(|atom| matches!(atom, Atom::Byte { byte: b',', .. })) {
+        return None;
+    }
+    match sequence(&word[inner]) {
+        Sequence::Items(items) => Some(items.into_iter().map(Part::Text).collect()),
+        Sequence::Unknown => None,
+        // bash leaves braces without a comma and without a valid sequence as they are.
+        Sequence::Invalid => Some(vec![Part::Text(word[open..=close].to_vec())]),
+    }
+}
+
+/// Finds the first `{` of a range that has a matching `}`. As in bash, `{}` at the start of the range is plain text.
+/// Adds the number of examined atoms to `steps`, and gives up when there are too many.
+fn next_brace(word: &[Atom], range: Range<usize>, steps: &mut usize) -> Option<(usize, usize)> {
+    let is_empty_pair = |at: usize| {
+        at == range.start && word[at + 1..range.end].first().is_some_and(|atom| plain(atom, b'}'))
+    };
+    for open in range.clone().filter(|&at| plain(&word[at], b'{') && !is_empty_pair(at)) {
+        if *steps > MOST_BRACE_STEPS {
+            return None;
+        }
+        let close = closing_brace(word, open + 1..range.end);
+        *steps += close.unwrap_or(range.end) - open;
+        if let Some(close) = close {
+            return Some((open, close));
         }
     }
-    best
+    None
+}
+
+/// Finds the `}` that closes a brace whose contents begin at the start of the range. As in bash, this is the first
+/// `}` outside nested braces that comes after a comma or `..`: `{x},git}` is `x}` and `git`.
+fn closing_brace(word: &[Atom], range: Range<usize>) -> Option<usize> {
+    let (mut level, mut has_parts) = (0usize, false);
+    let end = range.end;
+    let is_at = |at: usize, byte: u8| at < end && plain(&word[at], byte);
+    for at in range {
+        if is_at(at, b'{') {
+            level += 1;
+        } else if is_at(at, b'}') {
+            match level {
+                0 if has_parts => return Some(at),
+                0 => {}
+                _ => level -= 1,
+            }
+        } else if level == 0 {
+            let is_sequence = || is_at(at, b'.') && is_at(at + 1, b'.') && !is_at(at + 2, b'}');
+            has_parts |= is_at(at, b',') || is_sequence();
+        }
+    }
+    None
+}
+
+/// Splits the contents of a brace at the commas outside nested braces.
+fn alternatives(word: &[Atom], inner: Range<usize>) -> Vec<Range<usize>> {
+    let (mut parts, mut start, mut level) = (Vec::new(), inner.start, 0usize);
+    for at in inner.clone() {
+        if plain(&word[at], b'{') {
+            level += 1;
+        } else if plain(&word[at], b'}') {
+            level = level.saturating_sub(1);
+        } else if plain(&word[at], b',') && level == 0 {
+            parts.push(start..at);
+            start = at + 1;
+        }
+    }
+    parts.push(start..inner.end);
+    parts
+}
+
+/// What the contents of a brace without commas mean.
+enum Sequence {
+    /// The contents are a sequence with these items.
+    Items(Vec<Vec<Atom>>),
+    /// The contents may be a sequence, but the analysis does not compute its items.
+    Unknown,
+    /// The contents are not a sequence, so bash leaves the brace as it is.
+    Invalid,
 }
 
 /// Expands a brace sequence such as `a..e`, `1..9` or `01..10..2`.
-fn sequence(inner: &[Atom]) -> Option<Vec<Vec<Atom>>> {
+fn sequence(inner: &[Atom]) -> Sequence {
+    if inner.len() > LONGEST_SEQUENCE {
+        return Sequence::Unknown;
+    }
     let mut text = String::new();
     for atom in inner {
         match atom {
             Atom::Byte { byte, quoted: false }
-                if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-') =>
+                if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'+') =>
             {
                 text.push(*byte as char);
             }
-            _ => return None,
+            _ => return Sequence::Invalid,
         }
     }
-    let mut fields = text.split("..");
-    let (first, last, step) = (fields.next()?, fields.next()?, fields.next());
-    if fields.next().is_some() {
-        return None;
-    }
-    let step =
-        step.map_or(Some(1), |step| step.parse::<i64>().ok().map(|step| step.unsigned_abs().max(1)))?;
+    let fields: Vec<&str> = text.split("..").collect();
+    let (first, last, step) = match fields[..] {
+        [first, last] => (first, last, "1"),
+        [first, last, step] => (first, last, step),
+        _ => return Sequence::Invalid,
+    };
+    let Ok(step) = step.parse::<i64>() else { return Sequence::Invalid };
+    let step = step.unsigned_abs().max(1);
     let item = |text: String| text.bytes().map(|byte| Atom::Byte { byte, quoted: true }).collect::<Vec<_>>();
     let range = |from: i64, to: i64, show: &dyn Fn(i64) -> String| {
         let count = (from.abs_diff(to) / step).min(MOST_ALTERNATIVES as u64 + 1);
-        let sign: i64 = if from <= to { 1 } else { -1 };
-        (0..=count).map(|index| item(show(from + sign * (index * step) as i64))).collect::<Vec<_>>()
+        let value = |index: u64| {
+            let distance = (index * step) as i64;
+            if from <= to { from.wrapping_add(distance) } else { from.wrapping_sub(distance) }
+        };
+        Sequence::Items((0..=count).map(|index| item(show(value(index)))).collect())
     };
     match (first.as_bytes(), last.as_bytes()) {
         ([from], [to]) if from.is_ascii_alphabetic() && to.is_ascii_alphabetic() => {
-            Some(range(i64::from(*from), i64::from(*to), &|value| {
-                char::from(value.clamp(0, 127) as u8).to_string()
-            }))
+            // The characters between `Z` and `a` have special meanings in the shell.
+            if from.is_ascii_uppercase() != to.is_ascii_uppercase() {
+                return Sequence::Unknown;
+            }
+            range(i64::from(*from), i64::from(*to), &|value| char::from(value as u8).to_string())
         }
         _ => {
-            let (from, to) = (first.parse::<i32>().ok()?, last.parse::<i32>().ok()?);
-            let padded = [first, last]
-                .iter()
-                .any(|text| text.trim_start_matches('-').starts_with('0') && text.len() > 1);
-            let width = if padded { first.len().max(last.len()) } else { 0 };
-            Some(range(i64::from(from), i64::from(to), &|value| format!("{value:0width$}")))
+            let (Ok(from), Ok(to)) = (first.parse::<i64>(), last.parse::<i64>()) else {
+                return Sequence::Invalid;
+            };
+            let is_padded = |text: &str| {
+                text.starts_with('0') && text.len() > 1 || text.starts_with("-0") && text.len() > 2
+            };
+            let width = if is_padded(first) || is_padded(last) { first.len().max(last.len()) } else { 0 };
+            range(from, to, &|value| format!("{value:0width$}"))
         }
     }
 }

@@ -42,7 +42,7 @@ enum Source {
 pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let leading = args[1..].iter().map(Arg::prefix).take_while(|word| word.starts_with(b"-"));
     if leading.filter(|word| !word.starts_with(b"--")).any(|word| word.contains(&b'k')) {
-        analyzer.refuse(Refusal::TooManyVariables);
+        analyzer.refuse(Refusal::KeywordOption);
         return;
     }
     let source = source(&args[1..]);
