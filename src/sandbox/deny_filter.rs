@@ -322,11 +322,11 @@ const TRUNCATION: &[&str] = &["truncate"];
 /// argument. Before ABI 3, Landlock checks only the right to read for them.
 const TRUNCATING_OPENS: &[(&str, u8)] = &[("open", 1), ("openat", 2)];
 
-/// Compiles the filter for a helper process of guard, which has no supervisor. It denies sockets, truncation by path
-/// and everything on the list. With `alone` it also denies new processes (not threads) and metadata changes. Most calls
-/// that the list denies for some arguments are then denied for all arguments.
-pub fn helper_filter(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
-    // These stay conditional: no C library can start a program without them.
+/// Compiles the filter for a helper process of guard. The filter denies sockets, truncation by path, and the calls that
+/// `policies/syscalls.toml` denies in all runs. With `no_children` the helper may also not start processes (threads are
+/// allowed) or change metadata, and most calls that the file denies for some arguments are denied for all arguments.
+pub fn helper_filter(no_children: bool) -> Result<Vec<sock_filter>, SandboxError> {
+    // Deny these calls only for some arguments: no C library can start a program without them.
     let needed = [
         "prctl",
         "ioctl",
@@ -355,7 +355,7 @@ pub fn helper_filter(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
         }
     }
     let mut refused: Vec<u32> = numbers(SOCKETS).chain(numbers(TRUNCATION)).collect();
-    if alone {
+    if no_children {
         let needed: Vec<u32> = numbers(&needed).collect();
         refused.extend(denied.conditional().into_iter().filter(|number| !needed.contains(number)));
         refused.extend(numbers(METADATA).chain(numbers(PROCESSES)));

@@ -41,14 +41,15 @@ pub struct Handle {
     counts: Receiver<Counts>,
     ending: Arc<AtomicBool>,
     wake: Arc<EventFd>,
-    panicked: Arc<AtomicBool>,
+    failed: Arc<AtomicBool>,
 }
 
 impl Handle {
-    /// Returns true if the supervisor thread has panicked. The kernel then refuses every call that the supervisor would
-    /// have judged, but guard must still end the run, because its actions are no longer recorded.
-    pub fn has_panicked(&self) -> bool {
-        self.panicked.load(Ordering::Acquire)
+    /// Returns true if the supervisor thread has ended early, by a panic or an error. The kernel then refuses every call
+    /// that the supervisor would have judged, but guard must still end the run, because its actions are no longer
+    /// recorded.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
     }
 
     /// Stops the supervisor thread, unless it has already ended because no process of the run is left. When this
@@ -71,28 +72,43 @@ pub fn supervise(
     let ending = Arc::new(AtomicBool::new(false));
     let (thread_wake, thread_ending) = (wake.clone(), ending.clone());
     let (counts_sender, counts) = channel();
-    let panicked = Arc::new(AtomicBool::new(false));
-    let panic_flag = SetOnPanic(panicked.clone());
+    let failed = Arc::new(AtomicBool::new(false));
+    let failure_flag = FailureFlag(Some(failed.clone()));
     let work = move || {
-        let _panic_flag = panic_flag;
-        let Some(listener) = listener() else { return };
+        let Some(listener) = listener() else {
+            // The start failed, which the caller of `supervise` notices.
+            failure_flag.discard();
+            return;
+        };
         let mut supervisor = Supervisor::new(config, listener, thread_wake.clone());
-        supervisor.run(&thread_wake, &thread_ending);
+        // Declare the flag after `supervisor`, so that it is dropped, and thereby set, before `supervisor` closes the
+        // listener. Once the listener is closed, the kernel refuses forks and the agent may end at once.
+        let failure_flag = failure_flag;
+        match supervisor.run(&thread_wake, &thread_ending) {
+            Ok(()) => failure_flag.discard(),
+            Err(error) => tracing::error!("the supervisor cannot continue: {error}"),
+        }
         supervisor.execs.record_unfinished(&supervisor.context);
         // Send the counts before dropping the supervisor, so that the caller need not wait for that.
         let _ = counts_sender.send(supervisor.context.counts());
     };
     std::thread::Builder::new().name("supervisor".to_string()).spawn(work)?;
-    Ok(Handle { counts, ending, wake, panicked })
+    Ok(Handle { counts, ending, wake, failed })
 }
 
-/// Sets the flag if this value is dropped during a panic.
-struct SetOnPanic(Arc<AtomicBool>);
+/// Sets the flag when it is dropped, unless the thread that owns it has discarded it.
+struct FailureFlag(Option<Arc<AtomicBool>>);
 
-impl Drop for SetOnPanic {
+impl FailureFlag {
+    fn discard(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for FailureFlag {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.store(true, Ordering::Release);
+        if let Some(flag) = &self.0 {
+            flag.store(true, Ordering::Release);
         }
     }
 }
@@ -184,14 +200,13 @@ impl Supervisor {
         }
     }
 
-    fn run(&mut self, wake: &EventFd, ending: &AtomicBool) {
+    /// Answers notifications until the run is over. Fails if it can no longer receive them.
+    fn run(&mut self, wake: &EventFd, ending: &AtomicBool) -> std::io::Result<()> {
         // The supervisor acts for the agent, so it keeps no more rights than the agent, even if root started guard.
         let _ = process::drop_effective_capabilities();
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGCHLD);
-        let Ok(stops) = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC) else {
-            return;
-        };
+        let stops = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         self.context.set_sync_wake_up(true);
         // Whether all processes under the filter are gone.
         let mut is_over = false;
@@ -219,15 +234,11 @@ impl Supervisor {
                 self.execs.handle_ptrace_events(&mut self.context);
             }
             if listener.contains(PollFlags::POLLIN) {
-                match seccomp::receive(self.context.listener()) {
-                    Ok(Some(notification)) => {
-                        // The next notification is likely to be of the same kind as this one. A sync wake-up halves
-                        // the latency of a connect. An exec gains nothing by it, because its parent needs the CPU.
-                        self.context.set_sync_wake_up(!is_exec(&notification));
-                        self.handle(&notification);
-                    }
-                    Ok(None) => {}
-                    Err(_) => return,
+                if let Some(notification) = seccomp::receive(self.context.listener())? {
+                    // The next notification is likely to be of the same kind as this one. A sync wake-up halves the
+                    // latency of a connect. An exec gains nothing by it, because its parent needs the CPU.
+                    self.context.set_sync_wake_up(!is_exec(&notification));
+                    self.handle(&notification);
                 }
             } else if listener.contains(PollFlags::POLLHUP) {
                 is_over = true;
@@ -236,7 +247,7 @@ impl Supervisor {
             // for it.
             let is_done = is_over && !self.execs.has_unfinished();
             if is_done || (is_ending && !listener.contains(PollFlags::POLLIN)) {
-                return;
+                return Ok(());
             }
         }
     }
@@ -302,4 +313,24 @@ impl Supervisor {
 /// Returns true if a notification is an exec.
 fn is_exec(notification: &Notification) -> bool {
     matches!(i64::from(notification.number), libc::SYS_execve | libc::SYS_execveat)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_thread_that_ends_early_sets_the_failure_flag() {
+        let flags = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+        let failure_flags = flags.clone().map(|flag| FailureFlag(Some(flag)));
+        let [finished, failed, panicked] = failure_flags;
+        assert!(std::thread::spawn(move || finished.discard()).join().is_ok());
+        assert!(std::thread::spawn(move || drop(failed)).join().is_ok());
+        let panics = move || {
+            let _panicked = panicked;
+            std::panic::resume_unwind(Box::new(()));
+        };
+        assert!(std::thread::spawn(panics).join().is_err());
+        assert_eq!(flags.map(|flag| flag.load(Ordering::Acquire)), [false, true, true]);
+    }
 }

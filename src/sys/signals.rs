@@ -10,8 +10,10 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::poll::{PollFd, ppoll};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::signal::{SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, Signal, sigaction};
 use nix::sys::time::TimeSpec;
+use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
+use nix::time::ClockId;
 
 /// Signals that arrived and that [`SignalWaiter::take`] has not returned yet, one bit each.
 static ARRIVED: AtomicU64 = AtomicU64::new(0);
@@ -72,7 +74,41 @@ pub fn are_blocked() -> bool {
     SigSet::thread_get_mask().is_ok_and(|mask| mask.contains(Signal::SIGINT))
 }
 
-/// Blocks signals except while [`SignalWaiter::poll`] waits.
+/// The signal of [`CallTimer`]. Without a handler, the kernel ignores it.
+const INTERRUPT: Signal = Signal::SIGURG;
+
+extern "C" fn do_nothing(_: libc::c_int) {}
+
+/// A timer that interrupts a blocking system call of the thread that created it. Unlike `O_NONBLOCK` and `SO_SNDTIMEO`,
+/// it does not depend on the open file, whose settings another process can change if it shares the file.
+#[derive(Debug)]
+pub struct CallTimer(Timer);
+
+impl CallTimer {
+    /// Creates a timer for this thread.
+    pub fn new() -> nix::Result<Self> {
+        let action = SigAction::new(SigHandler::Handler(do_nothing), SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler does nothing.
+        unsafe { sigaction(INTERRUPT, &action) }?;
+        SigSet::from(INTERRUPT).thread_unblock()?;
+        let thread_id = nix::unistd::gettid().as_raw();
+        let notify = SigevNotify::SigevThreadId { signal: INTERRUPT, thread_id, si_value: 0 };
+        Timer::new(ClockId::CLOCK_MONOTONIC, SigEvent::new(notify)).map(Self)
+    }
+
+    /// Runs `call`. A system call in it that blocks for longer than `limit` fails with `EINTR`.
+    pub fn limit<T>(&mut self, limit: std::time::Duration, call: impl FnOnce() -> T) -> nix::Result<T> {
+        let time = TimeSpec::from_duration(limit);
+        // Repeat the signal, because the first one may come before the thread has entered the system call.
+        self.0.set(Expiration::IntervalDelayed(time, time), TimerSetTimeFlags::empty())?;
+        let result = call();
+        let stopped = Expiration::OneShot(TimeSpec::from_duration(std::time::Duration::ZERO));
+        self.0.set(stopped, TimerSetTimeFlags::empty())?;
+        Ok(result)
+    }
+}
+
+/// Receives signals that are blocked except during [`SignalWaiter::poll`].
 #[derive(Debug)]
 pub struct SignalWaiter {
     /// The signal mask during `poll`.
@@ -108,5 +144,23 @@ impl SignalWaiter {
         let first = self.signals.iter().find(|&signal| arrived & (1 << signal as i32) != 0)?;
         ARRIVED.fetch_and(!(1 << first as i32), Ordering::Relaxed);
         Some(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_blocking_call_is_interrupted() {
+        let mut timer = CallTimer::new().unwrap_or_else(|error| panic!("{error}"));
+        let (reader, _writer) = nix::unistd::pipe().unwrap_or_else(|error| panic!("{error}"));
+        for _ in 0..3 {
+            let began = Instant::now();
+            let read = timer.limit(Duration::from_millis(5), || nix::unistd::read(&reader, &mut [0]));
+            assert_eq!(read, Ok(Err(nix::errno::Errno::EINTR)));
+            assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        }
     }
 }

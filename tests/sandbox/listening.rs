@@ -211,3 +211,28 @@ fn a_policy_names_ports_or_all_of_them() {
         assert_eq!(ended, expected, "{section}: {outcome}");
     }
 }
+
+/// The kernel gives a unix socket that connects with `SO_PASSCRED` an abstract name, which every process of the machine
+/// can connect to. The run must not be able to listen on it.
+#[test]
+fn a_socket_with_an_automatic_name_does_not_listen() {
+    let script = r#"
+import os, socket
+SO_PASSCRED = 16
+socket.socket(socket.AF_UNIX).bind("dead")
+server = socket.socket(socket.AF_UNIX)
+server.setsockopt(socket.SOL_SOCKET, SO_PASSCRED, 1)
+refused = server.connect_ex("dead")
+for listener in server, socket.socket(socket.AF_UNIX):
+    try:
+        listener.listen()
+        print("listens at", listener.getsockname())
+    except OSError as error:
+        print(refused, listener.getsockname()[:1], "errno", error.errno)
+"#;
+    in_every_environment(|environment| {
+        let _ = std::fs::remove_file(environment.directory.join("dead"));
+        let outcome = environment.run(&[], &["python3", "-c", script]);
+        assert_eq!(outcome.printed(), "111 b'\\x00' errno 13\n111  errno 22\n", "{outcome}");
+    });
+}

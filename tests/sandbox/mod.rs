@@ -25,11 +25,13 @@ mod standard_streams;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, poll};
 use serde_json::Value;
 
 use crate::support::{
@@ -131,9 +133,23 @@ impl Victim {
         let input = self.input.as_mut()?;
         writeln!(input, "{what}").ok()?;
         input.flush().ok()?;
+        // A signal can stop the process after the check above. It never answers then.
+        while !self.has_answered() {
+            if !self.is_well() {
+                return None;
+            }
+        }
         let mut line = String::new();
         self.output.read_line(&mut line).ok()?;
         serde_json::from_str(&line).ok()
+    }
+}
+
+impl Victim {
+    /// Waits a moment for output of the process, or for its end. Returns false if there is neither.
+    fn has_answered(&self) -> bool {
+        let mut waiting = [PollFd::new(self.output.get_ref().as_fd(), PollFlags::POLLIN)];
+        poll(&mut waiting, 100_u8).is_ok_and(|ready| ready > 0)
     }
 }
 

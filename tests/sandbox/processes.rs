@@ -214,3 +214,26 @@ fn shared_memory_and_queues_outside_are_not_reached() {
     Boundary::new("kernel.py", &["queue-receive", "{queue}"])
         .check_queue(|_, victim, _| victim.tell().is_none_or(|told| told["queued"] != 1));
 }
+
+/// Process 1 ends the run and forwards signals to it. The agent must not be able to change its limits, with which it
+/// could stop it.
+#[test]
+fn the_limits_of_process_1_cannot_be_changed() {
+    let script = r#"
+import os, resource
+for name, call in [
+    ("limit", lambda: resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0))),
+    ("priority", lambda: os.setpriority(os.PRIO_PROCESS, 1, 10)),
+    ("affinity", lambda: os.sched_setaffinity(1, {0})),
+]:
+    try:
+        call()
+        print(name, "changed")
+    except OSError as error:
+        print(name, error.errno)
+"#;
+    crate::support::in_every_environment(|environment| {
+        let outcome = environment.run(&[], &["python3", "-c", script]);
+        assert_eq!(outcome.printed(), "limit 1\npriority 1\naffinity 1\n", "{outcome}");
+    });
+}

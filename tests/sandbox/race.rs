@@ -122,3 +122,72 @@ fn without_verification_the_race_is_real() {
         }
     }
 }
+
+/// A process changes the flags of its socket while the supervisor connects it to a listener that accepts nothing. The
+/// supervisor must go on to answer other processes of the run.
+#[test]
+fn a_socket_whose_flags_change_does_not_stop_the_supervisor() {
+    let script = r#"
+import fcntl, os, signal, socket, subprocess, time
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("full")
+listener.listen(0)
+waiting = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+for one in waiting:
+    one.setblocking(False)
+    one.connect_ex("full")
+children = []
+def child(work):
+    pid = os.fork()
+    if pid == 0:
+        work()
+        os._exit(0)
+    children.append(pid)
+for _ in range(40):
+    peer = socket.socket(socket.AF_UNIX)
+    flags = fcntl.fcntl(peer, fcntl.F_GETFL)
+    def change():
+        end = time.monotonic() + 0.05
+        while time.monotonic() < end:
+            fcntl.fcntl(peer, fcntl.F_SETFL, flags | os.O_NONBLOCK)
+            fcntl.fcntl(peer, fcntl.F_SETFL, flags)
+    def connect():
+        peer.settimeout(None)
+        peer.connect_ex("full")
+    child(change)
+    child(connect)
+    subprocess.run(["/bin/true"], check=True, timeout=30)
+for pid in children:
+    os.kill(pid, signal.SIGKILL)
+print("done")
+"#;
+    let environment = crate::support::one_environment();
+    let outcome = environment.run(&["--max-duration", "120s"], &["python3", "-c", script]);
+    assert_eq!(outcome.printed(), "done\n", "{outcome}");
+}
+
+/// Several threads of a process start programs at the same time, of which the kernel lets only one succeed. The
+/// supervisor must go on to answer other processes of the run.
+#[test]
+fn threads_that_start_programs_at_once_do_not_stop_the_supervisor() {
+    let script = r#"
+import os, subprocess, threading
+for _ in range(20):
+    pid = os.fork()
+    if pid == 0:
+        barrier = threading.Barrier(4)
+        def start():
+            barrier.wait()
+            os.execv("/bin/true", ["true"])
+        for _ in range(4):
+            threading.Thread(target=start).start()
+        threading.Event().wait(60)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    subprocess.run(["/bin/true"], check=True, timeout=30)
+print("done")
+"#;
+    let environment = crate::support::one_environment();
+    let outcome = environment.run(&["--max-duration", "120s"], &["python3", "-c", script]);
+    assert_eq!(outcome.printed(), "done\n", "{outcome}");
+}

@@ -1,2 +1,3 @@
+mod exec_arguments;
 mod shim;
 mod shim_protocol;

@@ -161,8 +161,11 @@ fn watch(control: &OwnedFd, agent: i32) -> ! {
             PollFd::new(control.as_fd(), PollFlags::POLLIN),
             PollFd::new(children.as_fd(), PollFlags::POLLIN),
         ];
-        if poll(&mut fds, PollTimeout::NONE).is_err() {
-            continue;
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) => {}
+            Err(nix::errno::Errno::EINTR) => continue,
+            // Without `poll`, init would not notice guard's requests.
+            Err(_) => kill_all_and_exit(control, agent),
         }
         let _ = children.read_signal();
         if fds[0].any() == Some(true) {

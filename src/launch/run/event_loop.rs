@@ -267,7 +267,7 @@ impl Running {
             if end.stop_reason.is_some() {
                 continue;
             }
-            end.stop_reason = if supervisor.has_panicked() {
+            end.stop_reason = if supervisor.has_failed() {
                 Some(StopReason::Supervisor)
             } else {
                 self.limit_reached(&mut clock)
@@ -285,8 +285,8 @@ impl Running {
                 }
             }
         }
-        // The agent can end before the next check.
-        if end.stop_reason.is_none() && supervisor.has_panicked() {
+        // The agent can end before the next check of these conditions.
+        if end.stop_reason.is_none() && supervisor.has_failed() {
             end.stop_reason = Some(StopReason::Supervisor);
         }
         if end.stop_reason.is_none() && self.exhausted.load(Ordering::Acquire) {

@@ -232,6 +232,18 @@ impl ExecHandler {
     ) -> Option<Reply> {
         tracing::debug!("allowed");
         if self.verify {
+            // The kernel lets only one thread of a process execute a program at a time. To trace another one could block
+            // this thread, on which the first one waits.
+            if self.verifier.is_in_exec(notification.tid) {
+                context.record_denial_by_sandbox(
+                    EventType::DenyExec,
+                    notification.tid,
+                    "exec that cannot be verified",
+                    "sandbox.unverified",
+                    "Another thread of the process is already starting a program, so guard cannot verify this one.",
+                );
+                return Some(Reply::Error(libc::EAGAIN));
+            }
             if ptrace::watch_exec(notification.tid).is_err() {
                 if !context.is_waiting(notification) {
                     return None;

@@ -234,6 +234,8 @@ impl ProcessMemory {
         keep: impl Fn(&[u8]) -> bool,
     ) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut kept = Vec::new();
+        // Many pointers can lead to the same long string, so the limit is for all variables together.
+        let mut left = LONGEST_ENVIRONMENT;
         for &pointer in pointers {
             // Most variables are irrelevant: check the name in place before copying.
             let tail = self.tail(pointer)?;
@@ -241,7 +243,8 @@ impl ProcessMemory {
             if end.is_some_and(|end| !keep(&tail[..end])) {
                 continue;
             }
-            let text = self.string(pointer, LONGEST_ENVIRONMENT)?;
+            let text = self.string(pointer, left)?;
+            left = left.saturating_sub(text.len() + 1);
             if let Some(at) = text.iter().position(|&byte| byte == b'=')
                 && keep(&text[..at])
             {

@@ -6,7 +6,7 @@
 //! that it cannot inspect.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::executable_identity::{Executable, Identities, Identity};
 use super::judge::ExecJudge;
@@ -83,6 +83,13 @@ impl ExecVerifier {
     /// Forgets which program a thread was expected to run.
     pub(crate) fn forget(&mut self, tid: i32) {
         self.expected.retain(|(known, _)| *known != tid);
+    }
+
+    /// True if another thread of the same process is in the middle of an allowed exec.
+    pub(crate) fn is_in_exec(&self, tid: i32) -> bool {
+        let is_same_process =
+            |other: i32| Path::new("/proc").join(format!("{tid}/task/{other}")).symlink_metadata().is_ok();
+        self.expected.iter().any(|(other, _)| *other != tid && is_same_process(*other))
     }
 
     pub(crate) fn has_unfinished(&self) -> bool {

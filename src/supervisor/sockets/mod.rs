@@ -6,6 +6,7 @@
 
 mod address;
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -32,6 +33,7 @@ use crate::egress::{Peer, PeerRegistry, Purpose};
 use crate::policy::Host;
 use crate::sys::fs::{Walk, open_in};
 use crate::sys::seccomp::{Notification, Reply};
+use crate::sys::signals::CallTimer;
 use crate::sys::socket;
 use crate::transcript::EventType;
 
@@ -455,6 +457,13 @@ impl SocketHandler {
                 ANY_PORT,
             );
         }
+        if let Some(Target::UnixAbstract) = target(&local) {
+            // Like the kernel, refuse to listen on a socket without a name. The kernel could give it one meanwhile.
+            if local.len() <= size_of::<libc::sa_family_t>() {
+                return Reply::Error(libc::EINVAL);
+            }
+            return deny_socket_call(context, notification, "listen", "an abstract socket", UNIX_ABSTRACT);
+        }
         reply_for(socket::listen(fd.as_fd(), backlog as i32))
     }
 }
@@ -562,23 +571,45 @@ struct SocketData<'a> {
 /// How long the supervisor thread may block on one connect before it uses a separate thread.
 const AT_ONCE: Duration = Duration::from_millis(2);
 
+/// How long a connect can block the supervisor thread if the caller changes the flags or the timeout of its socket in
+/// the meantime.
+const INTERRUPT_AFTER: Duration = Duration::from_millis(10);
+
+thread_local! {
+    static CALL_TIMER: RefCell<Option<CallTimer>> = const { RefCell::new(None) };
+}
+
 /// Connects almost without blocking. A local connect succeeds at once unless the accept queue of the peer is full.
 /// Returns `None` if the connect would block; a second connect on the same socket then continues where this one
 /// stopped.
 fn connect_at_once(fd: BorrowedFd<'_>, address: &[u8]) -> Option<Reply> {
     let flags = nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_GETFL).unwrap_or(0);
     if flags & libc::O_NONBLOCK != 0 {
-        return Some(reply_for(socket::connect(fd, address)));
+        let result = connect_interruptibly(fd, address)?;
+        return Some(reply_for(result));
     }
     let before = getsockopt(&fd, SendTimeout).ok()?;
     let brief = TimeVal::microseconds(AT_ONCE.as_micros() as i64);
     setsockopt(&fd, SendTimeout, &brief).ok()?;
-    let result = socket::connect(fd, address);
+    let result = connect_interruptibly(fd, address);
     let _ = setsockopt(&fd, SendTimeout, &before);
+    let result = result?;
     match result.as_ref().err().and_then(io::Error::raw_os_error) {
         Some(libc::EAGAIN | libc::EINPROGRESS | libc::EALREADY) => None,
         _ => Some(reply_for(result)),
     }
+}
+
+/// Connects. Returns `None` if that takes longer than `INTERRUPT_AFTER`, or if the thread has no timer.
+fn connect_interruptibly(fd: BorrowedFd<'_>, address: &[u8]) -> Option<io::Result<()>> {
+    let result = CALL_TIMER.with_borrow_mut(|timer| {
+        if timer.is_none() {
+            *timer = CallTimer::new().ok();
+        }
+        timer.as_mut()?.limit(INTERRUPT_AFTER, || socket::connect(fd, address)).ok()
+    })?;
+    let is_interrupted = |error: &io::Error| error.kind() == io::ErrorKind::Interrupted;
+    (!result.as_ref().is_err_and(is_interrupted)).then_some(result)
 }
 
 fn reply_for(result: io::Result<()>) -> Reply {

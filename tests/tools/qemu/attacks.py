@@ -1,8 +1,8 @@
-"""What a run must not do, and what it must be able to do. Runs in the sandbox, and once without guard, where every attempt
-must succeed.
+"""Attempts that must fail in a run, and actions that must work there. Runs in the sandbox, and once without guard,
+where every attempt must succeed.
 
-The argument is a JSON object with the targets. probes.py judges from outside whether an attempt had an effect; where nothing
-can be seen from outside, the attempt prints `done: NAME`.
+The argument is a JSON object with the targets. probes.py checks from outside whether an attempt had an effect; if
+nothing can be seen from outside, the attempt prints `done: NAME`.
 """
 
 import ctypes
@@ -153,7 +153,7 @@ ATTEMPTS = {
 
 
 def serve_itself(at):
-    """A server and a client of the run, the client in another thread."""
+    """Starts a server in the run and connects to it from another thread."""
     with socket.create_server(("127.0.0.1", at["own_port"])) as server:
         thread = threading.Thread(target=lambda: socket.create_connection(("127.0.0.1", at["own_port"]), 5).close())
         thread.start()

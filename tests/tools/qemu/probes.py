@@ -87,7 +87,7 @@ def start_servers(abstract):
 
 
 class World:
-    """The files and processes outside a run, made anew for every attempt."""
+    """The files and processes outside a run. Each attempt gets new ones."""
 
     def __init__(self, home):
         self.home = home
@@ -113,7 +113,7 @@ class World:
             return file.read()
 
     def effects(self, output):
-        """The names of the attempts that had an effect."""
+        """Returns the names of the attempts that had an effect."""
         time.sleep(1)
         self.victim.kill()
         signals = self.victim.stdout.read().split()
