@@ -8,8 +8,10 @@
 //! `accepted` before it executes a command, and skips ids that have an acknowledgement.
 #![forbid(unsafe_code)]
 
+mod rejection;
 mod watch;
 
+pub use rejection::Rejection;
 pub use watch::{CommandWatch, PauseGate};
 
 use std::collections::HashSet;
@@ -188,9 +190,9 @@ impl CommandReader {
         self.write_ack(&command.command_id, AckStatus::Completed, data)
     }
 
-    /// Tells the client that the command is not carried out, and why.
-    pub fn reject(&self, command: &AgentCommand, reason: &str) -> Result<(), ControlError> {
-        let reason: String = reason.chars().take(LONGEST_REASON).collect();
+    /// Records for the client that the command was not executed, and why.
+    pub fn reject(&self, command: &AgentCommand, reason: &Rejection) -> Result<(), ControlError> {
+        let reason: String = reason.to_string().chars().take(LONGEST_REASON).collect();
         let data = serde_json::json!({ "reason": reason });
         self.write_ack(&command.command_id, AckStatus::Rejected, data)
     }

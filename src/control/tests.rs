@@ -55,7 +55,7 @@ fn a_rejected_command_says_why() {
     ok(channel.send(&command("fly", "c1")));
     let mut reader = ok(CommandReader::open(&directory.0));
     let given = ok(reader.next_command()).unwrap_or_else(|| panic!("no command"));
-    ok(reader.reject(&given, "unknown command type `fly`"));
+    ok(reader.reject(&given, &Rejection::UnknownType("fly".to_string())));
     let ack = ok(channel.wait_for("c1", Duration::from_secs(5))).unwrap_or_else(|| panic!("no answer"));
     assert_eq!(
         (ack.status, &ack.data["reason"]),

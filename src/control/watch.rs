@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{AgentCommand, CommandReader};
+use super::{AgentCommand, CommandReader, Rejection};
 
 /// How often the thread checks for new commands. A check that finds none costs one system call.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ impl CommandWatch {
     /// rejection.
     pub fn start(
         mut reader: CommandReader,
-        mut handle: impl FnMut(&AgentCommand) -> Result<Value, String> + Send + 'static,
+        mut handle: impl FnMut(&AgentCommand) -> Result<Value, Rejection> + Send + 'static,
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let is_stopped = stop.clone();
@@ -108,7 +108,7 @@ mod tests {
         let watch = CommandWatch::start(reader, move |command| match command.command_type.as_str() {
             "pause" => Ok(json!({ "changed": in_thread.set_paused(true) })),
             "resume" => Ok(json!({ "changed": in_thread.set_paused(false) })),
-            other => Err(format!("unknown command type `{other}`")),
+            other => Err(Rejection::UnknownType(other.to_string())),
         });
         let watch = watch.unwrap_or_else(|error| panic!("{error}"));
         let channel = ControlChannel::new(&directory);

@@ -298,10 +298,11 @@ impl Record {
     /// that failed before its run began is not in the session. Any other turn may be in it, also if it was cancelled or
     /// interrupted, so guard does not resume the session after such a turn was undone.
     pub(super) fn can_resume(&self) -> bool {
-        let Some(last) = self.last_active() else { return false };
-        // A later turn that was undone is still in the session.
-        let is_newest = self.details[last + 1..].iter().all(|details| !details.is_in_native_session);
-        self.settings.is_native() && self.details[last].is_in_native_session && is_newest
+        let never_ran =
+            |turn: &Turn| matches!(turn.state, TurnState::Failed { .. }) && turn.run_id.is_empty();
+        let last = self.turns.iter().rposition(|turn| !never_ran(turn));
+        let is_known = |at: usize| self.turns[at].is_active && self.details[at].is_in_native_session;
+        self.settings.is_native() && last.is_some_and(is_known)
     }
 
     /// Returns the title that the user gave or, if there is none, the beginning of the first message.
@@ -383,6 +384,13 @@ mod tests {
         }))
     }
 
+    fn never_ran(turn: usize) -> Entry {
+        let Entry::Ended(mut entry) = ended(turn) else { panic!("not the end of a turn") };
+        let state = TurnState::Failed { error_kind: ErrorKind::InvalidInput, error: "too long".to_string() };
+        (entry.state, entry.run_id, entry.is_in_native_session) = (state, String::new(), false);
+        Entry::Ended(entry)
+    }
+
     fn undone(turn: usize) -> Entry {
         Entry::Undone { time: "2026-11-17T20:00:03Z".to_string(), turn, saved: None }
     }
@@ -399,7 +407,13 @@ mod tests {
             ("one turn", vec![sent(1), ended(1)], true),
             ("an interrupted turn", vec![sent(1), ended(1), sent(2)], false),
             ("an undone turn", vec![sent(1), ended(1), sent(2), ended(2), undone(2)], false),
-            ("an undone interrupted turn", vec![sent(1), ended(1), sent(2), undone(2)], true),
+            ("an undone interrupted turn", vec![sent(1), ended(1), sent(2), undone(2)], false),
+            ("a turn that never ran", vec![sent(1), ended(1), sent(2), never_ran(2)], true),
+            (
+                "an undone turn that never ran",
+                vec![sent(1), ended(1), sent(2), never_ran(2), undone(2)],
+                true,
+            ),
             ("cleared", vec![sent(1), ended(1), cleared()], false),
             ("a turn after clearing", vec![sent(1), ended(1), cleared(), sent(2), ended(2)], true),
         ] {

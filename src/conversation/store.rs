@@ -20,6 +20,7 @@ use super::message_log::{self, Entry};
 use super::record::{Mode, NewConversation, Record, Settings, Turn};
 use super::{ConversationError, at};
 use crate::agent;
+use crate::sys::remove_tree::remove_tree;
 
 const SETTINGS: &str = "conversation.json";
 const MESSAGES: &str = "messages.jsonl";
@@ -137,7 +138,6 @@ impl Conversations {
         entries: Vec<Entry>,
     ) -> Result<Conversation, ConversationError> {
         let lock = lock(directory, &settings.id)?;
-        write_settings(directory, &settings)?;
         let messages = directory.join(MESSAGES);
         for entry in &entries {
             at("write", &messages, message_log::append(&messages, entry))?;
@@ -146,6 +146,8 @@ impl Conversations {
         if entries.is_empty() {
             at("create", &messages, message_log::create(&messages))?;
         }
+        // A directory without settings is not a conversation, so an interrupted copy is never listed.
+        write_settings(directory, &settings)?;
         for synced in [directory, &self.root] {
             at("sync", synced, File::open(synced).and_then(|directory| directory.sync_all()))?;
         }
@@ -188,7 +190,7 @@ impl Conversations {
             serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         if settings.version != VERSION {
             return Err(damaged(format!(
-                "it has the version {}, which this guard does not know",
+                "it has the format version {}, which this version of guard cannot read; use a newer guard",
                 settings.version
             )));
         }
@@ -308,6 +310,17 @@ impl Conversations {
         let id = self.find(text)?;
         let directory = self.root.join(&id);
         let _lock = lock(&directory, &id)?;
+        // A conversation whose log cannot be read can be deleted too.
+        if let Ok(record) = self.load(&id) {
+            let sessions = self.root.with_file_name("sessions").join(&record.settings.agent);
+            let of_turns = record.details.iter().filter_map(|details| details.session.as_deref());
+            for session in
+                of_turns.chain([id.as_str()]).filter(|session| uuid::Uuid::parse_str(session).is_ok())
+            {
+                let place = sessions.join(session);
+                at("remove", &place, remove_tree(&place))?;
+            }
+        }
         at("remove", &directory, fs::remove_dir_all(&directory))?;
         Ok(id)
     }
@@ -351,6 +364,7 @@ fn is_id(text: &str) -> bool {
 /// Maximum length of a title, in characters, and of a model's name, in bytes.
 const LONGEST_NAME: usize = 200;
 
+/// Checks the settings of a new conversation and completes them.
 fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
     let wrong = |problem: String| Err(ConversationError::Settings(problem));
     let usual = if new.command.is_empty() { "gemini" } else { "generic" };
@@ -392,6 +406,21 @@ fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
         created: now(),
         forked_from: None,
     })
+}
+
+/// Writes the settings of a conversation with another model. Returns the new settings.
+pub(super) fn write_model(
+    directory: &Path,
+    settings: &Settings,
+    model: Option<String>,
+) -> Result<Settings, ConversationError> {
+    if model.as_ref().is_some_and(|model| model.len() > LONGEST_NAME) {
+        let problem = format!("the name of the model is longer than {LONGEST_NAME} bytes");
+        return Err(ConversationError::Settings(problem));
+    }
+    let settings = Settings { model, ..settings.clone() };
+    write_settings(directory, &settings)?;
+    Ok(settings)
 }
 
 fn write_settings(directory: &Path, settings: &Settings) -> Result<(), ConversationError> {
@@ -472,11 +501,8 @@ impl Conversation {
 
     /// Sets the model for the next turns; `None` selects the agent's default.
     pub fn set_model(&mut self, model: Option<String>) -> Result<(), ConversationError> {
-        if model.as_ref().is_some_and(|model| model.len() > LONGEST_NAME) {
-            let problem = format!("the name of the model is longer than {LONGEST_NAME} bytes");
-            return Err(ConversationError::Settings(problem));
-        }
-        self.change_settings(|settings| settings.model = model)
+        self.record.settings = write_model(&self.directory, &self.record.settings, model)?;
+        Ok(())
     }
 
     /// Changes the title; `None` or an empty title selects the beginning of the first message.

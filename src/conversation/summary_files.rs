@@ -53,15 +53,25 @@ fn files(conversation: &Path) -> Vec<PathBuf> {
     paths
 }
 
+/// Creates the directory for the summaries of a conversation. Fails if the conversation was deleted meanwhile.
+fn create_folder(conversation: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder(conversation)) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        created => created,
+    }
+}
+
 /// Stores a summary, and deletes the oldest ones if there are too many.
 pub(super) fn save(conversation: &Path, summary: &Summary) -> io::Result<()> {
-    let folder = folder(conversation);
-    DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
+    create_folder(conversation)?;
     let is_digest = summary.digest.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !is_digest {
         return Err(io::Error::other("the digest of a summary is not hexadecimal"));
     }
-    write_by_rename(&folder.join(format!("{}.json", summary.digest)), &serde_json::to_vec(summary)?)?;
+    write_by_rename(
+        &folder(conversation).join(format!("{}.json", summary.digest)),
+        &serde_json::to_vec(summary)?,
+    )?;
     let all = files(conversation);
     for old in &all[..all.len().saturating_sub(MOST_KEPT)] {
         let _ = fs::remove_file(old);
@@ -75,6 +85,6 @@ pub(super) fn breaker(conversation: &Path) -> CircuitBreaker {
 }
 
 pub(super) fn save_breaker(conversation: &Path, breaker: &CircuitBreaker) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).recursive(true).create(folder(conversation))?;
+    create_folder(conversation)?;
     write_by_rename(&breaker_file(conversation), &serde_json::to_vec(breaker)?)
 }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::message_log::{Ended, Entry, Sent};
@@ -90,8 +91,8 @@ impl Default for TurnOptions {
     }
 }
 
-/// What came of a turn.
-#[derive(Debug, Clone, Serialize)]
+/// The result of a turn.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct TurnResult {
     /// The turn as guard stored it.
     pub turn: Turn,
@@ -149,14 +150,12 @@ impl Conversation {
             Ok(question) => question,
             Err(error) => return self.refused(message, &error),
         };
-        let control = TurnControl::start(&self.directory, cancel);
+        let control = TurnControl::start(&self.directory, &self.record.settings, cancel);
         let mut exec = self.execute(&question, &mut context);
         self.recover(&mut exec, &mut question, &mut context);
-        let mut result = self.end_turn(exec, &question, began, context.notes);
-        if let Some(model) = control.and_then(|control| control.take_model())
-            && let Err(error) = self.set_model(Some(model))
-        {
-            result.notes.push(format!("the model was not changed: {error}"));
+        let result = self.end_turn(exec, &question, began, context.notes);
+        if let Some(settings) = control.and_then(TurnControl::changed_settings) {
+            self.record.settings = settings;
         }
         if options.compacts && result.turn.state == TurnState::Done && !self.record.settings.is_native() {
             self.start_compaction(executor);

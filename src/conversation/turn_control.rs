@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
+use super::record::Settings;
+use super::store::write_model;
 use super::{Conversation, ConversationError};
 use crate::agent_exec::Cancel;
-use crate::control::{AgentCommand, CommandReader, CommandWatch};
+use crate::control::{AgentCommand, CommandReader, CommandWatch, Rejection};
 
 /// The file that exists while the conversation is paused.
 const PAUSED: &str = "paused";
@@ -26,28 +28,31 @@ pub(super) fn is_paused(conversation: &Path) -> bool {
 
 /// Receives commands while a turn is in progress.
 pub(super) struct TurnControl {
-    model: Arc<Mutex<Option<String>>>,
+    /// The settings that the last command wrote.
+    settings: Arc<Mutex<Option<Settings>>>,
     _watch: CommandWatch,
 }
 
 impl TurnControl {
-    /// Starts to receive commands. `None` if that fails: a turn also works without commands.
-    pub(super) fn start(conversation: &Path, cancel: &Cancel) -> Option<Self> {
+    /// Starts to receive commands. Returns `None` if that fails, because a turn also works without commands.
+    pub(super) fn start(conversation: &Path, settings: &Settings, cancel: &Cancel) -> Option<Self> {
         let reader = CommandReader::open(control_directory(conversation)).ok()?;
-        let model = Arc::new(Mutex::new(None));
-        let (directory, cancel, in_thread) = (conversation.to_path_buf(), cancel.clone(), model.clone());
+        let (directory, before, cancel) = (conversation.to_path_buf(), settings.clone(), cancel.clone());
+        let settings = Arc::new(Mutex::new(None));
+        let in_thread = settings.clone();
         let watch = CommandWatch::start(reader, move |command| {
             act_on(command, &directory, Some(&cancel), &mut |model| {
-                *in_thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
+                let written = write_model(&directory, &before, Some(model))?;
+                *in_thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(written);
                 Ok(())
             })
         });
-        Some(Self { model, _watch: watch.ok()? })
+        Some(Self { settings, _watch: watch.ok()? })
     }
 
-    /// Returns the model that a command chose, once.
-    pub(super) fn take_model(&self) -> Option<String> {
-        self.model.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Ends the control of the turn. Returns the settings if a command has changed them.
+    pub(super) fn changed_settings(self) -> Option<Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -63,8 +68,7 @@ impl Conversation {
         };
         let mut reader = CommandReader::open(&control).map_err(failed)?;
         while let Some(command) = reader.next_command().map_err(failed)? {
-            let mut set_model =
-                |model: String| self.set_model(Some(model)).map_err(|error| error.to_string());
+            let mut set_model = |model: String| self.set_model(Some(model));
             match act_on(&command, &directory, None, &mut set_model) {
                 Ok(data) => reader.complete(&command, data).map_err(failed)?,
                 Err(reason) => reader.reject(&command, &reason).map_err(failed)?,
@@ -78,8 +82,9 @@ fn act_on(
     command: &AgentCommand,
     conversation: &Path,
     cancel: Option<&Cancel>,
-    set_model: &mut dyn FnMut(String) -> Result<(), String>,
-) -> Result<Value, String> {
+    set_model: &mut dyn FnMut(String) -> Result<(), ConversationError>,
+) -> Result<Value, Rejection> {
+    let failed = |error: io::Error| Rejection::Failed(error.into());
     let path = conversation.join(PAUSED);
     match command.command_type.as_str() {
         "cancel" => match cancel {
@@ -87,25 +92,23 @@ fn act_on(
                 cancel.set();
                 Ok(json!({}))
             }
-            None => Err("no turn is going on".to_string()),
+            None => Err(Rejection::NoTurn),
         },
         "pause" => {
-            let written = fs::File::create(&path).map_err(|error| error.to_string());
-            written.map(|_| json!({ "effective": "before the next turn" }))
+            fs::File::create(&path).map_err(failed)?;
+            Ok(json!({ "effective": "before the next turn" }))
         }
         "resume" => match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.to_string()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
             _ => Ok(json!({})),
         },
         "adjust_config" => {
             let model = command.data.get("model").and_then(Value::as_str);
-            let model = model
-                .ok_or("expected {\"model\": NAME}, the only setting of a conversation that can change")?;
-            set_model(model.to_string())?;
+            let expected = "{\"model\": NAME}, the only setting of a conversation that can change";
+            let model = model.ok_or(Rejection::NoSetting(expected))?;
+            set_model(model.to_string()).map_err(|error| Rejection::Failed(error.into()))?;
             Ok(json!({ "effective": "with the next turn" }))
         }
-        other => Err(format!(
-            "unknown command type `{other}`; a conversation knows cancel, pause, resume, adjust_config"
-        )),
+        other => Err(Rejection::UnknownType(other.to_string())),
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::ConversationError;
 use super::message_log::Entry;
+use super::record::TurnState;
 use super::store::Conversation;
 use super::worktree_snapshot::ConversationTree;
 
@@ -66,6 +67,9 @@ impl Conversation {
                 true => {
                     not_possible("the agent works in the directory itself, of which guard keeps no copies")
                 }
+                false if self.record.turns[at].state == TurnState::Interrupted => not_possible(
+                    "guard was interrupted before it recorded the turn's worktree; `guard worktree list` shows it",
+                ),
                 false => Ok(FilesUndone::Unchanged),
             };
         };
@@ -79,7 +83,11 @@ impl Conversation {
                 None => Ok(FilesUndone::Unchanged),
             };
         };
-        let saved = tree.save(&self.record.settings.id, &format!("undone-{number}"))?;
+        if details.before.is_none() && self.had_files_before(at) {
+            return not_possible("guard has no copy of the files from before the turn");
+        }
+        // An undo that was interrupted may have saved the files of the turn already: do not overwrite them.
+        let saved = tree.save_as_new(&self.record.settings.id, &format!("undone-{number}"))?;
         match &details.before {
             Some(before) => tree.move_to(&before.tip, &before.files)?,
             None => tree.move_to(&worktree.base, &worktree.base)?,
@@ -87,7 +95,19 @@ impl Conversation {
         Ok(FilesUndone::MovedBack { saved: saved.files })
     }
 
-    /// Whether the agent changes the directory itself: it is no repository.
+    /// Returns whether a turn before the turn `at` may have left files in the worktree.
+    fn had_files_before(&self, at: usize) -> bool {
+        let copied = self.record.settings.forked_from.as_ref().map_or(0, |(_, last)| *last);
+        let turns = self.record.turns[..at].iter().zip(&self.record.details[..at]).rev();
+        let mut own_turns = turns.filter(|(turn, _)| turn.number > copied);
+        let left_files = own_turns.find_map(|(turn, details)| match &details.worktree {
+            Some(worktree) => Some(worktree.kept),
+            None => (turn.state == TurnState::Interrupted).then_some(true),
+        });
+        left_files.unwrap_or(false)
+    }
+
+    /// Returns whether the agent changes the user's directory itself, because it is not in a git repository.
     fn works_in_place(&self) -> bool {
         let settings = &self.record.settings;
         let is_in_repository = settings.cd.ancestors().any(|directory| directory.join(".git").exists());

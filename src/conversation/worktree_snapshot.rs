@@ -51,6 +51,7 @@ impl ConversationTree {
             base: worktree.base.clone(),
             worktree: worktree.path.clone().into(),
             scratch: scratch.to_path_buf(),
+            excludes: TaskTree::user_excludes(&repository)?,
         };
         Ok(tree.check_worktree().is_ok().then_some(Self { repository, tree }))
     }
@@ -62,7 +63,19 @@ impl ConversationTree {
         Ok(Snapshot { tip, files })
     }
 
-    /// Saves the files before a turn, and forgets the state before a turn that is long past.
+    /// Saves the files of the worktree under `refs/guard/conversation-ID/NAME`, or under `NAME-2`, `NAME-3` and so on if
+    /// the name is in use.
+    pub(super) fn save_as_new(&self, id: &str, name: &str) -> Result<Snapshot, WorkspaceError> {
+        let (mut free, mut number) = (name.to_string(), 1);
+        while self.tree.commit_named(&format!("refs/guard/conversation-{id}/{free}"))?.is_some() {
+            number += 1;
+            free = format!("{name}-{number}");
+        }
+        self.save(id, &free)
+    }
+
+    /// Saves the files before a turn. Deletes the state that was saved `MOST_UNDONE` turns earlier, so that turn can no
+    /// longer be undone.
     pub(super) fn save_before(&self, id: &str, turn: usize) -> Result<Snapshot, WorkspaceError> {
         if let Some(old) = turn.checked_sub(MOST_UNDONE).filter(|old| *old > 0) {
             self.tree.forget(&format!("conversation-{id}/before-{old}"))?;

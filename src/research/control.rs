@@ -5,7 +5,7 @@ use tokio::sync::watch;
 
 use super::error::AgentError;
 use super::llm::Budget;
-use crate::control::AgentCommand;
+use crate::control::{AgentCommand, Rejection};
 
 /// Whether a research agent may continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +61,8 @@ impl RunControl {
         });
     }
 
-    /// Acts on a command of the control channel. Returns data about what it did, or why it did nothing.
-    pub fn act_on(&self, command: &AgentCommand, budget: &Budget) -> Result<Value, String> {
+    /// Executes a command of the control channel. Returns data about the result, or the reason for a rejection.
+    pub fn act_on(&self, command: &AgentCommand, budget: &Budget) -> Result<Value, Rejection> {
         match command.command_type.as_str() {
             "cancel" => self.cancel(),
             "pause" => self.pause(),
@@ -71,15 +71,11 @@ impl RunControl {
                 let max_tokens = command.data.get("max_tokens").and_then(Value::as_u64);
                 let max_cost = command.data.get("max_cost").and_then(Value::as_f64);
                 if max_tokens.is_none() && max_cost.is_none() {
-                    return Err("expected {\"max_tokens\": N, \"max_cost\": N}, or one of them".to_string());
+                    return Err(Rejection::NoSetting("{\"max_tokens\": N, \"max_cost\": N}, or one of them"));
                 }
                 budget.set_limits(max_tokens, max_cost);
             }
-            other => {
-                return Err(format!(
-                    "unknown command type `{other}`; research knows cancel, pause, resume, adjust_config"
-                ));
-            }
+            other => return Err(Rejection::UnknownType(other.to_string())),
         }
         Ok(json!({}))
     }
@@ -120,9 +116,10 @@ mod tests {
         assert!(act("adjust_config", json!({ "max_tokens": 7 })).is_ok());
         assert_eq!(budget.tokens_left(), Some(7));
         assert!(
-            act("adjust_config", json!({ "max_tokens": -1 })).is_err_and(|text| text.contains("max_tokens"))
+            act("adjust_config", json!({ "max_tokens": -1 }))
+                .is_err_and(|reason| matches!(reason, Rejection::NoSetting(_)))
         );
-        assert!(act("fly", Value::Null).is_err_and(|text| text.contains("`fly`")));
+        assert!(act("fly", Value::Null).is_err_and(|reason| matches!(reason, Rejection::UnknownType(_))));
         assert!(act("cancel", Value::Null).is_ok());
         assert_eq!(control.state(), RunState::Cancelled);
     }

@@ -33,7 +33,9 @@ fn next_step(kind: ErrorKind, run: &RunResult, session: &str) -> String {
         ErrorKind::CommandNotFound => {
             format!("install {}, or leave and choose another one: guard chat --agent NAME", run.tool)
         }
-        ErrorKind::UpstreamError | ErrorKind::TurnLimit => "send it again: ↑ brings it back".to_string(),
+        ErrorKind::UpstreamError | ErrorKind::TurnLimit => {
+            "send the message again: ↑ brings it back".to_string()
+        }
         ErrorKind::InvalidInput => "change the message, or the model: /model NAME".to_string(),
         ErrorKind::ConfigError | ErrorKind::SandboxUnavailable => {
             "`guard doctor` shows what is missing; the conversation is stored".to_string()

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::state::LimitOverrides;
 use crate::agent_exec::Cancel;
-use crate::control::{AgentCommand, CommandReader, CommandWatch, ControlError, PauseGate};
+use crate::control::{AgentCommand, CommandReader, CommandWatch, ControlError, PauseGate, Rejection};
 use crate::pipeline::error::PipelineError;
 
 /// What users have requested with `guard control` since the task was started or resumed.
@@ -72,7 +72,7 @@ impl TaskControl {
 }
 
 impl Commanded {
-    fn act_on(&self, command: &AgentCommand, steps: &[String], cancel: &Cancel) -> Result<Value, String> {
+    fn act_on(&self, command: &AgentCommand, steps: &[String], cancel: &Cancel) -> Result<Value, Rejection> {
         match command.command_type.as_str() {
             "cancel" => {
                 self.is_cancelled.store(true, Ordering::Release);
@@ -86,19 +86,17 @@ impl Commanded {
             "adjust_config" => {
                 let expected = "{\"task\": {\"tokens\": N, \"cost\": N, \"minutes\": N, \"rounds\": N}}";
                 let raised: LimitOverrides = serde_json::from_value(command.data.clone())
-                    .map_err(|error| format!("{expected}: {error}"))?;
+                    .map_err(|problem| Rejection::InvalidData { expected, problem })?;
                 if raised == LimitOverrides::default() {
-                    return Err(expected.to_string());
+                    return Err(Rejection::NoSetting(expected));
                 }
                 if let Some(unknown) = raised.steps.keys().find(|step| !steps.contains(step)) {
-                    return Err(format!("the workflow has no step `{unknown}`"));
+                    return Err(Rejection::UnknownStep(unknown.clone()));
                 }
                 self.raised.lock().unwrap_or_else(PoisonError::into_inner).push(raised);
                 Ok(json!({ "effective": "before the next step" }))
             }
-            other => Err(format!(
-                "unknown command type `{other}`; a task knows cancel, pause, resume, adjust_config"
-            )),
+            other => Err(Rejection::UnknownType(other.to_string())),
         }
     }
 }

@@ -15,16 +15,19 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::dispose::KeepPolicy;
-use super::git::command::{Git, Trust};
+use super::dispose::uncommitted::unreadable_dirs;
+use super::git::command::{Git, GitOutput, Trust};
+use super::git::config::Settings;
 use super::git::gitfile;
 use super::git::jailed_worktree::JailedWorktree;
 use super::git::repository::{Repository, is_id};
 use super::inspect::list;
 use super::run::create::{Request, Workspace, trusted_settings};
+use super::run::quarantine::user_git_file;
 use super::run::run_record;
 use super::run::run_record::State;
 use super::run::spec::{branch_taken, create_root, derive_names, missing_objects, resolve_base};
-use super::{WorkspaceError, at};
+use super::{GitError, WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
 
 /// How long guard waits for the processes of a killed run to end.
@@ -56,10 +59,18 @@ pub struct TaskTree {
     /// A directory for guard's temporary files.
     #[serde(with = "run_record::path")]
     pub scratch: PathBuf,
+    /// The path of the user's global ignore file (`core.excludesFile`). The file need not exist.
+    #[serde(default = "no_excludes", with = "run_record::path")]
+    pub excludes: PathBuf,
 }
 
-/// The inputs for a commit that guard makes. Guard records them before it commits, so that it gets the same commit
-/// id if it must repeat the commit.
+/// The value of [`TaskTree::excludes`] in records without this field.
+fn no_excludes() -> PathBuf {
+    PathBuf::from("/dev/null")
+}
+
+/// The inputs for a commit that guard makes. Guard records them before it commits, so that a repeated commit has the
+/// same id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepCommit {
     /// The first parent: the commit of the branch before this commit.
@@ -97,7 +108,7 @@ impl TaskTree {
         mark: &str,
         scratch: &Path,
     ) -> Result<Self, WorkspaceError> {
-        trusted_settings(repository)?;
+        let settings = trusted_settings(repository)?;
         let base = resolve_base(repository, request)?;
         let (branch, dir) = derive_names(repository, request)?;
         let worktree = create_root(repository, request)?.join(dir);
@@ -119,12 +130,19 @@ impl TaskTree {
             base,
             worktree,
             scratch: scratch.to_path_buf(),
+            excludes: user_git_file(repository, &settings, "core.excludesfile", "ignore"),
         })
     }
 
-    /// Creates the branch and the worktree, unless they exist already. Fails if the branch exists but does not
-    /// belong to this task. With `is_known`, the task's journal says that the branch belongs to it; otherwise the
-    /// branch's reflog must name the task.
+    /// Returns the path of the user's global ignore file for a repository.
+    pub fn user_excludes(repository: &Repository) -> Result<PathBuf, WorkspaceError> {
+        let settings = Settings::parse(&Settings::list_call(repository)?.run()?);
+        Ok(user_git_file(repository, &settings, "core.excludesfile", "ignore"))
+    }
+
+    /// Creates the branch and the worktree, unless they exist already. Fails if the branch exists but does not belong
+    /// to this task. The branch belongs to this task if `is_known` is true (the task's journal says that guard created
+    /// the branch), or if the branch's reflog begins with the text in `mark`.
     pub fn create(&self, repository: &Repository, is_known: bool) -> Result<(), WorkspaceError> {
         if self.admin_dir().is_ok() && self.worktree.is_dir() && self.tip()?.is_some() {
             return Ok(());
@@ -220,7 +238,7 @@ impl TaskTree {
             worktree: &self.worktree,
             objects: &objects,
             object_format: &self.object_format,
-            excludes: Path::new("/dev/null"),
+            excludes: &self.excludes,
             scratch: &self.scratch,
         };
         Ok(tree.git(verb, writes_objects)?.env("GIT_INDEX_FILE", index))
@@ -290,7 +308,7 @@ impl TaskTree {
         name.push(plain.as_os_str());
         match self.git("cat-file")?.arg("blob").arg(name).max_output(16 << 20).start()?.read_partial() {
             Ok((content, _)) => Ok(Some(content)),
-            Err(super::GitError::Failed { .. }) => Ok(None),
+            Err(GitError::Failed { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -449,6 +467,16 @@ impl TaskTree {
         Ok(paths.map(|line| String::from_utf8_lossy(&line[3..]).into_owned()).collect())
     }
 
+    /// Returns the untracked directories of the worktree that are git repositories of their own.
+    pub fn nested_repositories(&self) -> Result<Vec<String>, WorkspaceError> {
+        let index = self.index_copy()?;
+        let shape = ["--others", "--exclude-standard", "-z"];
+        let output = self.tree_git("ls-files", &index, false)?.args(shape).run()?;
+        // git lists such a directory with a slash at its end, and otherwise only files.
+        let paths = output.split(|byte| *byte == 0).filter(|path| path.ends_with(b"/"));
+        Ok(paths.map(|path| String::from_utf8_lossy(path).into_owned()).collect())
+    }
+
     /// True if there is an ignored file or directory below `dir`. [`Self::uncommitted`] does not list such files.
     pub fn has_ignored_files(&self, dir: &str) -> Result<bool, WorkspaceError> {
         let index = self.index_copy()?;
@@ -485,15 +513,46 @@ impl TaskTree {
         Ok(is_merged)
     }
 
-    /// Commits the contents of the worktree on top of the branch, without moving the branch, and saves the commit
-    /// as `refs/guard/NAME`. Returns the ref's full name.
+    /// Adds all files of the worktree that git does not ignore to `index`. Fails if git cannot add a file that
+    /// [`Self::check_out`] would delete or overwrite.
+    fn add_all(&self, index: &Path) -> Result<(), WorkspaceError> {
+        // Set a timeout: an agent can make git wait forever, for example with a FIFO in place of a `.gitignore`.
+        let add = || -> Result<GitOutput, WorkspaceError> {
+            let call = self.tree_git("add", index, true)?.timeout(SAVE_TIMEOUT);
+            Ok(call.args(["--all", "--ignore-errors", "--", "."]).output()?)
+        };
+        let mut added = add()?;
+        if !added.status.success() {
+            // `git add` also fails if the agent has removed the owner's permissions on some files or directories.
+            gitfile::restore_access(&self.worktree);
+            added = add()?;
+        }
+        if added.status.success() {
+            return Ok(());
+        }
+        // git cannot add a nested repository without commits. `check_out` does not delete it.
+        let left_out = self
+            .tree_git("ls-files", index, false)?
+            .args(["--others", "--modified", "--exclude-standard", "-z"])
+            .run()?;
+        let is_file = |path: &[u8]| !path.is_empty() && !path.ends_with(b"/");
+        let is_complete = added.code() == 1
+            && unreadable_dirs(&added.message).is_empty()
+            && !left_out.split(|byte| *byte == 0).any(is_file);
+        if is_complete {
+            return Ok(());
+        }
+        let (verb, code) = ("add".to_string(), added.code());
+        Err(GitError::Failed { verb, code, message: added.message }.into())
+    }
+
+    /// Commits the files of the worktree on top of the branch, without moving the branch, and makes the ref
+    /// `refs/guard/NAME` point to the commit. Returns the ref's full name. Fails if git cannot save a file.
     pub fn save(&self, name: &str) -> Result<String, WorkspaceError> {
         let kept = format!("refs/guard/{name}");
         let tip = self.tip()?.unwrap_or_else(|| self.base.clone());
         let index = self.index_copy()?;
-        // An agent can make git wait, for example with a pipe in the place of a .gitignore.
-        let add = self.tree_git("add", &index, true)?.timeout(SAVE_TIMEOUT);
-        add.args(["--all", "--ignore-errors", "--", "."]).output()?;
+        self.add_all(&index)?;
         let tree = line(&self.tree_git("write-tree", &index, true)?.run()?);
         let commit = self.git("commit-tree")?.arg(&tree).args(["-p", &tip]);
         let commit = ["AUTHOR", "COMMITTER"].iter().fold(commit, |git, role| {

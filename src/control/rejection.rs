@@ -1,0 +1,29 @@
+//! Why a worker does not carry out a command.
+
+/// The reason for which a worker rejects a command. The acknowledgement contains it as text.
+#[derive(Debug, thiserror::Error)]
+pub enum Rejection {
+    /// The worker does not know commands of this type.
+    #[error("unknown command type `{0}`; expected cancel, pause, resume or adjust_config")]
+    UnknownType(String),
+    /// The data of `adjust_config` names no setting that the worker can change.
+    #[error("expected {0}")]
+    NoSetting(&'static str),
+    /// The data of `adjust_config` has another form than the worker expects.
+    #[error("expected {expected}: {problem}")]
+    InvalidData {
+        /// The expected form.
+        expected: &'static str,
+        /// What the parser found instead.
+        problem: serde_json::Error,
+    },
+    /// A limit was given for a step that the workflow does not have.
+    #[error("the workflow has no step `{0}`")]
+    UnknownStep(String),
+    /// There is nothing to cancel, because no turn of the conversation is in progress.
+    #[error("no turn is in progress, so there is nothing to cancel")]
+    NoTurn,
+    /// The worker could not carry out the command.
+    #[error(transparent)]
+    Failed(Box<dyn std::error::Error + Send + Sync>),
+}
