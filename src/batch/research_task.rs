@@ -12,13 +12,12 @@ use super::queue::Claim;
 use super::run_task::{is_temporary, object, task_kind};
 use crate::agent_exec::{Cancel, Executor};
 use crate::research::{
-    Agent, AgentContext, AgentError, DeepResearchAgent, ExecutorBackend, FinalResult, LlmClient, LlmConfig,
-    ResearchConfig, next_update,
+    AgentContext, AgentError, DeepResearchAgent, ExecutorBackend, FinalResult, LlmClient, LlmConfig,
+    ResearchConfig, default_model, run_blocking,
 };
 
-/// The time between two checks whether the task was cancelled.
-const CHECK_EVERY: Duration = Duration::from_millis(100);
-/// How long the worker waits for the runs of a research that failed or was cancelled. Shorter than the lease.
+/// How long the worker waits for the agents' runs after research has failed or was cancelled. Must be shorter than
+/// the lease of the task.
 const RUNS_GRACE: Duration = Duration::from_secs(10);
 
 /// Answers the query of a task. The runs store their sessions in the directory `sessions`, which this function
@@ -33,7 +32,10 @@ pub(super) fn research(
     let backend = ExecutorBackend::new(executor, &claim.options.directory)
         .with_agent(claim.options.agent.clone())
         .with_policy(claim.options.policy.clone());
-    let client = LlmClient::new(Arc::new(backend.clone()), llm_config(&claim.parameters));
+    let client = LlmClient::new(
+        Arc::new(backend.clone()),
+        llm_config(&claim.parameters, claim.options.agent.as_deref()),
+    );
     let agent = DeepResearchAgent::new(research_config(&claim.parameters));
     let result = follow(&agent, client, claim, cancel);
     // Dropping the stream has cancelled the remaining runs. They must not outlive the task, so wait for them.
@@ -57,38 +59,30 @@ fn follow(
     claim: &Claim,
     cancel: &Cancel,
 ) -> Result<FinalResult, TaskFailure> {
-    let internal = |error: std::io::Error| TaskFailure::permanent(TaskKind::Internal, error.to_string());
     let query = claim.parameters.get("query").and_then(Value::as_str).unwrap_or_default();
     let began = Instant::now();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(internal)?;
-    runtime.block_on(async {
-        let mut stream = agent.execute(query, AgentContext::new(Arc::new(client)));
-        loop {
-            if cancel.is_set() {
-                return Err(failure(&AgentError::Cancelled));
-            }
-            if let Some(limit) = claim.options.timeout.filter(|limit| began.elapsed() >= *limit) {
-                let message = format!("the research took longer than {} s", limit.as_secs());
-                return Err(TaskFailure::permanent(TaskKind::TimedOut, message));
-            }
-            let Ok(item) = tokio::time::timeout(CHECK_EVERY, next_update(&mut stream)).await else {
-                continue;
-            };
-            let update = item.unwrap_or(Err(AgentError::NoFinalResult)).map_err(|error| failure(&error))?;
-            if let Some(result) = update.as_final_result() {
-                return Ok(result);
-            }
+    let check = || {
+        if cancel.is_set() {
+            return Err(AgentError::Cancelled.into());
         }
-    })
+        let Some(limit) = claim.options.timeout.filter(|limit| began.elapsed() >= *limit) else {
+            return Ok(());
+        };
+        let message = format!("the research took longer than {} s", limit.as_secs());
+        Err(TaskFailure::permanent(TaskKind::TimedOut, message))
+    };
+    run_blocking(agent, query, AgentContext::new(Arc::new(client)), check, |_| {})
 }
 
-fn failure(error: &AgentError) -> TaskFailure {
-    let kind = error.kind();
-    TaskFailure {
-        kind: task_kind(Some(kind)),
-        message: error.to_string(),
-        detail: json!({ "error_kind": kind }),
-        is_temporary: is_temporary(Some(kind)),
+impl From<AgentError> for TaskFailure {
+    fn from(error: AgentError) -> Self {
+        let kind = error.kind();
+        Self {
+            kind: task_kind(Some(kind)),
+            message: error.to_string(),
+            detail: json!({ "error_kind": kind }),
+            is_temporary: is_temporary(Some(kind)),
+        }
     }
 }
 
@@ -102,11 +96,11 @@ fn research_config(parameters: &Map<String, Value>) -> ResearchConfig {
     ResearchConfig { max_queries: max_queries.unwrap_or(defaults.max_queries), ..defaults }
 }
 
-fn llm_config(parameters: &Map<String, Value>) -> LlmConfig {
+fn llm_config(parameters: &Map<String, Value>, agent: Option<&str>) -> LlmConfig {
     let defaults = LlmConfig::default();
     let model = parameters.get("model").and_then(Value::as_str).map(str::to_string);
     LlmConfig {
-        model: model.unwrap_or(defaults.model),
+        model: model.unwrap_or_else(|| default_model(agent).to_string()),
         timeout: number(parameters, "timeout").map_or(defaults.timeout, Duration::from_secs),
         ..defaults
     }
@@ -119,19 +113,20 @@ mod tests {
     #[test]
     fn parameters_become_settings() {
         let parameters = object(json!({"query": "q", "max_queries": 7, "timeout": 45, "model": "m"}));
-        let llm = llm_config(&parameters);
+        let llm = llm_config(&parameters, None);
         assert_eq!((llm.model.as_str(), llm.timeout), ("m", Duration::from_secs(45)));
         assert_eq!(research_config(&parameters).max_queries, 7);
         let none = object(json!({"query": "q"}));
-        assert_eq!(llm_config(&none), LlmConfig::default());
+        assert_eq!(llm_config(&none, Some("gemini")), LlmConfig::default());
+        assert_eq!(llm_config(&none, Some("codex")).model, "");
         assert_eq!(research_config(&none), ResearchConfig::default());
     }
 
     #[test]
     fn only_failures_of_the_api_are_temporary() {
-        let plan = failure(&AgentError::Decomposition { problem: "no list".to_string() });
+        let plan = TaskFailure::from(AgentError::Decomposition { problem: "no list".to_string() });
         assert_eq!((plan.kind, plan.is_temporary), (TaskKind::RunFailed, true));
-        let cancelled = failure(&AgentError::Cancelled);
+        let cancelled = TaskFailure::from(AgentError::Cancelled);
         assert_eq!((cancelled.kind, cancelled.is_temporary), (TaskKind::Cancelled, false));
         assert_eq!(cancelled.detail["error_kind"], "cancelled");
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::exec::{executor, print};
 use super::exit_code::Exit;
-use super::research_args::Research;
+use super::research_args::{Research, llm_config};
 use super::research_display::{Lines, LiveDisplay, StreamDisplay};
 use super::{Failure, note};
 use crate::agent_exec::Executor;
@@ -28,8 +28,13 @@ use crate::transcript::runs_dir;
 pub(super) const RESEARCH: &str = "research";
 /// How long guard waits for cancelled runs to end before it exits.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The length at which the list of research runs cuts a query off, in characters.
+const LONGEST_QUERY: usize = 60;
 
 pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure> {
+    if args.list {
+        return list(args.json, out);
+    }
     let control = RunControl::default();
     // Do this before any thread starts, because threads inherit which signals are blocked.
     cancel_on_signals(&control)?;
@@ -51,7 +56,10 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
     let backend = ExecutorBackend::new(executor, &directory.path)
         .with_agent(started.agent.clone())
         .with_policy(policy_of(&started, &journal)?);
-    let client = LlmClient::new(Arc::new(backend.clone()), args.llm_config(&started.model));
+    let client = LlmClient::new(
+        Arc::new(backend.clone()),
+        llm_config(&started.model, args.limits().or(started.limits)),
+    );
     let client = Arc::new(client);
     let _commands = receive_commands(&journal, &control, &client)?;
     let agent =
@@ -167,12 +175,34 @@ fn follow(
     })
 }
 
-/// Begins a journal, or opens the one to resume.
-fn open_journal(args: &Research) -> Result<Journal, Failure> {
+/// Prints the stored research runs.
+fn list(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let runs = Journal::list(&research_directory()?);
+    if as_json {
+        writeln!(out, "{}", serde_json::json!(runs))?;
+        return Ok(Exit::Success);
+    }
+    for run in &runs {
+        let query: String = terminal_text::one_line(&run.query).chars().take(LONGEST_QUERY).collect();
+        writeln!(out, "{}  {:<11}  {:>9} tokens  {query}", run.id, run.state.as_str(), run.tokens)?;
+    }
+    if runs.is_empty() {
+        note("guard: there are no research runs yet; start one: guard research 'QUESTION'");
+    }
+    Ok(Exit::Success)
+}
+
+/// Returns the directory of the journals of all research runs.
+fn research_directory() -> Result<PathBuf, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
-    let directory = runs.with_file_name(RESEARCH);
+    Ok(runs.with_file_name(RESEARCH))
+}
+
+/// Creates a journal, or opens the journal of the research to resume.
+fn open_journal(args: &Research) -> Result<Journal, Failure> {
+    let directory = research_directory()?;
     let opened = match &args.resume {
         Some(id) => Journal::open(&directory, id),
         None => Journal::create(&directory, started(args)?),
@@ -180,10 +210,10 @@ fn open_journal(args: &Research) -> Result<Journal, Failure> {
     opened.map_err(|error| {
         let hint = match &error {
             JournalError::Unknown { .. } => {
-                format!("the ids are the names in {}; the end of an id is enough", directory.display())
+                "`guard research --list` lists the ids; the end of an id is enough"
             }
-            JournalError::Busy { .. } => "wait until it has ended, or stop it".to_string(),
-            _ => "start the research again".to_string(),
+            JournalError::Busy { .. } => "wait until that process has ended, or stop it",
+            _ => "start the research again",
         };
         Failure::usage(error.to_string(), hint)
     })
@@ -208,6 +238,7 @@ fn started(args: &Research) -> Result<Started, Failure> {
         directory,
         policy: args.policy.clone(),
         allow_hosts: args.allow_host.clone(),
+        limits: args.limits(),
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::durations::parse_seconds;
-use crate::research::{LlmConfig, MODEL, ResearchConfig};
+use crate::research::{LlmConfig, RequestLimits, ResearchConfig, default_model};
 
 pub(crate) const RESEARCH_EXAMPLES: &str = "\
 Examples:
@@ -14,11 +14,12 @@ Examples:
   guard research 'Compare async runtimes' --max-queries 7 --timeout 45
   guard research 'Your query' --verbose
   guard research 'How does tokio schedule tasks?' --allow-host docs.rs --allow-host tokio.rs -o report.md
+  guard research --list                                   # the stored research runs and their ids
   guard research --resume 01a1b2c3d4e5                    # continues after a crash, Ctrl-C or a used-up budget
 
-guard asks the model for sub-queries, and runs each as an agent in a read-only sandbox of its own, in parallel. The agents reach the
-model's API, and the hosts of --allow-host. An answer comes from the sub-queries that succeeded; only if all fail, the research fails. A
-citation in the answer that no sub-query retrieved is removed and reported.
+guard asks the model for sub-queries, and runs one agent for each, in parallel and in separate read-only sandboxes. The agents reach the
+model's API, and the hosts of --allow-host. The answer uses the sub-queries that succeeded; the research fails only if all of them fail.
+guard removes citations of sources that no sub-query retrieved, and reports them.
 
 Exit codes: 0 answer, 1 no answer, 2 bad usage, 124 a time limit or budget was reached, 125 guard itself failed, 127 the agent is not
 installed, 130 interrupted.";
@@ -26,7 +27,7 @@ installed, 130 interrupted.";
 #[derive(Debug, Args)]
 pub(crate) struct Research {
     /// The question
-    #[arg(value_name = "QUERY", required_unless_present = "resume")]
+    #[arg(value_name = "QUERY", required_unless_present_any = ["resume", "list"])]
     pub(crate) query: Option<String>,
     /// The largest number of sub-queries of one round
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=64), conflicts_with = "resume")]
@@ -73,6 +74,9 @@ pub(crate) struct Research {
     /// Continue an interrupted research run, without repeating the sub-queries that have an answer
     #[arg(long, value_name = "ID", conflicts_with = "query")]
     pub(crate) resume: Option<String>,
+    /// List the research runs that guard has stored, the newest first
+    #[arg(long, conflicts_with_all = ["query", "resume", "stream_json", "output"])]
+    pub(crate) list: bool,
 }
 
 fn parse_cost(text: &str) -> Result<f64, String> {
@@ -90,22 +94,32 @@ impl Research {
         }
     }
 
-    /// The settings of the requests to the model.
-    pub(crate) fn llm_config(&self, model: &str) -> LlmConfig {
-        let defaults = LlmConfig::default();
-        LlmConfig {
-            model: model.to_string(),
-            timeout: self.timeout.map_or(defaults.timeout, |seconds| Duration::from_secs(seconds.max(1))),
-            max_retries: self.max_retries.unwrap_or(defaults.max_retries),
+    /// The limits of the requests to the model.
+    pub(crate) fn limits(&self) -> RequestLimits {
+        RequestLimits {
+            timeout_s: self.timeout,
+            max_retries: self.max_retries,
             max_tokens: self.max_tokens,
             max_cost: self.max_cost,
-            ..defaults
         }
     }
 
     /// The model that a new research run uses.
     pub(crate) fn model(&self) -> String {
-        self.model.clone().unwrap_or_else(|| MODEL.to_string())
+        self.model.clone().unwrap_or_else(|| default_model(self.agent.as_deref()).to_string())
+    }
+}
+
+/// Returns the settings of the requests to a model.
+pub(crate) fn llm_config(model: &str, limits: RequestLimits) -> LlmConfig {
+    let defaults = LlmConfig::default();
+    LlmConfig {
+        model: model.to_string(),
+        timeout: limits.timeout_s.map_or(defaults.timeout, |seconds| Duration::from_secs(seconds.max(1))),
+        max_retries: limits.max_retries.unwrap_or(defaults.max_retries),
+        max_tokens: limits.max_tokens,
+        max_cost: limits.max_cost,
+        ..defaults
     }
 }
 
@@ -130,9 +144,11 @@ mod tests {
         let research = parse("x 'Compare async runtimes' --max-queries 7 --timeout 45 --max-tokens 9000");
         let research = research.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(research.research_config().max_queries, 7);
-        let llm = research.llm_config(&research.model());
+        let llm = llm_config(&research.model(), research.limits());
         assert_eq!((llm.timeout.as_secs(), llm.max_tokens), (45, Some(9000)));
         assert_eq!(llm.model, "gemini-3-flash-preview");
+        assert_eq!(parse("x q --agent gemini").map(|research| research.model()), Ok(llm.model));
+        assert_eq!(parse("x q --agent claude").map(|research| research.model()), Ok(String::new()));
         for wrong in [
             "x",
             "x q --max-queries 0",
@@ -146,6 +162,9 @@ mod tests {
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
-        assert!(parse("x --resume 0123456 --max-tokens 5").is_ok());
+        let resumed = parse("x --resume 0123456 --max-tokens 5").unwrap_or_else(|error| panic!("{error}"));
+        let before = RequestLimits { max_tokens: Some(9), max_cost: Some(0.5), ..RequestLimits::default() };
+        let limits = resumed.limits().or(before);
+        assert_eq!((limits.max_tokens, limits.max_cost), (Some(5), Some(0.5)));
     }
 }

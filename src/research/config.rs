@@ -9,7 +9,13 @@ use super::error::AgentError;
 /// The model that is used if the user chooses none.
 pub const MODEL: &str = "gemini-3-flash-preview";
 
-/// Settings of the requests to a model, the same for every agent.
+/// Returns the model for an agent if the user names none: guard's choice for Gemini. An empty text leaves the choice to the
+/// CLI of the agent, which alone knows the models of its vendor.
+pub fn default_model(agent: Option<&str>) -> &'static str {
+    if agent.is_none_or(|agent| agent == "gemini") { MODEL } else { "" }
+}
+
+/// Settings for requests to a model, shared by all research agents.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

@@ -125,7 +125,13 @@ pub enum AgentError {
     Journal {
         /// The path of the journal's file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
+        problem: String,
+    },
+    /// The operating system did not let guard create the runtime that drives the requests.
+    #[error("cannot start the requests: {problem}")]
+    Runtime {
+        /// The message of the operating system.
         problem: String,
     },
     /// An event of the agent does not match its schema, and the registry is strict.
@@ -142,7 +148,9 @@ impl AgentError {
             Self::Llm { source, .. } => source.kind(),
             Self::Cancelled => ErrorKind::Cancelled,
             Self::InvalidInput { .. } => ErrorKind::InvalidInput,
-            Self::NoFinalResult | Self::Journal { .. } | Self::Event(_) => ErrorKind::Internal,
+            Self::NoFinalResult | Self::Journal { .. } | Self::Runtime { .. } | Self::Event(_) => {
+                ErrorKind::Internal
+            }
         }
     }
 

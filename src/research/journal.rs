@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,7 @@ use super::error::AgentError;
 use super::llm::LlmUsage;
 use super::sources::Retrieval;
 use super::update::FinalResult;
+use crate::string_enum::string_enum;
 
 /// Why a journal cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +69,35 @@ pub struct Started {
     /// The hosts that the sub-queries' runs may connect to.
     #[serde(default)]
     pub allow_hosts: Vec<String>,
+    /// The limits of the requests to the model.
+    #[serde(default)]
+    pub limits: RequestLimits,
+}
+
+/// The limits of a run's requests to the model, as the user gave them. `None` means the default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RequestLimits {
+    /// The time limit of a request, in seconds.
+    pub timeout_s: Option<u64>,
+    /// The maximum number of retries of a request.
+    pub max_retries: Option<u32>,
+    /// The maximum number of tokens that the run may use.
+    pub max_tokens: Option<u64>,
+    /// The maximum cost of the run, in US dollars.
+    pub max_cost: Option<f64>,
+}
+
+impl RequestLimits {
+    /// Returns these limits. Takes a limit that is `None` from `other`.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            timeout_s: self.timeout_s.or(other.timeout_s),
+            max_retries: self.max_retries.or(other.max_retries),
+            max_tokens: self.max_tokens.or(other.max_tokens),
+            max_cost: self.max_cost.or(other.max_cost),
+        }
+    }
 }
 
 /// A sub-query that has an answer.
@@ -173,7 +204,32 @@ fn count_lines(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// The open journal of one run. Only one process can have it open.
+string_enum! {
+    /// How far a stored run is.
+    pub enum RunStage {
+        /// A process is working on the run.
+        Running = "running",
+        /// The run ended without an answer, and can be resumed.
+        Interrupted = "interrupted",
+        /// The run has an answer.
+        Answered = "answered",
+    }
+}
+
+/// A run in the list of stored runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StoredRun {
+    /// The id of the run.
+    pub id: String,
+    /// The user's query.
+    pub query: String,
+    /// How far the run is.
+    pub state: RunStage,
+    /// The number of tokens that the run has used.
+    pub tokens: u64,
+}
+
+/// The open journal of one run. Only one process at a time can have it open.
 #[derive(Debug)]
 pub struct Journal {
     id: String,
@@ -183,11 +239,30 @@ pub struct Journal {
 }
 
 const FILE_NAME: &str = "journal.jsonl";
+/// The number of runs that guard keeps. Starting another one removes the oldest.
+const MOST_JOURNALS: usize = 200;
 
 impl Journal {
     /// Creates the journal of a new run, in a new subdirectory of `directory`.
     pub fn create(directory: &Path, started: Started) -> Result<Self, JournalError> {
-        let id = uuid::Uuid::now_v7().to_string();
+        remove_oldest(directory, MOST_JOURNALS - 1);
+        Self::create_with_id(directory, uuid::Uuid::now_v7().to_string(), started)
+    }
+
+    /// Continues the journal of this complete id if it belongs to a run with the same query and settings. Otherwise
+    /// begins it anew: nothing in the journal of another query can be used.
+    pub fn continue_or_create(directory: &Path, id: &str, started: Started) -> Result<Self, JournalError> {
+        match Self::open(directory, id) {
+            Ok(journal) if journal.progress.started.as_ref() == Some(&started) => Ok(journal),
+            Err(error @ JournalError::Busy { .. }) => Err(error),
+            _ => {
+                let _ = fs::remove_dir_all(directory.join(id));
+                Self::create_with_id(directory, id.to_string(), started)
+            }
+        }
+    }
+
+    fn create_with_id(directory: &Path, id: String, started: Started) -> Result<Self, JournalError> {
         let folder = directory.join(&id);
         let path = folder.join(FILE_NAME);
         let unusable = |error: &dyn std::fmt::Display| JournalError::Unusable {
@@ -229,14 +304,42 @@ impl Journal {
         Ok(Self { id, path, file: Mutex::new(file), progress })
     }
 
-    /// Finds the control directory of a run, given its id or the end of it.
+    /// Returns the runs in this directory, the newest first. Skips journals that cannot be read.
+    pub fn list(directory: &Path) -> Vec<StoredRun> {
+        let ids = run_ids(directory).into_iter().rev();
+        let stored = |id: String| {
+            let bytes = fs::read(directory.join(&id).join(FILE_NAME)).ok()?;
+            let (progress, _) = Progress::read(&bytes).ok()?;
+            let state = match (&progress.answer, Self::is_running(directory, &id)) {
+                (Some(_), _) => RunStage::Answered,
+                (None, true) => RunStage::Running,
+                (None, false) => RunStage::Interrupted,
+            };
+            Some(StoredRun { id, query: progress.started?.query, state, tokens: progress.used.tokens })
+        };
+        ids.filter_map(stored).collect()
+    }
+
+    /// Returns the complete id of a run and what the run was started with. `id` is the run's id or the end of the id. Works
+    /// while another process has the journal open.
+    pub fn started(directory: &Path, id: &str) -> Option<(String, Started)> {
+        let id = complete_id(directory, id)?;
+        let bytes = fs::read(directory.join(&id).join(FILE_NAME)).ok()?;
+        let (progress, _) = Progress::read(&bytes).ok()?;
+        Some((id, progress.started?))
+    }
+
+    /// Returns the control directory of a run. `id` is the run's id or the end of the id.
     pub fn control_directory(directory: &Path, id: &str) -> Option<PathBuf> {
         Some(directory.join(complete_id(directory, id)?).join("control"))
     }
 
     /// Returns true if a process is working on the run.
     pub fn is_running(directory: &Path, id: &str) -> bool {
-        matches!(Self::open(directory, id), Err(JournalError::Busy { .. }))
+        let Some(id) = complete_id(directory, id) else { return false };
+        let Ok(file) = File::open(directory.join(id).join(FILE_NAME)) else { return false };
+        // A shared lock, so that two processes that ask at the same time do not take each other for the run's process.
+        matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
     }
 
     /// Returns the id of the run, which is opaque.
@@ -281,6 +384,25 @@ impl Journal {
         line.push(b'\n');
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.write_all(&line).and_then(|()| file.sync_data()).map_err(|error| failed(error.to_string()))
+    }
+}
+
+/// Returns the ids of the runs in a directory, the oldest first: ids begin with the time of their creation.
+fn run_ids(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut ids: Vec<String> = names.filter(|name| directory.join(name).join(FILE_NAME).is_file()).collect();
+    ids.sort();
+    ids
+}
+
+/// Removes the oldest runs, so that at most `most` are left. Keeps every run that a process is working on.
+fn remove_oldest(directory: &Path, most: usize) {
+    let ids = run_ids(directory);
+    for id in &ids[..ids.len().saturating_sub(most)] {
+        if !Journal::is_running(directory, id) {
+            let _ = fs::remove_dir_all(directory.join(id));
+        }
     }
 }
 
@@ -331,6 +453,7 @@ mod tests {
             directory: None,
             policy: None,
             allow_hosts: Vec::new(),
+            limits: RequestLimits::default(),
         }
     }
 
@@ -372,6 +495,26 @@ mod tests {
             let again = ok(Journal::open(&directory.0, &id));
             assert_eq!(again.progress().finished.len(), 2);
         }
+    }
+
+    #[test]
+    fn runs_are_listed_and_the_oldest_removed() {
+        let directory = Directory::new("list");
+        let first = ok(Journal::create(&directory.0, started()));
+        let second = ok(Journal::create(&directory.0, started()));
+        ok(second.answered(FinalResult::default()));
+        let (first_id, second_id) = (first.id().to_string(), second.id().to_string());
+        drop(second);
+        let stages: Vec<(String, RunStage)> =
+            Journal::list(&directory.0).into_iter().map(|run| (run.id, run.state)).collect();
+        assert_eq!(stages, [(second_id.clone(), RunStage::Answered), (first_id.clone(), RunStage::Running)]);
+        // The first run is still open, so only the second one can be removed.
+        remove_oldest(&directory.0, 0);
+        assert_eq!(run_ids(&directory.0), [first_id]);
+        drop(first);
+        assert_eq!(Journal::list(&directory.0)[0].state, RunStage::Interrupted);
+        remove_oldest(&directory.0, 0);
+        assert_eq!(Journal::list(&directory.0), []);
     }
 
     #[test]

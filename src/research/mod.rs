@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod blocking;
 mod config;
 mod control;
 mod deep;
@@ -25,6 +26,7 @@ mod error;
 mod hostile;
 mod journal;
 mod llm;
+mod markdown_code;
 mod registry;
 mod report;
 mod sources;
@@ -33,11 +35,14 @@ mod update;
 pub use agent::{
     Agent, AgentContext, CHANNEL_CAPACITY, UpdateSender, UpdateStream, next_update, update_stream,
 };
-pub use config::{LlmConfig, MODEL, ResearchConfig};
+pub use blocking::run_blocking;
+pub use config::{LlmConfig, MODEL, ResearchConfig, default_model};
 pub use control::{RunControl, RunState};
 pub use deep::DeepResearchAgent;
 pub use error::{AgentError, LlmError, ResearchError, ValidationError};
-pub use journal::{Finished, Journal, JournalError, Planned, Progress, Started};
+pub use journal::{
+    Finished, Journal, JournalError, Planned, Progress, RequestLimits, RunStage, Started, StoredRun,
+};
 pub use llm::{
     BackendEvent, BackendStream, Budget, ChunkStream, ExecutorBackend, LlmBackend, LlmCall, LlmClient,
     LlmRequest, LlmResponse, LlmStreamChunk, LlmUsage, next_chunk,

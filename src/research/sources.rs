@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::markdown_code::{self, Part};
+
 /// How guard observed that a sub-query retrieved something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -83,26 +85,33 @@ const LONGEST_URL: usize = 2048;
 /// The maximum number of addresses that are taken from one text or one sub-query.
 pub(super) const MOST_URLS: usize = 1000;
 
-/// The addresses in a text, in order, each with its position.
-pub(super) fn urls(text: &str) -> Vec<(std::ops::Range<usize>, &str)> {
-    let mut found = Vec::new();
+/// Returns the addresses in a text that can be evidence, in order: at most `MOST_URLS`, without overlong ones.
+fn urls(text: &str) -> impl Iterator<Item = &str> {
+    all_urls(text).map(|(_, url)| url).filter(|url| url.len() <= LONGEST_URL).take(MOST_URLS)
+}
+
+/// Returns all addresses in a text, in order, each with its byte range.
+fn all_urls(text: &str) -> impl Iterator<Item = (std::ops::Range<usize>, &str)> {
     let mut at = 0;
-    while let Some(begin) = text[at..].find("http").map(|position| at + position) {
-        let rest = &text[begin..];
-        let Some(scheme) = ["https://", "http://"].into_iter().find(|scheme| rest.starts_with(scheme)) else {
-            at = begin + 4;
-            continue;
-        };
-        let end = end_of_url(rest);
-        at = begin + end.max(scheme.len());
-        if end > scheme.len() && end <= LONGEST_URL {
-            found.push((begin..begin + end, &rest[..end]));
+    std::iter::from_fn(move || {
+        loop {
+            let is_http = |bytes: &[u8]| bytes.eq_ignore_ascii_case(b"http");
+            let begin = at + text.as_bytes().get(at..)?.windows(4).position(is_http)?;
+            let rest = &text[begin..];
+            let begins = |scheme: &&str| {
+                rest.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+            };
+            let Some(scheme) = ["https://", "http://"].into_iter().find(begins) else {
+                at = begin + 4;
+                continue;
+            };
+            let end = end_of_url(rest);
+            at = begin + end.max(scheme.len());
+            if end > scheme.len() {
+                return Some((begin..begin + end, &rest[..end]));
+            }
         }
-        if found.len() == MOST_URLS {
-            break;
-        }
-    }
-    found
+    })
 }
 
 /// Returns the length of the address at the beginning of a text. A closing parenthesis is part of the address
@@ -169,7 +178,7 @@ fn collect_urls(value: &Value, found: &mut BTreeSet<String>) {
         return;
     }
     match value {
-        Value::String(text) => found.extend(urls(text).into_iter().map(|(_, url)| url.to_string())),
+        Value::String(text) => found.extend(urls(text).map(str::to_string)),
         Value::Array(all) => all.iter().for_each(|one| collect_urls(one, found)),
         Value::Object(all) => all.values().for_each(|one| collect_urls(one, found)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
@@ -265,17 +274,10 @@ pub fn check_citations(answer: &str, sources: &[Source]) -> CheckedAnswer {
 
 fn check_once(answer: &str, sources: &[Source]) -> CheckedAnswer {
     let mut checker = Checker { sources, checked: CheckedAnswer::default() };
-    let parts = answer.split('`').count();
-    for (index, part) in answer.split('`').enumerate() {
-        if index > 0 {
-            checker.checked.answer.push('`');
-        }
-        // Every other part is between backticks; three of them make a block, which has the same parity.
-        // What follows a backtick that nothing closes is text.
-        if index % 2 == 1 && index + 1 < parts {
-            checker.checked.answer.push_str(part);
-        } else {
-            checker.text(part);
+    for part in markdown_code::split(answer) {
+        match part {
+            Part::Text(text) => checker.text(text),
+            Part::Code(code) => checker.checked.answer.push_str(code),
         }
     }
     checker.checked
@@ -288,7 +290,7 @@ struct Checker<'s> {
 
 impl Checker<'_> {
     fn text(&mut self, text: &str) {
-        let mut urls = urls(text).into_iter().peekable();
+        let mut urls = all_urls(text).peekable();
         let mut at = 0;
         while at < text.len() {
             let rest = &text[at..];
@@ -302,6 +304,15 @@ impl Checker<'_> {
             if let Some((label, url, length)) = link(rest) {
                 self.checked.answer.push_str(label);
                 self.url(url);
+                at += length;
+                while urls.next_if(|(range, _)| range.start < at).is_some() {}
+                continue;
+            }
+            if let Some((address, length)) = other_link(rest) {
+                if rest.starts_with(']') {
+                    self.checked.answer.push(']');
+                }
+                self.drop_citation(address.to_string());
                 at += length;
                 while urls.next_if(|(range, _)| range.start < at).is_some() {}
                 continue;
@@ -365,15 +376,77 @@ impl Checker<'_> {
 /// Parses a Markdown link to an address of the scheme `http` or `https` at the beginning of a text. Returns its label,
 /// its address, and its length.
 fn link(text: &str) -> Option<(&str, &str, usize)> {
+    let (label, target) = label_and_target(text)?;
+    let (range, url) = all_urls(target).next().filter(|(range, _)| range.start == 0)?;
+    let closes = target[range.end..].find(')')? + range.end + 1;
+    Some((label, url, 1 + label.len() + 2 + closes))
+}
+
+/// Parses the end of a Markdown link, `](ADDRESS)` or `]: ADDRESS`, or `<ADDRESS>`, whose address has another scheme, no
+/// scheme (`//example.org`), or is written with escapes. Returns the address and the length.
+fn other_link(text: &str) -> Option<(&str, usize)> {
+    let (begin, ends): (_, &[char]) = if text.starts_with("](") {
+        (2, &[')'])
+    } else if text.starts_with("]:") {
+        (2, &[' ', '\t', '\n'])
+    } else if text.starts_with('<') {
+        (1, &['>', ' ', '\n'])
+    } else {
+        return None;
+    };
+    // A link's target may begin in the next line.
+    let target = text[begin..].trim_start();
+    let begin = text.len() - target.len();
+    let address = target.split(ends).next().unwrap_or_default().split('\n').next().unwrap_or_default();
+    let plain = without_escapes(address);
+    let plain = plain.trim_start_matches(['<', ' ']);
+    let runs_code =
+        |scheme: &str| ["javascript", "data", "vbscript"].contains(&scheme.to_ascii_lowercase().as_str());
+    let is_address = plain.starts_with("//")
+        || plain.contains("://")
+        || plain.split_once(':').is_some_and(|(scheme, _)| runs_code(scheme));
+    let closing = usize::from(text[begin + address.len()..].starts_with([')', '>']));
+    is_address.then_some((address, begin + address.len() + closing))
+}
+
+/// Replaces what Markdown lets a writer put in place of a colon or a slash: backslash escapes and character references.
+fn without_escapes(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let reference = rest.strip_prefix('&').and_then(|rest| rest.split_once(';')).map(|(name, _)| name);
+        let number = |name: &str| match name.strip_prefix("#x").or_else(|| name.strip_prefix("#X")) {
+            Some(digits) => u32::from_str_radix(digits, 16).ok(),
+            None => name.strip_prefix('#')?.parse().ok(),
+        };
+        let decoded = reference.and_then(|name| match name {
+            "colon" => Some(':'),
+            "sol" => Some('/'),
+            name => number(name).and_then(char::from_u32),
+        });
+        match (decoded, reference) {
+            (Some(decoded), Some(name)) => {
+                plain.push(decoded);
+                rest = &rest[name.len() + 2..];
+            }
+            _ => {
+                let is_escape = c == '\\' && rest[1..].starts_with(|next: char| next.is_ascii_punctuation());
+                if !is_escape {
+                    plain.push(c);
+                }
+                rest = &rest[c.len_utf8()..];
+            }
+        }
+    }
+    plain
+}
+
+/// Parses the beginning of a Markdown link. Returns its label, and the rest of the line after the label.
+fn label_and_target(text: &str) -> Option<(&str, &str)> {
     let inside = text.strip_prefix('[')?;
     let end = inside.bytes().take(LONGEST_LABEL).position(|byte| matches!(byte, b'[' | b']' | b'\n'))?;
-    let label = &inside[..end];
     let rest = inside[end..].strip_prefix("](")?;
-    let rest = &rest[..rest.find('\n').unwrap_or(rest.len())];
-    let (range, url) = urls(rest).into_iter().next()?;
-    let closes = rest[range.end..].find(')')? + range.end + 1;
-    let is_simple = range.start == 0 && !rest[range.end..closes].contains('\n');
-    is_simple.then_some((label, url, 1 + label.len() + 2 + closes))
+    Some((&inside[..end], &rest[..rest.find('\n').unwrap_or(rest.len())]))
 }
 
 /// Parses a number in brackets at the beginning of a text. Returns the number and the length.
@@ -390,7 +463,7 @@ mod tests {
     use serde_json::json;
 
     fn found(text: &str) -> Vec<&str> {
-        urls(text).into_iter().map(|(_, url)| url).collect()
+        urls(text).collect()
     }
 
     #[test]
@@ -406,6 +479,8 @@ mod tests {
             ("\"https://a.org/?q=1&r=2#top\"", vec!["https://a.org/?q=1&r=2#top"]),
             ("http httpx://a https:// http://", vec![]),
             ("**https://a.org**", vec!["https://a.org"]),
+            ("HTTPS://a.org/x Http://b.org", vec!["HTTPS://a.org/x", "Http://b.org"]),
+            ("好HTTP://a.org/好", vec!["HTTP://a.org/好"]),
         ] {
             assert_eq!(found(text), expected, "{text}");
         }
@@ -463,7 +538,7 @@ mod tests {
         assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
         // Removing the brackets must not form a new address.
         let checked = check_citations(&format!("{nested} htt[]ps://evil.org/x"), &[]);
-        assert!(urls(&checked.answer).is_empty(), "{}", checked.answer);
+        assert!(urls(&checked.answer).next().is_none(), "{}", checked.answer);
         let checked = check_citations("A quote: ` see https://evil.org/x and [9].", &[]);
         assert_eq!(checked.dropped, ["https://evil.org/x", "[9]"]);
         assert!(check_citations("Code: `a[9]`.", &[]).dropped.is_empty());
@@ -491,7 +566,33 @@ mod tests {
         assert_eq!(check(code), CheckedAnswer { answer: code.into(), ..CheckedAnswer::default() });
         assert_eq!(check("Both [1][2].").answer, "Both [1][2].");
         assert_eq!(check("Both [9][2].").answer, "Both [1].");
-        // What a removal leaves behind is checked again.
+        // Other spellings and places of an address.
+        let long = format!("https://evil.org/{}", "x".repeat(3000));
+        for hidden in [
+            "HTTPS://evil.org/x",
+            "[a](Https://evil.org/x)",
+            "[a](//evil.org/x)",
+            "[a](ftp://evil.org/x)",
+            "[a](https&#58;//evil.org/x)",
+            "[a](https\\://evil.org/x)",
+            "[a [b]](//evil.org/x)",
+            "[a]\n\n[a]: //evil.org/x",
+            "[a](\n//evil.org/x)",
+            "<ftp://evil.org/x>",
+            "a ` b\nc `[a](https://evil.org/x)` d",
+            "- ```\n  code\n  ```\n[a](https://evil.org/x)\n```\nz",
+            "<div>\n```\n<a href=\"https://evil.org/x\">a</a>\n```\n</div>",
+            "A ` mark.\n\n[a](https://evil.org/x)\n\nAnother ` mark.",
+            "- `\n- [a](https://evil.org/x) `",
+            "\\` https://evil.org/x `",
+            &long,
+            &format!("{} https://evil.org/x", "https://a.org/one ".repeat(2 * MOST_URLS)),
+        ] {
+            let checked = check(hidden);
+            assert!(!checked.answer.contains("evil"), "{hidden:.200}: {:.200}", checked.answer);
+            assert_eq!(checked.dropped.len(), 1, "{hidden:.200}");
+        }
+        // The text that remains after a removal must be checked again.
         assert_eq!(check("word[2] [[9]1]").answer, "word [1] [1]");
         assert_eq!(check("word[2] [[9]7]").answer, "word [1]");
     }
@@ -511,7 +612,7 @@ mod tests {
             // The checked answer must cite only retrieved sources.
             let again = check_citations(&checked.answer, &checked.sources);
             prop_assert!(again.dropped.is_empty(), "{:?}", again);
-            for (range, url) in urls(&text) {
+            for (range, url) in all_urls(&text) {
                 prop_assert_eq!(&text[range], url);
             }
         }

@@ -201,6 +201,12 @@ impl Run {
                     self.report(&finding).await;
                     findings.push(finding);
                 }
+                // The run has its answer, so nothing is asked again.
+                None if shared.progress().answer.is_some() => {
+                    let finding = Finding { id, query: query.clone(), outcome: Err(no_answer()) };
+                    self.report(&finding).await;
+                    findings.push(finding);
+                }
                 None => waiting.push((id, query.clone())),
             }
         }
@@ -338,6 +344,14 @@ impl Shared {
             }
         };
         Ok(Finding { id, query, outcome })
+    }
+}
+
+fn no_answer() -> LlmError {
+    LlmError::Backend {
+        kind: ErrorKind::Internal,
+        message: "the sub-query had no answer when the research ended".to_string(),
+        retry_after: None,
     }
 }
 

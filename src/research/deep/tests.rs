@@ -369,6 +369,7 @@ fn a_run_continues_from_its_journal_without_repeating_sub_queries() {
         directory: None,
         policy: None,
         allow_hosts: Vec::new(),
+        limits: Default::default(),
     };
     let journal = Journal::create(&directory, started).unwrap_or_else(|error| panic!("{error}"));
     let id = journal.id().to_string();
@@ -398,5 +399,33 @@ fn a_run_continues_from_its_journal_without_repeating_sub_queries() {
     assert_eq!(second.types()[..2], ["decomposition_started", "decomposition_complete"]);
     let third = research_with(&with(open()), llm_config(), |call, _| good(call));
     assert_eq!((third.calls.len(), third.result()), (0, result));
+    let _ = std::fs::remove_dir_all(&directory);
+}
+
+#[test]
+fn a_run_with_an_answer_does_not_repeat_failed_sub_queries() {
+    use crate::research::journal::{Journal, Started};
+    let directory = std::env::temp_dir().join(format!("guard-deep-answered-{}", std::process::id()));
+    let started = Started {
+        query: "Which fruit is best?".into(),
+        config: ResearchConfig::default(),
+        model: "m".into(),
+        agent: None,
+        directory: None,
+        policy: None,
+        allow_hosts: Vec::new(),
+        limits: Default::default(),
+    };
+    let journal = Journal::create(&directory, started).unwrap_or_else(|error| panic!("{error}"));
+    let id = journal.id().to_string();
+    let with = |journal| DeepResearchAgent::new(ResearchConfig::default()).with_journal(Arc::new(journal));
+    let first = research_with(&with(journal), llm_config(), |call, _| match call.prompt.as_str() {
+        "figs" => broken(ErrorKind::UpstreamError),
+        _ => good(call),
+    });
+    let journal = Journal::open(&directory, &id).unwrap_or_else(|error| panic!("{error}"));
+    let second = research_with(&with(journal), llm_config(), |call, _| good(call));
+    assert_eq!(second.calls.len(), 0);
+    assert_eq!(second.result().metadata.sub_queries_succeeded, first.result().metadata.sub_queries_succeeded);
     let _ = std::fs::remove_dir_all(&directory);
 }

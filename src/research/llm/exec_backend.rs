@@ -35,6 +35,7 @@ pub struct ExecutorBackend {
     executor: Executor,
     directory: PathBuf,
     agent: Option<String>,
+    command: Option<String>,
     policy: Option<String>,
     active: Arc<AtomicUsize>,
 }
@@ -43,7 +44,8 @@ impl ExecutorBackend {
     /// Creates a backend whose runs work in `directory`, which they may read and, unless [`Self::with_policy`] sets
     /// another policy, not write.
     pub fn new(executor: Executor, directory: impl Into<PathBuf>) -> Self {
-        Self { executor, directory: directory.into(), agent: None, policy: None, active: Arc::default() }
+        let active = Arc::default();
+        Self { executor, directory: directory.into(), agent: None, command: None, policy: None, active }
     }
 
     /// Sets the agent to use; `None` means the default agent.
@@ -53,7 +55,14 @@ impl ExecutorBackend {
         self
     }
 
-    /// The name or path of the policy of the runs, instead of `readonly`.
+    /// Sets the program of the agent; `None` means the program on the PATH.
+    #[must_use]
+    pub fn with_command(mut self, command: Option<String>) -> Self {
+        self.command = command;
+        self
+    }
+
+    /// Sets the name or path of the policy for the runs; `None` means `readonly`.
     #[must_use]
     pub fn with_policy(mut self, policy: Option<String>) -> Self {
         self.policy = policy;
@@ -85,9 +94,10 @@ impl ExecutorBackend {
         let seconds = call.timeout.as_secs() + u64::from(call.timeout.subsec_nanos() > 0);
         ExecRequest {
             agent: self.agent.clone(),
+            command: self.command.iter().cloned().collect(),
             sandbox: Sandbox::ReadOnly,
             policy: self.policy.clone(),
-            model: Some(call.model.clone()),
+            model: Some(call.model.clone()).filter(|model| !model.is_empty()),
             timeout: seconds.max(1),
             max_duration: seconds.max(1),
             // The client retries. A retry by the executor would count against the same time limit.
@@ -179,7 +189,7 @@ impl Translator {
                 urls.map(Retrieval::Search).map(BackendEvent::Retrieved).collect()
             }
             EventType::AgentToolUse => {
-                if event.message.to_lowercase().contains("search") {
+                if is_search(event) {
                     self.searches.extend(call_ids(&event.data));
                 }
                 retrieved(Retrieval::ToolCall)
@@ -196,7 +206,17 @@ impl Translator {
     }
 }
 
-/// The ids in an event by which a CLI relates the result of a tool to its call.
+/// The names of the web search tools of the supported CLIs, in lower case.
+const SEARCH_TOOLS: [&str; 3] = ["google_web_search", "web_search", "websearch"];
+
+/// True if the event is the call of a web search tool. The message is then the tool's name. For a shell command, it is
+/// the command line, which the agent can choose.
+fn is_search(event: &AgentEvent) -> bool {
+    let is_command = event.data.pointer("/item/command").is_some();
+    !is_command && SEARCH_TOOLS.contains(&event.message.to_lowercase().as_str())
+}
+
+/// Returns the ids in an event by which a CLI relates the result of a tool to the call of the tool.
 fn call_ids(data: &Value) -> BTreeSet<String> {
     const KEYS: [&str; 4] = ["tool_id", "tool_use_id", "call_id", "id"];
     let mut found = BTreeSet::new();
@@ -315,6 +335,17 @@ mod tests {
         assert_eq!(retrieved(&events), []);
         let events = [events.as_slice(), &[("agent.tool_result", "success", result("2"))]].concat();
         assert_eq!(retrieved(&events), [Retrieval::ToolResult("https://a.org/x".into())]);
+    }
+
+    #[test]
+    fn a_shell_command_is_no_search() {
+        for command in ["web_search", "cat research.md", "curl https://a.org/search"] {
+            let item = json!({"item": {"id": "1", "type": "command_execution", "command": command,
+                "aggregated_output": "cite https://a.org/x"}});
+            let events = [("agent.tool_use", command, item.clone()), ("agent.tool_result", command, item)];
+            let found = retrieved(&events);
+            assert!(!found.iter().any(|one| matches!(one, Retrieval::ToolResult(_))), "{command}: {found:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,14 @@
+//! Prints the JSON of commands with `--json`.
+
+use std::io::Write;
+
+use serde_json::Value;
+
+use super::Failure;
+
+/// Prints a value over several lines, for people and programs.
+pub(super) fn print_json(value: &Value, out: &mut dyn Write) -> Result<(), Failure> {
+    serde_json::to_writer_pretty(&mut *out, value).map_err(std::io::Error::from)?;
+    writeln!(out)?;
+    Ok(())
+}
