@@ -16,7 +16,7 @@ use super::session::Session;
 use super::{Cancel, ExecRequest, Executor, Prepared, Sandbox};
 use crate::agent::{AgentEvent, Conclusion, Invocation, OutputParser, Wait};
 use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
-use crate::sys::pre_exec::terminate_with_parent;
+use crate::sys::pre_exec::{inherit, terminate_with_parent};
 use crate::transcript::EventType;
 
 /// What one attempt produced: the result of the run, and what guard concluded from the agent's output.
@@ -99,6 +99,9 @@ fn add_workdir_options(command: &mut Command, request: &ExecRequest, session: Op
         let work = session.worktree();
         if let Some(work) = work {
             command.args(["--branch", &work.branch]).arg("--worktree").arg(&work.folder);
+        } else {
+            // The worktree of the first run may exist without a record, if guard was killed meanwhile.
+            command.arg("--continue");
         }
         if !work.is_some_and(|work| work.is_kept) {
             command.args(["--name", &session.task()]);
@@ -184,6 +187,10 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
     // cancels it instead. The child also ends when this process dies.
     command.process_group(0);
     terminate_with_parent(&mut command);
+    if let Some(session) = &prepared.session {
+        let lock = session.lock_for_child();
+        inherit(&mut command, lock.map_err(|error| format!("cannot copy the session's lock: {error}"))?);
+    }
     let started = command.spawn();
     let mut child = started.map_err(|error| format!("cannot start {}: {error}", executor.guard.display()))?;
     if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {

@@ -313,7 +313,8 @@ impl ExecRequest {
         // Text output does not name the session, so guard could not detect that the agent began another one.
         if format == OutputFormat::Text && self.session_id.is_some() {
             return bad(
-                "the output format text cannot continue a session; use stream-json or json".to_string()
+                "guard cannot continue a session with the output format text; use stream-json or json"
+                    .to_string(),
             );
         }
         Ok(Some(adapter))

@@ -8,6 +8,7 @@
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -56,7 +57,7 @@ pub(super) struct Session {
     pub(super) id: String,
     directory: PathBuf,
     record: Record,
-    _lock: Flock<fs::File>,
+    lock: Flock<fs::File>,
 }
 
 fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failure {
@@ -85,7 +86,7 @@ impl Store {
             .recursive(true)
             .create(&directory)
             .map_err(|error| failed("create the directory", &directory, &error))?;
-        let session = Session { _lock: lock(&directory, &id)?, id, directory, record };
+        let session = Session { lock: lock(&directory, &id)?, id, directory, record };
         session.write()?;
         Ok(session)
     }
@@ -113,7 +114,7 @@ impl Store {
         if record.folder != canonical(cd) {
             return Err(lost(&format!("belongs to the directory {}", record.folder.display())));
         }
-        Ok(Session { _lock: lock, id: id.to_string(), directory, record })
+        Ok(Session { lock, id: id.to_string(), directory, record })
     }
 }
 
@@ -143,6 +144,12 @@ impl Session {
     /// Returns the directory that holds the saved files of the agent's home directory.
     pub(super) fn home(&self) -> PathBuf {
         self.directory.join("home")
+    }
+
+    /// Returns a copy of the session's lock for a child process. If this process is killed, the child keeps the session
+    /// locked until it has ended.
+    pub(super) fn lock_for_child(&self) -> std::io::Result<OwnedFd> {
+        self.lock.as_fd().try_clone_to_owned()
     }
 
     /// Returns the name of the session's task, from which the branch and the worktree get their names.

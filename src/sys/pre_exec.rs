@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 
@@ -74,8 +75,20 @@ fn signal_when_parent_ends(command: &mut Command, signal: Signal) {
     unsafe { command.pre_exec(work) };
 }
 
-/// Limits the memory of git and of each process it starts. Git gets [`GIT_END_SIGNAL`] when the thread that starts it
-/// ends.
+/// Makes the command's process inherit a file descriptor under the same number, although it is marked close-on-exec. The
+/// number must be at least 3, because the command's standard streams replace the lower ones.
+pub fn inherit(command: &mut Command, file: OwnedFd) {
+    let work = move || {
+        fcntl(file.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
+        Ok(())
+    };
+    // SAFETY: the closure only makes one system call with plain integers. It owns the descriptor, which therefore is
+    // open in the child.
+    unsafe { command.pre_exec(work) };
+}
+
+/// Limits the memory of git and of each process that git starts. The kernel sends [`GIT_END_SIGNAL`] to git when the
+/// thread that starts it ends.
 pub fn limit_git_memory(command: &mut Command, bytes: u64) {
     let work = move || {
         let (_, hard) = getrlimit(Resource::RLIMIT_DATA)?;

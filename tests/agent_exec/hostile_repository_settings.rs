@@ -122,8 +122,9 @@ fn hostile_settings_work_without_guard() {
 fn hostile_settings_do_not_work_under_guard() {
     let Some(gemini) = Gemini::installed() else { return };
     in_two_environments(|environment| {
-        for (name, place) in [("planted", "."), ("planted", "inner"), ("variables", "inner"), ("proxy", ".")]
-        {
+        // How the CLI finds settings does not depend on namespaces, so one case is enough without them.
+        let cases = [("planted", "."), ("planted", "inner"), ("variables", "inner"), ("proxy", ".")];
+        for (name, place) in &cases[..if environment.namespaces { cases.len() } else { 1 }] {
             let (api, thief) = (Api::plain(turns()), Api::plain(turns()));
             let folder = plant(environment, name, &thief.server.url(""));
             let mut asked = request(&gemini, environment, "/planted", &json!({ "in_place": true }));

@@ -86,13 +86,15 @@ pub(crate) fn answered(output: &Output) -> Answered {
     Answered { code: output.status.code().unwrap_or(-1), events, result, error }
 }
 
-fn schema(name: &str) -> jsonschema::Validator {
+/// Returns a validator for a published schema.
+pub(crate) fn schema(name: &str) -> jsonschema::Validator {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas").join(name);
     let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     jsonschema::validator_for(&schema).unwrap()
 }
 
-fn fits(schema: &jsonschema::Validator, value: &Value) {
+/// Fails unless the value matches the schema.
+pub(crate) fn fits(schema: &jsonschema::Validator, value: &Value) {
     let problems: Vec<String> = schema.iter_errors(value).map(|problem| problem.to_string()).collect();
     assert!(problems.is_empty(), "{}\n{value:#}", problems.join("\n"));
 }
