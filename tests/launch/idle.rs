@@ -5,13 +5,18 @@ use crate::support::{in_every_environment_at_once, in_two_environments};
 /// A run that prints nothing must count as busy while a descendant works, and as idle otherwise.
 #[test]
 fn silence_is_not_idleness() {
-    // Orphans that work while the agent waits, in the last ones: whoever does it, it is the run's.
+    // In each case a descendant works while the agent waits. In the case `a daemon` it is an orphan, whose work must
+    // count too. `work` uses about a tenth of a CPU and starts no programs, so that other tests can run beside it.
+    let work = "perl -e 'while (1) { $x++ for 1..1000000; select(undef, undef, undef, 0.3) }'";
     let busy = [
-        ("one process", "while :; do :; done"),
-        ("a child", "bash -c 'while :; do :; done' & wait"),
-        ("programs", "while :; do /bin/true; sleep 0.4; done"),
-        ("a daemon", "(setsid bash -c 'while :; do :; done' &); sleep 60"),
-        ("short-lived ones", "while :; do bash -c 'for ((i = 0; i < 20000; i++)); do :; done'; done"),
+        ("one process", format!("exec {work}")),
+        ("a child", format!("{work} & wait")),
+        ("programs", "while :; do /bin/true; sleep 0.4; done".to_string()),
+        ("a daemon", format!("(setsid {work} &); sleep 60")),
+        (
+            "short-lived ones",
+            "while :; do bash -c 'for ((i = 0; i < 20000; i++)); do :; done'; sleep 0.4; done".to_string(),
+        ),
     ];
     let idle = [
         ("nothing", "sleep 60"),
@@ -34,7 +39,7 @@ fn silence_is_not_idleness() {
         }
     });
     in_two_environments(|environment| {
-        for (name, script) in busy {
+        for (name, script) in &busy {
             let outcome = environment.run(&options("7"), &["bash", "-c", script]);
             assert_eq!((outcome.code, outcome.kind()), (124, "timeout"), "{name}: {outcome}");
         }

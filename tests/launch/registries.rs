@@ -392,8 +392,10 @@ fn the_real_tools() {
             skip(program, "it is not installed; scripts/test installs it");
             continue;
         }
-        let found = find_registries(tool, home.as_deref(), &isolated);
-        assert!(!found.entries.is_empty(), "{program}: {found:?}");
+        // On a busy machine the tool may not answer within guard's time limit.
+        let find = || find_registries(tool, home.as_deref(), &isolated);
+        let found = (0..5).map(|_| find()).find(|found| !found.entries.is_empty());
+        assert!(found.is_some(), "{program}: {:?}", find());
     }
     // A cargo with an empty home, which has no cache yet. rustup keeps its own directory.
     let rustup = home.map(|home| home.join(".rustup")).filter(|rustup| rustup.is_dir());

@@ -81,7 +81,7 @@ fn signals_reach_the_agent() {
             let outcome = run.end();
             assert_eq!((outcome.code, outcome.kind()), (code, "cancelled"), "{signal}: {outcome}");
             assert!(
-                outcome.took < Duration::from_secs(4),
+                outcome.took < Duration::from_secs(20),
                 "{} {signal}: {:?}",
                 environment.name(),
                 outcome.took
@@ -112,7 +112,8 @@ fn a_second_signal_ends_it_at_once() {
         let asked = Instant::now();
         run.signal(Signal::SIGINT);
         let outcome = run.end();
-        assert!(asked.elapsed() < Duration::from_secs(2), "{}: {:?}", environment.name(), asked.elapsed());
+        // Without the second signal, guard would wait 5 seconds before it kills the agent.
+        assert!(asked.elapsed() < Duration::from_secs(4), "{}: {:?}", environment.name(), asked.elapsed());
         outcome.expect_code_and_kind(137, "cancelled");
         outcome.expect_complete_transcript();
     });
@@ -225,7 +226,7 @@ fn a_key_while_commits_are_received_loses_none() {
         let started = Instant::now();
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         while !begun.exists() {
-            if started.elapsed() > Duration::from_secs(20) {
+            if started.elapsed() > Duration::from_secs(120) {
                 panic!(
                     "{}: nothing is received: {:#}",
                     environment.name(),
@@ -265,11 +266,11 @@ fn a_reader_that_stops_reading_does_not_block_guard() {
             let asked = Instant::now();
             for _ in 0..signals {
                 let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
-                std::thread::sleep(Duration::from_millis(500));
+                std::thread::sleep(Duration::from_secs(2));
             }
             while child.try_wait().unwrap().is_none() {
                 assert!(
-                    asked.elapsed() < Duration::from_secs(15),
+                    asked.elapsed() < Duration::from_secs(60),
                     "{} {options:?} {script}: guard does not end",
                     environment.name()
                 );

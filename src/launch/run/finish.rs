@@ -4,6 +4,7 @@
 
 use std::sync::PoisonError;
 
+use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::directories;
@@ -121,7 +122,7 @@ impl Running {
             run_id: plan.run_id.clone(),
             policy: plan.policy.clone(),
             enforcement,
-            exit_code: end.ended.filter(|_| end.not_started.is_none()).map(Ended::shell_code),
+            exit_code: end.ended.filter(|_| end.not_started.is_none()).map(|ended| exit_code(ended, end)),
             signal: end.ended.filter(|_| end.not_started.is_none()).and_then(Ended::signal),
             commits: ending.commits,
             worktree: ending.worktree,
@@ -212,8 +213,18 @@ impl Running {
     }
 }
 
-/// Marks a result as failed for a reason other than the command's exit. If the result already has an error of the
-/// command, moves that to the last lines of the details.
+/// Returns the exit code of a run whose command has ended. When the user presses Ctrl-C at a terminal, guard ends the
+/// command with SIGTERM, because the command has received the Ctrl-C already; the exit code is still that of Ctrl-C.
+fn exit_code(ended: Ended, end: &RunEnd) -> i32 {
+    let is_interrupted = matches!(end.stop_reason, Some(StopReason::Signal(Signal::SIGINT)));
+    match ended {
+        Ended::Signal(libc::SIGTERM) if is_interrupted => 128 + libc::SIGINT,
+        _ => ended.shell_code(),
+    }
+}
+
+/// Marks a result as failed for a reason other than the exit of the command. If the result already contains an error
+/// of the command, moves that error to the last lines of the details.
 fn fail(result: &mut RunResult, kind: ErrorKind, message: String) {
     result.success = false;
     let detail = result.error_detail.get_or_insert_with(ErrorDetail::default);
@@ -254,9 +265,9 @@ impl StopReason {
                     plan.limits.total_seconds.unwrap_or_default()
                 )
             }
-            Self::Signal(signal) => format!("cancelled by {signal}"),
-            Self::Supervisor => "guard's supervisor failed, so guard ended the run; please report it".to_string(),
-            Self::Budget => "the budget for model requests is used up; `--max-tokens`, `--max-requests`, `--max-cost` and \
+            Self::Signal(signal) => format!("the run was cancelled by {signal}"),
+            Self::Supervisor => "guard's supervisor failed, so guard ended the run; please report this to the maintainers of guard".to_string(),
+            Self::Budget => "the run has used up its budget for model requests; `--max-tokens`, `--max-requests`, `--max-cost` and \
                              the policy's [budget] set it"
                 .to_string(),
             Self::Memory => {
@@ -269,7 +280,7 @@ impl StopReason {
                 format!("guard cannot write the transcript: {}", recorder.failure().unwrap_or_default())
             }
             Self::Record => format!(
-                "the transcript reached its limit of {} MiB, and guard runs nothing that it cannot record; if the task \
+                "the transcript reached its limit of {} MiB, and guard runs nothing that it cannot record; if the run \
                  needs more, raise `output_mib` in the policy's [limits]",
                 recorder.full_at().unwrap_or_default() >> 20
             ),
