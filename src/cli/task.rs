@@ -64,10 +64,17 @@ pub(super) fn task_store() -> Result<TaskStore, Failure> {
 pub(super) fn failed(error: impl Into<PipelineError>) -> Failure {
     let error = error.into();
     let hint = match &error {
-        PipelineError::Busy { .. } => "wait until it ends, or stop it with `guard task cancel`".to_string(),
+        PipelineError::Busy { .. } => {
+            "wait until that process ends, or stop it with `guard task cancel`".to_string()
+        }
         PipelineError::NotBegun(_) => format!("the task was not started; {STATE_DIR_HINT}, then try again"),
         PipelineError::Store(_) => format!("no work is lost; {STATE_DIR_HINT}, then try again"),
         PipelineError::Unknown(_) => "`guard task list` lists the tasks".to_string(),
+        PipelineError::AlreadySucceeded(_) => {
+            "merge its branch; or remove the task and the branch with `guard task clean` and git branch -D"
+                .to_string()
+        }
+        PipelineError::WorkerStays { .. } => "end that process, and try again".to_string(),
         PipelineError::Workspace(error) => error.hint().unwrap_or(RESUME_HINT).to_string(),
         _ => RESUME_HINT.to_string(),
     };

@@ -4,8 +4,6 @@
 use std::io::Write;
 use std::path::Path;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::Failure;
@@ -240,36 +238,8 @@ fn clean_tasks(
 }
 
 pub(super) fn cancel(task_store: &TaskStore, id: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let mut journal = task_store.journal().map_err(failed)?;
-    let task = find(&journal, Some(id))?;
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    let mut signalled = None;
-    while let Some(worker) = task_store.worker(&task.id) {
-        // Signals each worker once, and only a process known to be the worker. A worker that has just started records
-        // its PID soon.
-        if let Some(process) = worker.process.filter(|process| signalled != Some(*process)) {
-            let _ = kill(Pid::from_raw(process), Signal::SIGTERM);
-            signalled = Some(process);
-        }
-        if std::time::Instant::now() > deadline {
-            let message = match signalled {
-                Some(process) => {
-                    format!("process {process} still works on the task 60 seconds after SIGTERM")
-                }
-                None => "an unknown process holds the lock of the task".to_string(),
-            };
-            return Err(Failure::usage(message, "kill that process, and try again"));
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    let task = find(&journal, Some(&task.id))?;
-    if Status::parse(&task.status) == Some(Status::Succeeded) {
-        return Err(Failure::usage(
-            format!("the task {} has already succeeded", task.id),
-            "its branch is ready to merge; git branch -D removes it",
-        ));
-    }
-    journal.advance(&task.id, Status::Cancelled.name(), "given up", &task.state).map_err(failed)?;
-    writeln!(out, "cancelled; the branch {} and its worktree stay", task.branch)?;
+    let task = find(&task_store.journal().map_err(failed)?, Some(id))?;
+    let task = task_store.cancel(&task.id).map_err(failed)?;
+    writeln!(out, "cancelled the task; its branch {} and its worktree stay", task.branch)?;
     Ok(Exit::Success)
 }

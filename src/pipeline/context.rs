@@ -15,7 +15,7 @@ use super::task::task_control::TaskControl;
 use super::task::task_journal::{TaskJournal, parse_stored};
 use super::task::task_lock::TaskStore;
 use crate::agent::AgentEvent;
-use crate::agent_exec::{Cancel, ExecRequest, ExecResult};
+use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::transcript::EventType;
 use crate::workspace::Repository;
 
@@ -67,6 +67,14 @@ impl<'r> TaskContext<'r> {
     /// Returns the task's own directory, which is a subdirectory of the directory where all tasks are stored.
     pub(crate) fn directory(&self) -> PathBuf {
         self.task_store.task_directory(&self.task.id)
+    }
+
+    pub(crate) fn executor(&self) -> &Executor {
+        &self.task_store.executor
+    }
+
+    pub(crate) fn cancel(&self) -> &Cancel {
+        &self.cancel
     }
 
     /// Returns true if the user or a signal has cancelled the task.

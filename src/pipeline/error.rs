@@ -31,6 +31,15 @@ pub enum PipelineError {
         /// The process that is working on the task: `pid N`, or `unknown pid`.
         process: String,
     },
+    /// The task cannot be cancelled, because it has succeeded.
+    #[error("the task {0} has already succeeded")]
+    AlreadySucceeded(String),
+    /// The process that works on a cancelled task has not ended in time.
+    #[error("{} still works on the task 60 seconds after guard asked it to end", process.map_or_else(|| "an unknown process".to_string(), |process| format!("process {process}")))]
+    WorkerStays {
+        /// The id of the process; `None` if it could not be verified.
+        process: Option<i32>,
+    },
     /// No task, or more than one, matches this id.
     #[error("no task, or more than one, matches the id `{0}`")]
     Unknown(String),

@@ -10,6 +10,7 @@ use super::task::state::{RUNNER, State, Status};
 use crate::pipeline::context::TaskContext;
 use crate::pipeline::error::PipelineError;
 use crate::pipeline::steps::manual_merge::find_user_merge;
+use crate::pipeline::steps::research_step::discard_journals;
 use crate::pipeline::task::budget::add_usage;
 use crate::pipeline::task::task_journal::parse_stored;
 
@@ -104,7 +105,6 @@ pub(crate) fn retry(context: &mut TaskContext<'_>, step: &str) -> Result<(), Pip
         ))
     };
     let began: StepSnapshot = parse_stored(last.ok_or_else(visited)?.intent.clone())?;
-    context.restore(Some(&began.tip))?;
     let visit = began.state.visit;
     context.task.state = State {
         used: context.task.state.used,
@@ -115,6 +115,11 @@ pub(crate) fn retry(context: &mut TaskContext<'_>, step: &str) -> Result<(), Pip
         said: BTreeMap::new(),
         ..began.state
     };
+    // Record the step first: if guard is killed from here on, `guard task resume` begins the step again.
+    context.journal.delete_decisions_from(visit)?;
+    context.save_progress(Status::Failed, &format!("going back to the step {step} was interrupted"))?;
+    discard_journals(&context.directory(), visit);
+    context.restore(Some(&began.tip))?;
     context.journal.delete_entries_from(visit, true)?;
     context.save_progress(Status::Running, "")?;
     context.announce(RUNNER, format!("Going back to the step {step}."));

@@ -230,7 +230,8 @@ impl<'r> Runner<'r> {
     /// Applies the commands of `guard control`: waits while the task is paused, and raises limits as requested.
     fn obey(&mut self, control: &TaskControl) -> Result<(), PipelineError> {
         if control.is_paused() {
-            self.context.announce(RUNNER, "Paused. `guard control TASK resume` continues.");
+            let line = format!("The task is paused. `guard control {} resume` continues it.", self.id());
+            self.context.announce(RUNNER, line);
             self.context.wait_while_paused(control);
         }
         for raised in control.take_raised() {

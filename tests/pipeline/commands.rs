@@ -1,29 +1,10 @@
 //! Commands to a running task: `guard control` pauses, resumes, adjusts and cancels it, once for each command id.
 
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::support::{RunOutcome, TaskFixture, guard_program};
-
-/// Starts a task in the background.
-fn start(fixture: &TaskFixture) -> Child {
-    let mut command = fixture.command(&["--json", "--name", "x", "Do it. @wait=1", "--agent-command"]);
-    command.arg(fixture.agent()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-}
-
-/// Waits until the task is in the journal. Returns its id.
-fn task_id(fixture: &TaskFixture) -> String {
-    let began = Instant::now();
-    loop {
-        let list = fixture.about(&["list", "--json"]);
-        if let Some(task) = list.result.as_array().and_then(|all| all.first()) {
-            return task["task_id"].as_str().unwrap().to_string();
-        }
-        assert!(began.elapsed() < Duration::from_secs(30), "{}", list.error);
-    }
-}
 
 fn control(fixture: &TaskFixture, arguments: &[&str]) -> RunOutcome {
     let mut command = fixture.environment.command(guard_program());
@@ -40,8 +21,8 @@ fn task(fixture: &TaskFixture) -> Value {
 #[test]
 fn a_task_is_paused_adjusted_and_resumed() {
     let fixture = TaskFixture::new();
-    let mut child = start(&fixture);
-    let id = task_id(&fixture);
+    let mut child = fixture.start_slow_task();
+    let id = fixture.newest_task_id();
     let paused = control(&fixture, &[&id, "pause"]);
     assert_eq!((paused.code, &paused.result["status"]), (0, &Value::from("completed")), "{paused}");
     // Each step takes about a second, so a task that does not obey would be several steps further.
@@ -66,8 +47,8 @@ fn a_task_is_paused_adjusted_and_resumed() {
 #[test]
 fn a_task_is_cancelled_once() {
     let fixture = TaskFixture::new();
-    let mut child = start(&fixture);
-    let id = task_id(&fixture);
+    let mut child = fixture.start_slow_task();
+    let id = fixture.newest_task_id();
     let first = control(&fixture, &[&id, "cancel", "--command-id", "c1"]);
     assert_eq!((first.code, &first.result["status"]), (0, &Value::from("completed")), "{first}");
     assert_eq!(child.wait().unwrap().code(), Some(130));

@@ -6,6 +6,7 @@ mod budgets;
 mod commands;
 mod concurrent_changes;
 mod crashes;
+mod deep_research;
 mod delivery;
 mod disk;
 mod documentation;

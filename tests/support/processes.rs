@@ -12,7 +12,7 @@ pub(crate) fn agent_process(of_guard: i32, started: Instant) -> i32 {
                 return agent.parse().unwrap();
             }
         }
-        assert!(started.elapsed() < Duration::from_secs(10), "{of_guard} has started nothing");
+        assert!(started.elapsed() < Duration::from_secs(60), "{of_guard} has started nothing");
         std::thread::yield_now();
     }
 }
@@ -30,7 +30,7 @@ pub(crate) fn init_process(of_guard: i32, started: Instant) -> i32 {
         if let Some(init) = children(of_guard).iter().find(is_init) {
             return init.parse().unwrap();
         }
-        assert!(started.elapsed() < Duration::from_secs(10), "{of_guard} has started nothing");
+        assert!(started.elapsed() < Duration::from_secs(60), "{of_guard} has started nothing");
         std::thread::yield_now();
     }
 }

@@ -1,7 +1,8 @@
 //! Runs tasks with a scripted agent that prints what the Gemini CLI would.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -56,6 +57,24 @@ impl TaskFixture {
     /// Returns the subjects of the commits on a branch, the oldest first.
     pub(crate) fn subjects(&self, branch: &str) -> Vec<String> {
         self.git(&format!("log --reverse --format=%s main..{branch}")).lines().map(str::to_string).collect()
+    }
+
+    /// Starts a task in the background whose steps take about a second each.
+    pub(crate) fn start_slow_task(&self) -> Child {
+        let mut command = self.command(&["--json", "--name", "x", "Do it. @wait=1", "--agent-command"]);
+        command.arg(&self.agent).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    }
+
+    /// Waits until the journal has a task. Returns the id of the newest one.
+    pub(crate) fn newest_task_id(&self) -> String {
+        let began = Instant::now();
+        loop {
+            let list = self.about(&["list", "--json"]);
+            if let Some(task) = list.result.as_array().and_then(|all| all.first()) {
+                return task["task_id"].as_str().unwrap().to_string();
+            }
+            assert!(began.elapsed() < Duration::from_secs(30), "{}", list.error);
+        }
     }
 
     /// Returns the file of the scripted agent.

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::Next;
 use super::answer;
+use super::research_step::research;
 use super::validate_answer::Validation;
 use crate::agent_exec::{ExecRequest, ExecResult};
 use crate::outcome::ErrorKind;
@@ -23,7 +24,7 @@ use crate::pipeline::steps::project_tests::test_command;
 use crate::pipeline::steps::validate_answer::validate_answer;
 use crate::pipeline::task::budget::{add_usage, exhausted_limit, remaining_budget};
 use crate::pipeline::task::state::{RUNNER, Status, TaskEvent, Used};
-use crate::pipeline::workflow::model::{Role, Step, Work};
+use crate::pipeline::workflow::model::{Agent, Role, Step, Work};
 use crate::template::Template;
 use crate::transcript::EventType;
 
@@ -164,7 +165,10 @@ pub(crate) fn ask_agent(
                 context.restore(Some(&question.tip))?;
             }
             create_document_file(context, step, question, repair.is_some())?;
-            call_agent(context, &step.id, role, question)
+            match &step.deep_research {
+                Some(config) => research(context, step, role, config, question),
+                None => call_agent(context, &step.id, role, question),
+            }
         },
     )?;
     add_usage(context, &step.id, asked.used);
@@ -326,18 +330,31 @@ pub(crate) fn call_agent(
     Ok(asked)
 }
 
+/// Returns the settings of the agent in this role: those of the command line, else of the role, else of the workflow.
+pub(crate) fn agent_settings(task: &Task, role: &Role) -> Agent {
+    let (agent, own) = (task.setting.workflow.agent_of(role), &task.setting.agent);
+    Agent {
+        name: if own.name.is_empty() { agent.name } else { own.name.clone() },
+        command: own.command.clone().or(agent.command),
+        model: own.model.clone().or(agent.model),
+        timeout: own.timeout.or(agent.timeout),
+        max_duration: own.max_duration.or(agent.max_duration),
+        retries: own.retries.or(agent.retries),
+        max_tokens: agent.max_tokens,
+    }
+}
+
 fn build_request(task: &Task, step: &str, role: &Role, question: &Question) -> ExecRequest {
     let setting = &task.setting;
-    let (agent, own) = (setting.workflow.agent_of(role), &setting.agent);
-    let name = if own.name.is_empty() { agent.name.clone() } else { own.name.clone() };
+    let agent = agent_settings(task, role);
     let mut request = ExecRequest::new(question.prompt.clone(), setting.tree.worktree.clone());
-    request.agent = Some(name);
-    request.command = own.command.clone().or(agent.command).into_iter().collect();
-    request.model = own.model.clone().or(agent.model);
+    request.agent = Some(agent.name);
+    request.command = agent.command.into_iter().collect();
+    request.model = agent.model;
     request.policy = Some(role.policy.clone());
-    request.timeout = own.timeout.or(agent.timeout).unwrap_or(request.timeout);
-    request.max_duration = own.max_duration.or(agent.max_duration).unwrap_or(request.max_duration);
-    request.max_retries = own.retries.or(agent.retries).unwrap_or(request.max_retries);
+    request.timeout = agent.timeout.unwrap_or(request.timeout);
+    request.max_duration = agent.max_duration.unwrap_or(request.max_duration);
+    request.max_retries = agent.retries.unwrap_or(request.max_retries);
     if let Some(minutes) = remaining_budget(task, step, "minutes") {
         let seconds = (minutes * 60.0).ceil().max(1.0) as u64;
         if seconds < request.max_duration {

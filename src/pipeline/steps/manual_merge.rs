@@ -74,7 +74,7 @@ pub(crate) fn find_user_merge(
 fn agent_tips(context: &TaskContext<'_>) -> Result<Vec<String>, PipelineError> {
     let entries = context.journal.entries()?;
     let calls = entries.into_iter().filter(|entry| {
-        entry.visit == context.task.state.visit && matches!(entry.effect.as_str(), "agent" | "repair")
+        entry.visit >= context.task.state.visit && matches!(entry.effect.as_str(), "agent" | "repair")
     });
     let asked: Result<Vec<AgentReply>, PipelineError> =
         calls.filter_map(|entry| entry.outcome).map(parse_stored).collect();

@@ -12,6 +12,7 @@ pub(crate) mod finish_step;
 pub(crate) mod manual_merge;
 pub(crate) mod project_tests;
 pub(crate) mod publish;
+pub(crate) mod research_step;
 pub(crate) mod validate_answer;
 
 use super::error::PipelineError;
@@ -30,6 +31,9 @@ pub(crate) enum Next {
 pub(crate) fn next_step(step: &Step, word: Option<&str>) -> Result<String, PipelineError> {
     let way =
         word.map_or_else(|| step.next.as_ref(), |word| step.verdicts.get(word).map(|verdict| &verdict.next));
-    let strange = || PipelineError::Strange(format!("the step {} has no next step for {word:?}", step.id));
+    let strange = || {
+        let after = word.map_or_else(String::new, |word| format!(" after the verdict {word}"));
+        PipelineError::Strange(format!("the step {} has no next step{after}", step.id))
+    };
     way.cloned().ok_or_else(strange)
 }

@@ -26,7 +26,11 @@ pub fn safety(repository: &Repository, remote: Option<&str>, base: &str) -> Safe
     let Some(name) = remote else { return unsure("The branch stays in this repository.".to_string()) };
     let found = match Remote::of(repository, name) {
         Ok(Some(found)) if found.github().is_some() => found,
-        Ok(_) => return unsure("No GitHub remote: the branch stays in this repository.".to_string()),
+        Ok(_) => {
+            return unsure(
+                "The repository has no GitHub remote, so the branch stays in this repository.".to_string(),
+            );
+        }
         Err(error) => return unsure(format!("Warning: the remote {name} cannot be used: {error}")),
     };
     let token = match Token::find(&found) {

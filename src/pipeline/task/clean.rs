@@ -31,14 +31,22 @@ pub fn clean(task_store: &TaskStore, journal: &mut Journal, id: &str) -> Result<
             row.id, row.status
         )));
     }
-    let setting: TaskSettings = serde_json::from_value(row.setting)
-        .map_err(|error| PipelineError::Strange(format!("the task's settings in the journal: {error}")))?;
+    let setting: TaskSettings = serde_json::from_value(row.setting).map_err(|error| {
+        PipelineError::Strange(format!("cannot parse the task's settings in the journal: {error}"))
+    })?;
     let tree = &setting.tree;
     let mut cleaned = Cleaned { id: row.id.clone(), branch: row.branch, is_branch_gone: true, kept: None };
     // If the repository is gone, so are the branch and the worktree.
     if repository(&setting).is_ok() {
         tree.dispose_killed_runs(&task_store.runs)?;
         if tree.check_worktree().is_ok() && !tree.uncommitted()?.is_empty() {
+            // Commits of the task do not contain the files of a nested repository.
+            if let Some(nested) = tree.nested_repositories()?.first() {
+                return Err(PipelineError::Strange(format!(
+                    "{} is a git repository of its own, which `guard task clean` would delete; move it out of the worktree first",
+                    tree.worktree.join(nested).display()
+                )));
+            }
             cleaned.kept = Some(tree.save(&format!("task-{}/{}", row.id, uuid::Uuid::now_v7()))?);
         }
         cleaned.is_branch_gone = tree.remove(&format!("refs/heads/{}", setting.workflow.base))?;

@@ -343,8 +343,17 @@ impl Journal {
         Ok(())
     }
 
-    /// Deletes all effects from the visit `visit` on, so that they run again. Deletes the user's decision about that
-    /// visit only if `with_decision` is set.
+    /// Deletes the user's decisions at the gates from the visit (execution of a step) with the number `visit` on.
+    pub fn delete_decisions_from(&mut self, task: &str, visit: u32) -> Result<(), StoreError> {
+        let delete = "delete from decision where task = ?1 and visit >= ?2";
+        self.connection.execute(delete, params![task, visit]).map_err(|error| self.failed(error))?;
+        self.wrote();
+        Ok(())
+    }
+
+    /// Deletes the entries of all effects from the visit (execution of a step) with the number `visit` on, so
+    /// that the runner performs them again. Deletes the user's decisions at the gates of later visits too, and the
+    /// decision at the gate of this visit only if `with_decision` is set.
     pub fn delete_entries_from(
         &mut self,
         task: &str,

@@ -1,5 +1,6 @@
 //! Tasks on disk: their state, journal, lock and budget.
 pub(crate) mod budget;
+mod cancel;
 pub(crate) mod clean;
 pub mod journal;
 pub(crate) mod state;

@@ -43,7 +43,14 @@ impl TaskJournal {
         self.journal.entries(&self.id)
     }
 
-    /// See [`Journal::delete_entries_from`].
+    /// Deletes the user's decisions at the gates from the visit (execution of a step) with the number `visit` on.
+    pub(crate) fn delete_decisions_from(&mut self, visit: u32) -> Result<(), StoreError> {
+        self.journal.delete_decisions_from(&self.id, visit)
+    }
+
+    /// Deletes the entries of all effects of this task from the visit (execution of a step) with the number `visit` on,
+    /// so that the runner performs them again. Deletes the user's decisions at the gates of later visits too, and the
+    /// decision at the gate of this visit only if `with_decision` is set.
     pub(crate) fn delete_entries_from(&mut self, visit: u32, with_decision: bool) -> Result<(), StoreError> {
         self.journal.delete_entries_from(&self.id, visit, with_decision)
     }

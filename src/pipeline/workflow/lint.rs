@@ -95,6 +95,7 @@ impl Linter<'_> {
             self.role("triage.role", &triage.role);
             self.fields("triage", &triage.answer);
             self.prompt("triage.prompt", &triage.prompt);
+            self.answer_format("triage.prompt", &triage.prompt);
             self.docs(triage);
         }
         self.check_reachability();
@@ -105,6 +106,7 @@ impl Linter<'_> {
         self.role("triage.docs.role", &docs.role);
         self.fields("triage.docs", &docs.answer);
         self.prompt("triage.docs.prompt", &docs.prompt);
+        self.answer_format("triage.docs.prompt", &docs.prompt);
         if self.read.workflow.roles.get(&docs.role).is_some_and(|role| role.work == Work::Commit) {
             let message =
                 "the role that writes documentation must have `work: read`: guard itself commits the files";
@@ -204,6 +206,10 @@ impl Linter<'_> {
 
     fn agents_step(&mut self, step: &Step, role: &str, path: &str) {
         self.prompt(&format!("{path}.prompt"), &step.prompt);
+        match step.deep_research {
+            Some(_) => self.research_step(step, role, path),
+            None => self.answer_format(&format!("{path}.prompt"), &step.prompt),
+        }
         self.fields(path, &step.answer);
         let work = self.read.workflow.roles.get(role).map(|role| role.work);
         let asks_for = |is: &FieldType| step.answer.values().any(|field| field.is == *is);
@@ -276,11 +282,34 @@ impl Linter<'_> {
                 ),
             );
         }
-        if !names.contains(&"answer_format") {
+    }
+
+    /// Checks that a prompt for an agent explains the format of the answer.
+    fn answer_format(&mut self, path: &str, prompt: &str) {
+        // `prompt` reports a template that cannot be parsed.
+        let Ok(template) = Template::read(prompt) else { return };
+        if !template.names().contains(&"answer_format") {
             self.wrong(
                 path,
                 "the prompt does not explain the answer format; add `{{answer_format}}`".to_string(),
             );
+        }
+    }
+
+    /// Checks a step that deep research performs: guard writes the report and gives the answer, so nothing may depend on
+    /// what an agent answers.
+    fn research_step(&mut self, step: &Step, role: &str, path: &str) {
+        if step.answer.values().any(|field| field.is != FieldType::Document) {
+            let message = "a step with `deep_research` can only answer with its document (`is: document`)";
+            self.wrong(&format!("{path}.answer"), message.to_string());
+        }
+        if step.document.as_ref().is_some_and(|one| one.checklist || !one.sections.is_empty()) {
+            let message = "guard writes the document of a step with `deep_research`, so the document cannot have `sections` or `checklist`";
+            self.wrong(&format!("{path}.document"), message.to_string());
+        }
+        if self.read.workflow.roles.get(role).is_some_and(|role| role.work == Work::Commit) {
+            let message = "deep research only reads: its role must have `work: read`";
+            self.wrong(&format!("{path}.role"), message.to_string());
         }
     }
 

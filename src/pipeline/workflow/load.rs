@@ -12,9 +12,10 @@ use crate::policy::{Diagnostic, PolicyDirs, Severity, Source};
 pub const BUILT_IN: [(&str, &str); 1] = [("default", include_str!("../../../workflows/default.yaml"))];
 
 /// The prompts of the built-in workflows: the path by which a workflow names the prompt, and the prompt's text.
-pub const PROMPTS: [(&str, &str); 11] = [
+pub const PROMPTS: [(&str, &str); 12] = [
     ("prompts/investigator.md", include_str!("../../../workflows/prompts/investigator.md")),
     ("prompts/researcher.md", include_str!("../../../workflows/prompts/researcher.md")),
+    ("prompts/deep_researcher.md", include_str!("../../../workflows/prompts/deep_researcher.md")),
     ("prompts/analyst.md", include_str!("../../../workflows/prompts/analyst.md")),
     ("prompts/architect.md", include_str!("../../../workflows/prompts/architect.md")),
     ("prompts/reviewer.md", include_str!("../../../workflows/prompts/reviewer.md")),

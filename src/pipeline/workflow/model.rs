@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// In place of a next step's name: return to the step that led to the current one.
+use crate::research::ResearchConfig;
+
+/// The word that a workflow writes in place of a next step's name to return to the step that led to the current one.
 pub const BACK: &str = "back";
 /// The word that a workflow writes in place of a next step's name to end the task.
 pub const END: &str = "end";
@@ -226,6 +228,10 @@ pub struct Step {
     /// The limits on all agent calls of this step together.
     #[serde(default)]
     pub limits: Bounds,
+    /// The settings of the deep research that performs the step, in place of one call of the role's agent. `None` means
+    /// one call.
+    #[serde(default)]
+    pub deep_research: Option<ResearchConfig>,
 }
 
 /// A document that a step writes.

@@ -228,7 +228,8 @@ impl Reader<'_> {
         let text = self.text(node, "branch_prefix")?;
         if !is_branch_prefix(&text) {
             let span = node.map_or(0..0, |node| node.span.clone());
-            self.wrong(span, "`branch_prefix` must be a prefix such as `feature/`", "not a branch prefix");
+            let message = "`branch_prefix` must be a valid beginning of a branch name and end with `/`, such as `feature/`";
+            self.wrong(span, message, "not a branch prefix");
             return None;
         }
         Some(text)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::model::{BuiltinStep, Document, Field, FieldType, Step, StepExecutor, Verdict};
 use super::parse::{Fields, Reader, join};
 use super::yaml::{Node, Value};
+use crate::research::ResearchConfig;
 
 impl Reader<'_> {
     pub(crate) fn steps(&mut self, fields: &mut Fields<'_>) -> Vec<Step> {
@@ -44,6 +45,7 @@ impl Reader<'_> {
             answer: self.answer(&mut fields, path),
             verdicts: self.verdicts(&mut fields, path),
             limits: self.bounds(&mut fields, path, "limits"),
+            deep_research: self.deep_research(&mut fields, path),
             doer,
         };
         self.done(
@@ -63,9 +65,30 @@ impl Reader<'_> {
                 "next",
                 "verdicts",
                 "limits",
+                "deep_research",
             ],
         );
         step
+    }
+
+    /// Returns the settings of a step that deep research performs. A setting that is left out has its default.
+    fn deep_research(&mut self, fields: &mut Fields<'_>, path: &str) -> Option<ResearchConfig> {
+        let node = self.take(fields, "deep_research")?;
+        let path = join(path, "deep_research");
+        let mut inner = self.fields(node, &path);
+        let mut number = |reader: &mut Self, name: &str, default: usize| {
+            let node = reader.take(&mut inner, name);
+            reader.number(node, &join(&path, name)).map_or(default, |number| number as usize)
+        };
+        let mut config = ResearchConfig::default();
+        config.max_queries = number(self, "max_queries", config.max_queries);
+        config.max_parallel = number(self, "max_parallel", config.max_parallel);
+        config.depth = number(self, "depth", config.depth);
+        self.done(&inner, &["max_queries", "max_parallel", "depth"]);
+        if let Err(error) = config.check() {
+            self.wrong(node.span.clone(), error.to_string(), "here");
+        }
+        Some(config)
     }
 
     fn doer(&mut self, fields: &mut Fields<'_>, path: &str) -> StepExecutor {
@@ -99,7 +122,10 @@ impl Reader<'_> {
         }
         (self.prompt)(&text).unwrap_or_else(|problem| {
             let span = node.map_or_else(|| self.positions.of(path), |node| node.span.clone());
-            self.wrong(span, format!("the prompt `{text}` cannot be read: {problem}"), "this file");
+            let message = format!(
+                "cannot read the prompt file `{text}`: {problem}; a prompt of one line is the name of a file"
+            );
+            self.wrong(span, message, "this file");
             String::new()
         })
     }

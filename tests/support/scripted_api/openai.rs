@@ -19,10 +19,15 @@ pub(crate) struct OpenAi {
 impl OpenAi {
     pub(crate) fn new(turns: Vec<Turn>) -> Self {
         let script = Script::new(turns);
-        Self { server: Server::plain(move |request| answer(&script, request)) }
+        Self { server: Server::plain(move |request| answer(request, || script.next())) }
     }
 
-    /// Returns the requests that consumed a turn.
+    /// Starts an API that chooses every answer by the request.
+    pub(crate) fn answering(turn: impl Fn(&Request) -> Turn + Send + Sync + 'static) -> Self {
+        Self { server: Server::plain(move |request| answer(request, || Some(turn(request)))) }
+    }
+
+    /// Returns the requests that got one of the scripted turns as their answer.
     pub(crate) fn questions(&self) -> Vec<Request> {
         self.server.requests().into_iter().filter(is_question).collect()
     }
@@ -64,12 +69,12 @@ fn is_question(request: &Request) -> bool {
     request.method == "POST" && request.path() == "/responses"
 }
 
-fn answer(script: &Script, request: &Request) -> Response {
+fn answer(request: &Request, turn: impl FnOnce() -> Option<Turn>) -> Response {
     if !is_question(request) {
         // The CLI would ask for a WebSocket with a GET request, which this API does not support.
         return Response::not_found();
     }
-    let Some(turn) = script.next() else {
+    let Some(turn) = turn() else {
         let over = json!({"type": "invalid_request_error", "message": "the script of this test is over"});
         return Response::json(400, &json!({ "error": over }));
     };
