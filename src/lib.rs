@@ -63,4 +63,5 @@ pub mod sys;
 mod template;
 mod terminal_text;
 pub mod transcript;
+pub mod work_commands;
 pub mod workspace;

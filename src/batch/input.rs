@@ -284,7 +284,7 @@ impl TaskReader<'_> {
         let path = base.join(given);
         match self.roots.map(|roots| roots.find("directory", &path.to_string_lossy())) {
             Some(Ok(real)) => return real,
-            Some(Err(problem)) => self.problem(&problem),
+            Some(Err(error)) => self.problem(&error.to_string()),
             None => match path.canonicalize() {
                 Ok(real) if real.is_dir() => return real,
                 _ => self.problem(&format!("`directory` {} is not a directory", path.display())),

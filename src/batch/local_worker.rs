@@ -3,35 +3,59 @@
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::{Flock, FlockArg};
+use sha2::{Digest, Sha256};
 
 use crate::sys::pre_exec::start_session;
 
-/// The lock of the background worker: at most one runs for each queue.
-pub struct WorkerLock(#[allow(dead_code, reason = "the lock lasts as long as the file is open")] Flock<File>);
+/// The lock that a worker holds, so that guard starts no further worker for the same queue in the background. Copies
+/// share the lock.
+#[derive(Debug, Clone)]
+pub struct WorkerLock {
+    path: PathBuf,
+    held: Arc<Mutex<Option<Flock<File>>>>,
+}
 
 impl WorkerLock {
-    /// Takes the lock in the directory of the queue; `None` if another process holds it.
-    pub fn take(directory: &Path) -> io::Result<Option<Self>> {
+    /// Takes the lock for the queue in the directory, or for the queue in the PostgreSQL database `store`; `None` if
+    /// another process holds it.
+    pub fn take(directory: &Path, store: Option<&str>) -> io::Result<Option<Self>> {
         DirBuilder::new().mode(0o700).recursive(true).create(directory)?;
-        let path = directory.join("worker.lock");
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Some(Self(lock))),
-            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
-            Err((_, error)) => Err(error.into()),
+        let path = directory.join(match store {
+            Some(address) => format!("worker-{:.16}.lock", crate::hex::encode(Sha256::digest(address))),
+            None => "worker.lock".to_string(),
+        });
+        let lock = Self { path, held: Arc::default() };
+        Ok(lock.take_again()?.then_some(lock))
+    }
+
+    /// Takes the lock again after [`Self::release`]. Returns false if another process holds it.
+    pub fn take_again(&self) -> io::Result<bool> {
+        let open = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&self.path);
+        match Flock::lock(open?, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock),
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => return Ok(false),
+            Err((_, error)) => return Err(error.into()),
         }
+        Ok(true)
+    }
+
+    /// Releases the lock. A process that submits tasks then starts a worker.
+    pub fn release(&self) {
+        drop(self.held.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
 /// Starts a background worker that exits when the queue is empty, unless a worker is running. The worker outlives the
 /// calling process.
 pub fn start_local_worker(guard: &Path, directory: &Path, store: Option<&str>) -> io::Result<()> {
-    // The lock is free again when the new worker asks for it; if two start at once, the second one ends at once.
-    if WorkerLock::take(directory)?.is_none() {
+    // This process releases the lock before the new worker takes it. If two workers start at the same time, the
+    // second one exits at once.
+    if WorkerLock::take(directory, store)?.is_none() {
         return Ok(());
     }
     let mut command = Command::new(guard);
@@ -44,5 +68,8 @@ pub fn start_local_worker(guard: &Path, directory: &Path, store: Option<&str>) -
     };
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
     start_session(&mut command);
-    command.spawn().map(drop)
+    let mut worker = command.spawn()?;
+    // A process that lives longer than the worker must wait for it. Otherwise the worker stays in the process table.
+    let wait = move || drop(worker.wait());
+    std::thread::Builder::new().name("local worker".to_string()).spawn(wait).map(drop)
 }

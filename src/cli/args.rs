@@ -185,10 +185,12 @@ Examples:
     --header \"Authorization: Bearer $(cat ~/.local/state/guard/mcp-token)\"
 
 Tools: gemini (prompt the agent), guard_check (check a command against a policy), guard_report (state and result of a call or run),
-guard_cancel (stop a call), guard_batch_submit, guard_batch_poll and guard_batch_cancel (queue tasks; see `guard batch`). Over standard
-input and output, all calls end when the client exits. Over HTTP, a call continues when its client stops waiting or disconnects; it ends
-when it is done, when the client cancels it (notifications/cancelled, guard_cancel), or when the server stops. Batches outlive both. With
---http the first line of the output is JSON: `url`, `token_file`, `pid`. SIGTERM and Ctrl-C stop the server and all calls.";
+guard_cancel (stop a call), guard_batch_submit, guard_batch_poll and guard_batch_cancel (queue tasks; see `guard batch`), guard_control
+(send a command; see `guard control`).
+
+Over standard input and output, all calls end when the client exits. Over HTTP, a call continues when its client stops waiting or
+disconnects; it ends when it is done, when the client cancels it (notifications/cancelled, guard_cancel), or when the server stops.
+Batches outlive both. With --http the first line of the output is JSON: `url`, `token_file`, `pid`. SIGTERM and Ctrl-C stop the server and all calls.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Mcp {

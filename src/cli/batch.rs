@@ -9,13 +9,13 @@ use serde_json::json;
 
 use super::batch_args::{Batch, BatchAction, StoreOption};
 use super::exit_code::Exit;
-use super::policy::print_json;
+use super::json::print_json;
 use super::table::{self, Column};
 use super::{Failure, note};
 use crate::batch::queue::{BatchRow, NewBatch};
 use crate::batch::{
     BatchResponse, BatchStatus, LARGEST_INPUT, Page, Queue, QueueError, TaskResult, TaskStatus, TaskTypes,
-    open_queue, parse_tasks, respond, start_local_worker,
+    WorkerLock, open_queue, parse_tasks, respond, start_local_worker,
 };
 use crate::terminal_text;
 use crate::transcript::runs_dir;
@@ -67,6 +67,11 @@ impl QueuePlace {
 
     pub(super) fn open(&self) -> Result<Box<dyn Queue>, QueueError> {
         open_queue(self.address.as_deref(), &self.directory.join("queue.sqlite"))
+    }
+
+    /// Takes the lock of the queue's worker; `None` if another process holds it.
+    pub(super) fn lock_worker(&self) -> io::Result<Option<WorkerLock>> {
+        WorkerLock::take(&self.directory, self.address.as_deref())
     }
 
     /// Starts a worker in the background if none is running.
@@ -428,6 +433,6 @@ fn list_types(json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
 }
 
 pub(super) fn load_types() -> Result<TaskTypes, Failure> {
-    TaskTypes::load(super::run::config_dir().as_deref())
-        .map_err(|error| Failure::usage(error.to_string(), "correct the file, or remove it"))
+    TaskTypes::load(super::user_directories::config_dir().as_deref())
+        .map_err(|error| Failure::usage(error.to_string(), "correct the file of the task type, or remove it"))
 }

@@ -1,30 +1,46 @@
 //! `guard control`: sends a command to work in progress, and prints the acknowledgement.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::Failure;
 use super::batch::QueuePlace;
 use super::control_args::Control;
 use super::exit_code::Exit;
 use super::research::RESEARCH;
-use super::{Failure, task_admin};
-use crate::batch::command_batch;
-use crate::control::{AckStatus, AgentAck, AgentCommand, ControlChannel, ControlError, check_command};
-use crate::pipeline::task::journal::TaskRow;
-use crate::pipeline::{Status, TaskStore, control_directory};
-use crate::research::Journal;
+use crate::control::{AckStatus, AgentAck, AgentCommand, ControlError};
 use crate::terminal_text;
+use crate::work_commands::{WorkError, WorkStores};
 
 pub(super) fn run(args: &Control, out: &mut dyn Write) -> Result<Exit, Failure> {
     let command = command(args)?;
-    let ack = match args.id.starts_with("batch_") {
-        true => to_batch(args, &command)?,
-        false => to_stored_work(args, &command)?,
-    };
+    let stores = work_stores(Arc::new(QueuePlace::find(&args.store)?))?;
+    let work = stores.find(&args.id)?.ok_or_else(|| unknown(&args.id))?;
+    let ack = stores.send(&work, &command, Duration::from_secs(args.wait))?;
     print(args, ack, out)
+}
+
+/// Returns the stores of this user's batches, tasks, research runs and conversations.
+pub(super) fn work_stores(place: Arc<QueuePlace>) -> Result<WorkStores, Failure> {
+    let tasks = super::task::task_store()?;
+    let of_worker = place.clone();
+    Ok(WorkStores {
+        open_queue: Arc::new(move || place.open()),
+        start_worker: Arc::new(move || of_worker.start_worker()),
+        research: tasks.runs.with_file_name(RESEARCH),
+        tasks,
+        conversations: super::chat::conversations()?,
+    })
+}
+
+fn unknown(id: &str) -> Failure {
+    Failure::usage(
+        format!("no batch, task, research run or conversation has the id {id}"),
+        "`guard batch list`, `guard task list`, `guard research --list` and `guard history list` show their ids",
+    )
 }
 
 fn command(args: &Control) -> Result<AgentCommand, Failure> {
@@ -38,111 +54,7 @@ fn command(args: &Control) -> Result<AgentCommand, Failure> {
         None => Value::Null,
     };
     let command_id = args.command_id.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
-    let command = AgentCommand { command_type: args.command.clone(), command_id, data };
-    check_command(&command)?;
-    Ok(command)
-}
-
-fn to_batch(args: &Control, command: &AgentCommand) -> Result<Option<AgentAck>, Failure> {
-    let place = QueuePlace::find(&args.store)?;
-    let ack = command_batch(&mut *place.open()?, &args.id, command)?;
-    let ack = ack.ok_or_else(|| {
-        Failure::usage(format!("there is no batch {}", args.id), "`guard batch list` shows the batches")
-    })?;
-    // A local worker ends when every batch is paused.
-    if command.command_type == "resume" && ack.status == AckStatus::Completed {
-        place.start_worker()?;
-    }
-    Ok(Some(ack))
-}
-
-/// Sends the command to the task, the research or the conversation with this id.
-fn to_stored_work(args: &Control, command: &AgentCommand) -> Result<Option<AgentAck>, Failure> {
-    let task_store = super::task::task_store()?;
-    let journal = task_store.journal().map_err(super::task::failed)?;
-    match journal.task(&args.id).map_err(super::task::failed)? {
-        Some(task) => to_task(args, &task_store, &task, command),
-        None => {
-            let directory = task_store.runs.with_file_name(RESEARCH);
-            match Journal::control_directory(&directory, &args.id) {
-                Some(control) => to_research(args, &directory, control, command),
-                None => to_conversation(args, command),
-            }
-        }
-    }
-}
-
-fn to_research(
-    args: &Control,
-    directory: &Path,
-    control: PathBuf,
-    command: &AgentCommand,
-) -> Result<Option<AgentAck>, Failure> {
-    if !Journal::is_running(directory, &args.id) {
-        let reason = format!("it is not running; `guard research --resume {}` continues it", args.id);
-        let data = json!({ "reason": reason });
-        let command_id = command.command_id.clone();
-        return Ok(Some(AgentAck { command_id, status: AckStatus::Rejected, data }));
-    }
-    send(&ControlChannel::new(control), args, command)
-}
-
-fn to_conversation(args: &Control, command: &AgentCommand) -> Result<Option<AgentAck>, Failure> {
-    let conversations = super::chat::conversations()?;
-    let unknown = |_| {
-        Failure::usage(
-            format!("there is no batch, task, research or conversation {}", args.id),
-            "`guard batch list`, `guard task list` and `guard history list` show their ids; `guard research` prints its id when it starts",
-        )
-    };
-    let (id, directory) = conversations.control_directory(&args.id).map_err(unknown)?;
-    let channel = ControlChannel::new(directory);
-    channel.send(command)?;
-    // If nobody has the conversation open, this process answers for it.
-    if let Ok(mut conversation) = conversations.open(&id) {
-        conversation.obey_commands().map_err(|error| Failure::usage(error.to_string(), error.hint()))?;
-    }
-    Ok(channel.wait_for(&command.command_id, Duration::from_secs(args.wait))?)
-}
-
-fn to_task(
-    args: &Control,
-    task_store: &TaskStore,
-    task: &TaskRow,
-    command: &AgentCommand,
-) -> Result<Option<AgentAck>, Failure> {
-    if task_store.worker(&task.id).is_none() {
-        return to_stopped_task(task_store, &task.id, &task.status, command).map(Some);
-    }
-    send(&ControlChannel::new(control_directory(&task_store.task_directory(&task.id))), args, command)
-}
-
-/// Nobody works on the task, so this process answers. Only `cancel` makes sense then.
-fn to_stopped_task(
-    task_store: &TaskStore,
-    id: &str,
-    status: &str,
-    command: &AgentCommand,
-) -> Result<AgentAck, Failure> {
-    let ack = |status, data| AgentAck { command_id: command.command_id.clone(), status, data };
-    if command.command_type != "cancel" {
-        let reason = format!("the task is not running; `guard task resume {id}` continues it");
-        return Ok(ack(AckStatus::Rejected, json!({ "reason": reason })));
-    }
-    if Status::parse(status) == Some(Status::Cancelled) {
-        return Ok(ack(AckStatus::Completed, json!({ "repeated": true })));
-    }
-    task_admin::cancel(task_store, id, &mut std::io::sink())?;
-    Ok(ack(AckStatus::Completed, json!({ "repeated": false })))
-}
-
-fn send(
-    channel: &ControlChannel,
-    args: &Control,
-    command: &AgentCommand,
-) -> Result<Option<AgentAck>, Failure> {
-    channel.send(command)?;
-    Ok(channel.wait_for(&command.command_id, Duration::from_secs(args.wait))?)
+    Ok(AgentCommand { command_type: args.command.clone(), command_id, data })
 }
 
 fn print(args: &Control, ack: Option<AgentAck>, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -159,6 +71,18 @@ fn print(args: &Control, ack: Option<AgentAck>, out: &mut dyn Write) -> Result<E
         writeln!(out, "{}{}", ack.status, reason.unwrap_or_default())?;
     }
     Ok(if ack.status == AckStatus::Rejected { Exit::Problem } else { Exit::Success })
+}
+
+impl From<WorkError> for Failure {
+    fn from(error: WorkError) -> Self {
+        match error {
+            WorkError::Queue(error) => error.into(),
+            WorkError::Task(error) => super::task::failed(error),
+            WorkError::Conversation(error) => Self::usage(error.to_string(), error.hint()),
+            WorkError::Control(error) => error.into(),
+            other => Self::usage(other.to_string(), "`guard doctor` checks the state directory and its disk"),
+        }
+    }
 }
 
 impl From<ControlError> for Failure {

@@ -19,16 +19,17 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     let executor = super::exec::executor()?;
     let state = executor.sessions.clone();
     let place = Arc::new(QueuePlace::find(&args.store)?);
-    let of_worker = place.clone();
+    let work = super::control::work_stores(place)?;
     let batches = BatchAccess {
-        open_queue: Arc::new(move || place.open()),
+        open_queue: work.open_queue.clone(),
         types: Arc::new(super::batch::load_types()?),
-        start_worker: Arc::new(move || of_worker.start_worker()),
+        start_worker: work.start_worker.clone(),
     };
     let config = McpConfig {
         executor,
         roots,
         batches,
+        work,
         calls: state.with_file_name("calls"),
         most_calls: args.max_calls.into(),
         log: note,

@@ -8,6 +8,7 @@ use super::check_connect::ConnectJson;
 use crate::agent::AgentEvent;
 use crate::agent_exec::{ExecRequest, ExecResult};
 use crate::command::Analysis;
+use crate::conversation::TurnResult;
 use crate::decide::{Decision, Verdict};
 use crate::outcome::RunResult;
 use crate::policy::{self, Location};
@@ -197,6 +198,7 @@ pub const SCHEMAS: &[Published] = &[
     ("exec-event.schema.json", || titled(as_written::<AgentEvent>(), "guard exec --stream-json: an event")),
     ("exec-request.schema.json", || titled(as_read::<ExecRequest>(), "guard exec: a request")),
     ("exec-result.schema.json", || titled(as_written::<ExecResult>(), "guard exec: the result")),
+    ("chat-result.schema.json", || titled(as_written::<TurnResult>(), "guard chat --json")),
     ("research.schema.json", || titled(as_written::<research::Report>(), "guard research --json")),
     ("asyncapi.json", research::asyncapi),
     ("events/decomposition_started.schema.json", || event(research::EVENT_DECOMPOSITION_STARTED)),

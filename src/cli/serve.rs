@@ -12,7 +12,7 @@ use super::exit_code::Exit;
 use super::loopback::{Loopback, roots};
 use super::worker::{concurrency, task_context};
 use super::{Failure, note};
-use crate::batch::{StopFlag, TaskTypes, Worker, WorkerOptions};
+use crate::batch::{StopFlag, TaskTypes, Worker, WorkerLock, WorkerOptions};
 use crate::client_access::Stop;
 use crate::launch;
 use crate::serve::{ConversationService, Listener, ServeConfig, Socket, serve};
@@ -31,14 +31,17 @@ pub(super) fn run(args: &ServeArgs, _: &mut dyn Write) -> Result<Exit, Failure> 
     drop(place.open()?);
     let listener = listen(args, &place)?;
     let (stop, worker_stop) = (Stop::default(), StopFlag::default());
-    stop_on_signals(&stop, &worker_stop)?;
+    // The lock keeps submissions on this machine from starting another worker.
+    let lock = if args.no_worker { None } else { place.lock_worker()? };
+    stop_on_signals(&stop, &worker_stop, lock)?;
     let worker = if args.no_worker { None } else { Some(start_worker(args, &place, &stop, &worker_stop)?) };
     let conversations = Some(ConversationService {
         conversations: super::chat::conversations()?,
         executor: super::exec::executor()?,
     });
-    let open_queue = Arc::new(move || place.open());
-    let config = ServeConfig { open_queue, types, accepted_types, roots, conversations };
+    let work = super::control::work_stores(place)?;
+    let open_queue = work.open_queue.clone();
+    let config = ServeConfig { open_queue, types, accepted_types, roots, conversations, work };
     let served = serve(config, listener, &stop);
     worker_stop.set();
     if worker.is_some_and(|worker| worker.join().is_err()) {
@@ -111,8 +114,8 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Stops the server and the worker at the first signal, and ends the process at the second.
-fn stop_on_signals(stop: &Stop, worker_stop: &StopFlag) -> io::Result<()> {
+/// Stops the server and the worker at the first signal, and exits at the second.
+fn stop_on_signals(stop: &Stop, worker_stop: &StopFlag, lock: Option<WorkerLock>) -> io::Result<()> {
     let (stop, worker_stop) = (stop.clone(), worker_stop.clone());
     let is_second = AtomicBool::new(false);
     launch::on_signals(move || {
@@ -121,5 +124,7 @@ fn stop_on_signals(stop: &Stop, worker_stop: &StopFlag) -> io::Result<()> {
         }
         stop.set();
         worker_stop.set();
+        // From now on the worker claims no tasks, so a submission must start another one.
+        lock.iter().for_each(WorkerLock::release);
     })
 }

@@ -16,7 +16,8 @@ const IDLE_TIME: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &WorkerArgs, _: &mut dyn Write) -> Result<Exit, Failure> {
     let place = QueuePlace::find(&args.store)?;
-    let mut lock = if args.local { WorkerLock::take(&place.directory)? } else { None };
+    // A worker that the user started holds the lock too, so that a submission starts no other one.
+    let lock = place.lock_worker()?;
     if args.local && lock.is_none() {
         return Ok(Exit::Success);
     }
@@ -28,22 +29,23 @@ pub(super) fn run(args: &WorkerArgs, _: &mut dyn Write) -> Result<Exit, Failure>
     };
     let context = task_context()?;
     let stop = StopFlag::default();
-    let flag = stop.clone();
-    launch::on_signals(move || flag.set())?;
+    let (flag, of_handler) = (stop.clone(), lock.clone());
+    launch::on_signals(move || {
+        flag.set();
+        // From now on this worker claims no tasks, so a submission must start another one.
+        of_handler.iter().for_each(WorkerLock::release);
+    })?;
     if !args.local {
         note(&format!("guard: the worker runs up to {} tasks at once; Ctrl-C stops it", options.concurrency));
     }
     let mut worker = Worker::new(place.open()?, context, options);
     loop {
         let end = worker.work(&stop);
-        // A submission looks at the lock after it has queued its tasks. So whoever gives the lock up looks at the queue
-        // after that: one of the two sees the other.
-        drop(lock.take());
-        if end == WorkerEnd::Stopped || !args.local || !place.open()?.has_open_tasks()? {
-            break;
-        }
-        lock = WorkerLock::take(&place.directory)?;
-        if lock.is_none() {
+        // Release the lock before checking the queue again. A process that submits tasks queues them first and checks
+        // the lock afterwards, so either it finds the lock free and starts a worker, or this worker finds its tasks.
+        let Some(lock) = &lock else { break };
+        lock.release();
+        if end == WorkerEnd::Stopped || !place.open()?.has_open_tasks()? || !lock.take_again()? {
             break;
         }
     }

@@ -12,6 +12,7 @@ mod token;
 
 pub use listening::{ListenError, Listening};
 pub(crate) use request_check::{Refusal, RequestCheck, from_web_page};
+pub(crate) use roots::DirectoryError;
 pub use roots::{RootError, Roots};
 pub use stop::Stop;
 pub use token::{Token, TokenError, TokenProblem};

@@ -20,6 +20,17 @@ pub enum RootError {
     NotUtf8(PathBuf),
 }
 
+/// Why a client may not use a directory. Does not reveal whether a path outside of the roots exists.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DirectoryError {
+    /// The path is relative.
+    #[error("`{parameter}` must be an absolute path, and {path:?} is not")]
+    Relative { parameter: String, path: String },
+    /// The path is not a directory below a root.
+    #[error("`{parameter}` must be a directory in {roots}, and {path:?} is not")]
+    NotBelowRoot { parameter: String, path: String, roots: String },
+}
+
 impl Roots {
     /// Canonicalizes the directories. Each of them must exist.
     pub fn new(directories: &[PathBuf]) -> Result<Self, RootError> {
@@ -39,17 +50,23 @@ impl Roots {
         self.0.first().map(PathBuf::as_path)
     }
 
-    /// Resolves the directory that a client named in `parameter` to a path without symbolic links. Callers must use only
-    /// the returned path, not the client's text. The error does not reveal whether a path outside of the roots exists.
-    pub(crate) fn find(&self, parameter: &str, path: &str) -> Result<PathBuf, String> {
-        let (named, path) = (path, Path::new(path));
-        if !path.is_absolute() {
-            return Err(format!("`{parameter}` must be an absolute path, and {named:?} is not"));
+    /// Returns true if this is an existing directory below a root.
+    pub(crate) fn contain(&self, directory: &Path) -> bool {
+        directory.to_str().is_some_and(|path| self.find("directory", path).is_ok())
+    }
+
+    /// Resolves `path`, which a client gave in the parameter named `parameter`, to a path without symbolic links.
+    /// Callers must use only the returned path, not the client's text.
+    pub(crate) fn find(&self, parameter: &str, path: &str) -> Result<PathBuf, DirectoryError> {
+        let parameter = parameter.to_string();
+        if !Path::new(path).is_absolute() {
+            return Err(DirectoryError::Relative { parameter, path: path.to_string() });
         }
-        let real = path.canonicalize().ok().filter(|real| real.is_dir() && real.to_str().is_some());
+        let real = Path::new(path).canonicalize().ok();
+        let real = real.filter(|real| real.is_dir() && real.to_str().is_some());
         real.filter(|real| self.0.iter().any(|root| real.starts_with(root))).ok_or_else(|| {
             let roots: Vec<String> = self.0.iter().map(|root| root.display().to_string()).collect();
-            format!("`{parameter}` must be a directory in {}, and {named:?} is not", roots.join(" or "))
+            DirectoryError::NotBelowRoot { parameter, path: path.to_string(), roots: roots.join(" or ") }
         })
     }
 }
@@ -95,7 +112,8 @@ mod tests {
             "",
         ] {
             let problem = find(path).expect_err(path);
-            assert!(problem.contains("`cd` must be a directory in"), "{path}: {problem}");
+            assert!(matches!(problem, DirectoryError::NotBelowRoot { .. }), "{path}: {problem}");
+            assert!(problem.to_string().contains("`cd` must be a directory in"), "{path}: {problem}");
         }
         assert!(roots.find("cd", "real/inner").is_err() && roots.find("cd", "").is_err());
         assert!(Roots::new(&[odd]).is_err_and(|problem| matches!(problem, RootError::NotUtf8(_))));

@@ -16,7 +16,7 @@ use crate::batch::{
     BatchResponse, BatchStatus, Counts, InputError, OpenQueue, Page, Queue, QueueError, TaskResult,
     TaskTypes, parse_client_tasks, respond,
 };
-use crate::client_access::Roots;
+use crate::client_access::{DirectoryError, Roots};
 use crate::outcome::ErrorKind;
 
 /// The longest time that a poll may wait, in seconds.
@@ -141,6 +141,12 @@ pub(super) struct BatchAnswer {
 
 /// Why a call of a batch tool failed: the kind of error, and the message.
 struct Failure(ErrorKind, String);
+
+impl From<DirectoryError> for Failure {
+    fn from(error: DirectoryError) -> Self {
+        Self(ErrorKind::InvalidInput, error.to_string())
+    }
+}
 
 impl From<String> for Failure {
     fn from(problem: String) -> Self {

@@ -16,6 +16,7 @@
 mod batches;
 mod calls;
 mod check;
+mod control;
 mod http;
 mod parameters;
 mod prompt;
@@ -37,6 +38,7 @@ use std::time::Duration;
 
 use crate::agent_exec::Executor;
 use crate::client_access::{Listening, Roots, Stop, Token};
+use crate::work_commands::WorkStores;
 use calls::Calls;
 use result_store::ResultStore;
 use server::Shared;
@@ -53,6 +55,8 @@ pub struct McpConfig {
     pub roots: Roots,
     /// How the server reaches the queue of batches.
     pub batches: BatchAccess,
+    /// The stores of the batches, tasks, research runs and conversations to which clients can send commands.
+    pub work: WorkStores,
     /// The directory where the results of calls are stored.
     pub calls: PathBuf,
     /// The maximum number of simultaneous calls.
@@ -75,7 +79,8 @@ fn run(setting: McpConfig, serve: impl AsyncFnOnce(Arc<Shared>) -> io::Result<()
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let results = ResultStore { directory: setting.calls };
     let calls = Arc::new(Calls::new(setting.executor, results, setting.most_calls, setting.log));
-    let shared = Arc::new(Shared::new(calls.clone(), setting.batches, setting.roots, setting.log));
+    let (batches, work) = (setting.batches, setting.work);
+    let shared = Arc::new(Shared::new(calls.clone(), batches, work, setting.roots, setting.log));
     let served = runtime.block_on(async {
         let served = serve(shared).await;
         calls.close();

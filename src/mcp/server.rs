@@ -20,10 +20,11 @@ use super::batches::{self, BatchAccess};
 use super::calls::{CallerId, Calls};
 use super::tool_agent;
 use super::tool_agent::{Gemini, Limits};
-use super::{check, prompt, report, tools};
+use super::{check, control, prompt, report, tools};
 use crate::agent::RULES;
 use crate::client_access::Roots;
 use crate::outcome::ErrorKind;
+use crate::work_commands::WorkStores;
 
 /// How often a running call reports progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
@@ -41,14 +42,21 @@ pub(super) struct Shared {
     pub(super) roots: Roots,
     pub(super) log: fn(&str),
     batches: BatchAccess,
+    work: WorkStores,
     reading: Semaphore,
     using_queue: Semaphore,
 }
 
 impl Shared {
-    pub(super) fn new(calls: Arc<Calls>, batches: BatchAccess, roots: Roots, log: fn(&str)) -> Self {
+    pub(super) fn new(
+        calls: Arc<Calls>,
+        batches: BatchAccess,
+        work: WorkStores,
+        roots: Roots,
+        log: fn(&str),
+    ) -> Self {
         let (reading, using_queue) = (Semaphore::new(MOST_READING), Semaphore::new(MOST_USING_QUEUE));
-        Self { calls, roots, log, batches, reading, using_queue }
+        Self { calls, roots, log, batches, work, reading, using_queue }
     }
 }
 
@@ -71,7 +79,7 @@ impl ServerHandler for Server {
         let instructions = "gemini asks a sandboxed coding agent for advice (sandbox read-only) or for work (workspace-write; in a git repository the agent \
              works on a new branch). Keep SESSION_ID to continue a conversation. If success is false, check error_kind. A call continues when you stop \
              waiting for it: guard_report returns its result by its id, guard_cancel cancels it. guard_batch_submit queues many tasks at once, \
-             guard_batch_poll returns their results. guard_check asks a policy about a command. The prompt \
+             guard_batch_poll returns their results. guard_control pauses, resumes, adjusts or cancels other work. guard_check asks a policy about a command. The prompt \
              gemini_request is a template for PROMPT. A lost session cannot be continued: start a new one, and repeat the context and the contract.";
         info.instructions = Some(format!("{instructions} {RULES}"));
         info
@@ -134,6 +142,10 @@ impl ServerHandler for Server {
             "guard_batch_cancel" => {
                 let access = self.shared.batches.clone();
                 self.block(&self.shared.using_queue, move || batches::cancel(&access, given)).await?
+            }
+            "guard_control" => {
+                let (work, roots) = (self.shared.work.clone(), self.shared.roots.clone());
+                self.block(&self.shared.using_queue, move || control::control(&work, &roots, given)).await?
             }
             "guard_cancel" => serde_json::to_value(report::cancel(&calls, given).await).unwrap_or_default(),
             other => {
@@ -209,8 +221,11 @@ impl Server {
         caller: CallerId,
     ) -> Result<(String, tokio::sync::oneshot::Receiver<Value>), (ErrorKind, String)> {
         let asked = Gemini::read(given).map_err(|problem| (ErrorKind::InvalidInput, problem))?;
-        let cd =
-            self.shared.roots.find("cd", asked.cd()).map_err(|problem| (ErrorKind::InvalidInput, problem))?;
+        let cd = self
+            .shared
+            .roots
+            .find("cd", asked.cd())
+            .map_err(|error| (ErrorKind::InvalidInput, error.to_string()))?;
         let log = asked.log_metrics().then_some(self.shared.log);
         self.shared.calls.begin(asked.request(cd), caller, move |id, result| {
             if let Some(log) = log {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::batches::{self, BatchAnswer};
 use super::check::{Check, Checked};
+use super::control::{Control, Controlled};
 use super::report::{Cancelled, Cancelling, Report, Reported};
 use super::tool_agent::{Answer, Gemini};
 use crate::agent::RULES;
@@ -126,5 +127,13 @@ pub(super) fn all() -> Vec<Tool> {
         Tool::new("guard_batch_cancel", "Cancel the tasks of a batch that have not ended, or one of its tasks.", input::<batches::Cancel>())
             .with_raw_output_schema(output::<BatchAnswer>())
             .with_annotations(changing().open_world(false).idempotent(true)),
+        Tool::new(
+            "guard_control",
+            "Send a command to a batch, a task, a research run or a conversation: pause, resume, cancel, or adjust_config with the settings in `data`. \
+             Each command_id is carried out once.",
+            input::<Control>(),
+        )
+        .with_raw_output_schema(output::<Controlled>())
+        .with_annotations(changing().open_world(false)),
     ]
 }

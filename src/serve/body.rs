@@ -18,7 +18,12 @@ use super::error::ApiError;
 
 /// The maximum size of the body of a submission, in bytes.
 pub(super) const LARGEST: usize = 64 << 20;
-/// The maximum size of all bodies of requests together, in KiB. Further requests wait.
+/// The maximum size of the body of a command, in bytes. JSON escapes can make the data six times as long.
+pub(super) const LARGEST_COMMAND: usize = 448 << 10;
+/// The maximum size of the body of a request about a conversation, in bytes. JSON escapes can make a message of 1 MiB
+/// six times as long.
+pub(super) const LARGEST_MESSAGE: usize = 7 << 20;
+/// The maximum total size of the request bodies that the server holds in memory, in KiB. Further requests wait.
 pub(super) const BUDGET_KIB: usize = 128 << 10;
 /// How long a client may take to send its request's body, or to read one piece of a response.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -32,17 +37,18 @@ pub(super) async fn read(
     shared: &Shared,
     headers: &HeaderMap,
     body: Body,
+    largest: usize,
 ) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
-    let too_large = || ApiError::too_large(LARGEST >> 20);
+    let too_large = || ApiError::too_large(largest);
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    let size = length.map_or(Some(LARGEST), |length| usize::try_from(length).ok());
-    let size = size.filter(|size| *size <= LARGEST).ok_or_else(too_large)?;
+    let size = length.map_or(Some(largest), |length| usize::try_from(length).ok());
+    let size = size.filter(|size| *size <= largest).ok_or_else(too_large)?;
     let kib = u32::try_from(size.div_ceil(1024)).unwrap_or(u32::MAX);
     let budget = shared.body_budget.clone().acquire_many_owned(kib);
     let Ok(Ok(permit)) = tokio::time::timeout(PATIENCE, budget).await else {
         return Err(ApiError::overloaded("the server is reading other large submissions; try again"));
     };
-    let reading = Limited::new(body, LARGEST).collect();
+    let reading = Limited::new(body, largest).collect();
     let read = tokio::time::timeout(PATIENCE, reading).await.map_err(|_| ApiError::too_slow())?;
     match read {
         Ok(body) => Ok((body.to_bytes(), permit)),

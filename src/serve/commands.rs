@@ -1,6 +1,7 @@
 //! The HTTP endpoints that send commands (`cancel`, `pause`, `resume`, `adjust_config`) to batches, conversations, tasks and
 //! research runs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -11,12 +12,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::conversations::{blocking, conversations_of, parsed, read};
+use super::Shared;
+use super::body::LARGEST_COMMAND;
+use super::conversations::{blocking, parsed};
 use super::error::{ApiError, ErrorBody};
 use super::handlers::App;
 use super::parameters::{Ids, NoQuery, Query};
 use crate::batch::command_batch;
-use crate::control::{AgentAck, AgentCommand, ControlChannel, check_command};
+use crate::control::{AgentAck, AgentCommand, check_command};
+use crate::work_commands::{Work, WorkError};
 
 /// How long the server waits for the process that does the work to acknowledge a command.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -94,7 +98,7 @@ pub(super) async fn command_to_batch(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Acknowledgement>, ApiError> {
-    let command = command(parsed(&shared, &headers, body).await?)?;
+    let command = command(parsed(&shared, &headers, body, LARGEST_COMMAND).await?)?;
     let batch = id.clone();
     let ack = shared.queues.run(move |queue| command_batch(queue, &batch, &command)).await?;
     ack.map(|ack| Json(ack.into())).ok_or_else(|| ApiError::unknown_batch(&id))
@@ -125,21 +129,84 @@ pub(super) async fn command_to_conversation(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Acknowledgement>, ApiError> {
-    let command = command(parsed(&shared, &headers, body).await?)?;
+    let command = command(parsed(&shared, &headers, body, LARGEST_COMMAND).await?)?;
+    send(shared, id, "conversation", command, |work| matches!(work, Work::Conversation { .. })).await
+}
+
+/// Send a command to a task
+///
+/// `cancel` ends the task, `pause` stops it after the current step until `resume`, and `adjust_config` raises its limits. The
+/// repository of the task must be below a root of the server.
+#[utoipa::path(
+    post,
+    path = "/v1/tasks/{id}/commands",
+    tag = "tasks",
+    params(("id" = String, Path, description = "The `task_id` of the task.")),
+    request_body(content = SendCommand, content_type = "application/json"),
+    responses(
+        (status = 200, description = "The command was carried out or rejected.", body = Acknowledgement),
+        (status = 404, description = "There is no such task.", body = ErrorBody),
+        (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
+        (status = 413, description = "The body is larger than 448 KiB.", body = ErrorBody),
+        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+    ),
+)]
+pub(super) async fn command_to_task(
+    State(shared): App,
+    Ids(id): Ids<String>,
+    _: Query<NoQuery>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Acknowledgement>, ApiError> {
+    let command = command(parsed(&shared, &headers, body, LARGEST_COMMAND).await?)?;
+    send(shared, id, "task", command, |work| matches!(work, Work::Task(_))).await
+}
+
+/// Send a command to a research run
+///
+/// `cancel` ends the run, `pause` starts no further request until `resume`, and `adjust_config` with `{"max_tokens": N}` changes
+/// the budget. If the run works in a directory, the directory must be below a root of the server.
+#[utoipa::path(
+    post,
+    path = "/v1/research/{id}/commands",
+    tag = "research",
+    params(("id" = String, Path, description = "The `research_id` of the run.")),
+    request_body(content = SendCommand, content_type = "application/json"),
+    responses(
+        (status = 200, description = "The command was carried out or rejected.", body = Acknowledgement),
+        (status = 404, description = "There is no such research run.", body = ErrorBody),
+        (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
+        (status = 413, description = "The body is larger than 448 KiB.", body = ErrorBody),
+        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+    ),
+)]
+pub(super) async fn command_to_research(
+    State(shared): App,
+    Ids(id): Ids<String>,
+    _: Query<NoQuery>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Acknowledgement>, ApiError> {
+    let command = command(parsed(&shared, &headers, body, LARGEST_COMMAND).await?)?;
+    send(shared, id, "research run", command, |work| matches!(work, Work::Research { .. })).await
+}
+
+/// Sends a command to the work with this id, if it is work of the wanted kind that the clients of this server may control.
+async fn send(
+    shared: Arc<Shared>,
+    id: String,
+    kind: &'static str,
+    command: AgentCommand,
+    is_wanted: fn(&Work) -> bool,
+) -> Result<Json<Acknowledgement>, ApiError> {
     blocking(move || {
-        read(&shared, &id)?;
-        let conversations = conversations_of(&shared)?;
-        let (id, directory) = conversations.control_directory(&id)?;
-        let channel = ControlChannel::new(directory);
-        let failed = |error: crate::control::ControlError| ApiError::internal(error.to_string());
-        channel.send(&command).map_err(failed)?;
-        // If nobody has the conversation open, the server answers for it.
-        if let Ok(mut conversation) = conversations.open(&id) {
-            conversation.obey_commands()?;
-        }
-        let ack = channel.wait_for(&command.command_id, PATIENCE).map_err(failed)?;
+        let failed = |error: WorkError| ApiError::internal(error.to_string());
+        let work = shared.work.find(&id).map_err(failed)?;
+        let work = work.filter(|work| is_wanted(work) && work.is_open_to(&shared.roots, &id));
+        let work = work.ok_or_else(|| ApiError::not_found(format!("there is no {kind} {id:?}")))?;
+        let ack = shared.work.send(&work, &command, PATIENCE).map_err(failed)?;
         ack.map(|ack| Json(ack.into())).ok_or_else(|| {
-            ApiError::overloaded("the client that has the conversation open has not read the command yet")
+            ApiError::overloaded(format!("the process that works on the {kind} has not read the command yet"))
         })
     })
     .await

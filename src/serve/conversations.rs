@@ -2,6 +2,7 @@
 //! in one long response, or as a stream of events. If the client disconnects, the server cancels the turn.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
@@ -28,7 +29,11 @@ use crate::conversation::{
 
 /// The maximum number of turns that the server runs at the same time.
 const MOST_TURNS: usize = 8;
-/// The number of events that wait to be sent. A reader that is slower loses events, but never the result.
+/// How long the stopping server waits for the turns that it cancelled: a run has a grace period before it is killed, and
+/// then the turn is recorded.
+const TURNS_END: Duration = Duration::from_secs(12);
+/// The maximum number of events that wait to be sent to one client. A client that reads too slowly misses events, but
+/// always gets the result.
 const EVENTS: usize = 256;
 /// The size of the largest event that the server sends, in bytes. It leaves larger events out.
 const LARGEST_EVENT: usize = 64 << 10;
@@ -51,6 +56,12 @@ pub(super) struct Service {
 impl Service {
     pub(super) fn new(setup: ConversationService) -> Self {
         Self { setup, turns: Arc::new(Semaphore::new(MOST_TURNS)) }
+    }
+
+    /// Waits until no turn is running, at most for `TURNS_END`.
+    pub(super) async fn wait_for_turns(&self) {
+        let all = self.turns.acquire_many(MOST_TURNS as u32);
+        let _ = tokio::time::timeout(TURNS_END, all).await;
     }
 }
 
@@ -163,9 +174,10 @@ pub(super) async fn parsed<T: DeserializeOwned>(
     shared: &Shared,
     headers: &HeaderMap,
     body: Body,
+    largest: usize,
 ) -> Result<T, ApiError> {
     check_content_type(headers)?;
-    let (text, _permit) = body::read(shared, headers, body).await?;
+    let (text, _permit) = body::read(shared, headers, body, largest).await?;
     serde_json::from_slice(&text)
         .map_err(|error| ApiError::bad_request(format!("the body of the request is invalid: {error}")))
 }
@@ -181,19 +193,14 @@ fn unknown(id: &str) -> ApiError {
     ApiError::not_found(format!("there is no conversation {id:?}"))
 }
 
-/// Reads the conversation with this complete id.
-pub(super) fn read(shared: &Shared, id: &str) -> Result<Record, ApiError> {
+/// Reads a conversation. `id` must be its complete id, not only the end of the id.
+fn read(shared: &Shared, id: &str) -> Result<Record, ApiError> {
     let conversations = &service(shared)?.setup.conversations;
     if !conversations.contains(id) {
         return Err(unknown(id));
     }
     let record = conversations.read(id)?;
     check_place(shared, &record).map(|()| record)
-}
-
-/// Returns the stored conversations.
-pub(super) fn conversations_of(shared: &Shared) -> Result<&Conversations, ApiError> {
-    Ok(&service(shared)?.setup.conversations)
 }
 
 /// Start a conversation
@@ -217,12 +224,16 @@ pub(super) async fn start_conversation(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let asked: StartConversation = parsed(&shared, &headers, body).await?;
+    let asked: StartConversation = parsed(&shared, &headers, body, body::LARGEST_MESSAGE).await?;
     let shown = blocking(move || {
         let cd = match (&asked.cd, shared.roots.first()) {
-            (Some(cd), _) => shared.roots.find("cd", cd).map_err(ApiError::bad_request)?,
+            (Some(cd), _) => shared.roots.find("cd", cd)?,
             (None, Some(first)) => first.to_path_buf(),
-            (None, None) => return Err(ApiError::bad_request("`cd` is missing")),
+            (None, None) => {
+                return Err(ApiError::bad_request(
+                    "`cd` is missing; give the directory in which the agent works",
+                ));
+            }
         };
         let conversation = service(&shared)?.setup.conversations.create(NewConversation {
             agent: asked.agent,
@@ -307,7 +318,7 @@ pub(super) async fn send_message(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let asked: SendMessage = parsed(&shared, &headers, body).await?;
+    let asked: SendMessage = parsed(&shared, &headers, body, body::LARGEST_MESSAGE).await?;
     crate::conversation::check_message(&asked.message)?;
     let turns = service(&shared)?.turns.clone();
     let permit = turns.try_acquire_owned().map_err(|_| {

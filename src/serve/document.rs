@@ -57,6 +57,8 @@ fn parts() -> (Router<Arc<Shared>>, utoipa::openapi::OpenApi) {
         .routes(routes!(conversations::send_message))
         .routes(routes!(commands::command_to_batch))
         .routes(routes!(commands::command_to_conversation))
+        .routes(routes!(commands::command_to_task))
+        .routes(routes!(commands::command_to_research))
         .routes(routes!(handlers::task_types))
         .routes(routes!(handlers::openapi))
         .routes(routes!(handlers::health))

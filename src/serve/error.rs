@@ -7,8 +7,9 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::body::LARGEST;
 use crate::batch::{InputError, QueueError};
-use crate::client_access::Refusal;
+use crate::client_access::{DirectoryError, Refusal};
 
 /// The body of an error response: why the server did not do what the request asks for.
 #[derive(Debug, Serialize, ToSchema)]
@@ -84,8 +85,14 @@ impl ApiError {
         .closing()
     }
 
-    pub(super) fn too_large(most_mib: usize) -> Self {
-        let error = format!("the body is larger than {most_mib} MiB; split the tasks into several batches");
+    pub(super) fn too_large(most_bytes: usize) -> Self {
+        let most = most_bytes >> 10;
+        let error = match most_bytes {
+            LARGEST => {
+                format!("the body is larger than {} MiB; split the tasks into several batches", most >> 10)
+            }
+            _ => format!("the body is larger than {most} KiB"),
+        };
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, error).closing()
     }
 
@@ -120,6 +127,12 @@ impl ApiError {
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         Self::new(refusal.status, refusal.message).closing()
+    }
+}
+
+impl From<DirectoryError> for ApiError {
+    fn from(error: DirectoryError) -> Self {
+        Self::bad_request(error.to_string())
     }
 }
 

@@ -199,7 +199,7 @@ pub(super) async fn submit(
 ) -> Result<Response, ApiError> {
     check_content_type(&headers)?;
     let key = header(&headers, &IDEMPOTENCY_KEY)?.map(str::to_string);
-    let (text, permit) = body::read(&shared, &headers, body).await?;
+    let (text, permit) = body::read(&shared, &headers, body, body::LARGEST).await?;
     let parser = shared.clone();
     // Parsing a large submission and resolving its directories takes a while.
     let parsed = tokio::task::spawn_blocking(move || {
@@ -506,9 +506,13 @@ fn accepts(shared: &Shared, task_type: &str) -> bool {
 /// types.
 fn parse(shared: &Shared, query: &SubmitQuery, body: &[u8]) -> Result<Vec<NewTask>, ApiError> {
     let directory = match (&query.directory, shared.roots.first()) {
-        (Some(directory), _) => shared.roots.find("directory", directory).map_err(ApiError::bad_request)?,
+        (Some(directory), _) => shared.roots.find("directory", directory)?,
         (None, Some(first)) => first.to_path_buf(),
-        (None, None) => return Err(ApiError::bad_request("`directory` is missing")),
+        (None, None) => {
+            return Err(ApiError::bad_request(
+                "`directory` is missing; give the directory in which the tasks work",
+            ));
+        }
     };
     let text = std::str::from_utf8(body).map_err(|error| InputError::NotJson(error.to_string()))?;
     let tasks = parse_client_tasks(text, &directory, &shared.types, &shared.roots)?;

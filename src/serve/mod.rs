@@ -36,6 +36,7 @@ use tokio::sync::Semaphore;
 
 use crate::batch::{OpenQueue, TaskTypes};
 use crate::client_access::{Listening, Roots, Stop, Token};
+use crate::work_commands::WorkStores;
 use changes::Changes;
 use queue_pool::QueuePool;
 
@@ -60,6 +61,8 @@ pub struct ServeConfig {
     pub roots: Roots,
     /// Where conversations are stored and what runs their agents; `None` if the server offers no conversations.
     pub conversations: Option<ConversationService>,
+    /// The stores of the batches, tasks, research runs and conversations to which clients can send commands.
+    pub work: WorkStores,
 }
 
 /// Where the server listens, and how it authenticates its clients.
@@ -78,6 +81,7 @@ struct Shared {
     accepted_types: Option<BTreeSet<String>>,
     roots: Roots,
     conversations: Option<conversations::Service>,
+    work: WorkStores,
     waiting: Arc<Semaphore>,
     body_budget: Arc<Semaphore>,
     stop: Stop,
@@ -97,11 +101,18 @@ pub fn serve(config: ServeConfig, listener: Listener, stop: &Stop) -> io::Result
         accepted_types: config.accepted_types,
         roots: config.roots,
         conversations: config.conversations.map(conversations::Service::new),
+        work: config.work,
         waiting: Arc::new(Semaphore::new(MOST_WAITING)),
         body_budget: Arc::new(Semaphore::new(body::BUDGET_KIB)),
         stop: stop.clone(),
     });
-    let served = runtime.block_on(connection::serve(shared, listener));
+    let served = runtime.block_on(async {
+        let served = connection::serve(shared.clone(), listener).await;
+        if let Some(conversations) = &shared.conversations {
+            conversations.wait_for_turns().await;
+        }
+        served
+    });
     runtime.shutdown_background();
     served
 }

@@ -1,4 +1,5 @@
-"""The official client, over either transport: does what a test asks for, and prints what it saw as JSON."""
+"""Runs the official MCP client over either transport, does what a test asks for, and prints what the client received
+as JSON."""
 import asyncio
 import json
 import os
@@ -27,7 +28,7 @@ def ask(prompt, **more):
 
 
 async def call(client, tool, arguments, **more):
-    """Every answer is remembered, to be held against its schema."""
+    """Calls a tool and records the result, which the test compares with its schema."""
     result = await client.call_tool(tool, arguments, **more)
     texts = [block.text for block in result.content]
     SEEN["answers"].append({"tool": tool, "structured": result.structured_content, "texts": texts, "is_error": result.is_error})
@@ -39,7 +40,7 @@ async def progress(count, total, message):
 
 
 async def call_id():
-    """The id of a call, from its first progress message."""
+    """Returns the id of a call, from its first progress message."""
     while not SEEN["progress"]:
         await asyncio.sleep(0.02)
     return SEEN["progress"][0][1].rsplit("(call ", 1)[1].rstrip(")")

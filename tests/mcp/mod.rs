@@ -2,6 +2,7 @@
 
 mod attacks;
 mod batches;
+mod control;
 mod gemini_cli;
 mod http;
 mod inspector;
@@ -97,7 +98,7 @@ fn tour(outcome: &RunOutcome) {
         seen["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     let own = ["gemini", "guard_check", "guard_report", "guard_cancel"];
     let batches = ["guard_batch_submit", "guard_batch_poll", "guard_batch_cancel"];
-    assert_eq!(names, [&own[..], &batches].concat());
+    assert_eq!(names, [&own[..], &batches, &["guard_control"]].concat());
     let answers: Vec<&Value> =
         seen["answers"].as_array().unwrap().iter().map(|answer| &answer["structured"]).collect();
     assert_eq!((&answers[0]["decision"], &answers[0]["rule"]), (&json!("deny"), &json!("git.remote")));

@@ -275,8 +275,9 @@ fn nonsense_is_answered() {
     assert!(client.answer(2)["error"]["message"].as_str().is_some_and(|text| text.contains("nobody")));
     client.send(&json!({ "jsonrpc": "2.0", "id": 3, "method": "tools/list" }));
     let tools = client.answer(3)["result"]["tools"].clone();
-    assert_eq!(tools.as_array().map(Vec::len), Some(7));
-    // What is no JSON, or half of it, or no character at all (a lone surrogate) gets no answer, and ends nothing.
+    assert_eq!(tools.as_array().map(Vec::len), Some(8));
+    // Input that is not JSON, is incomplete, or contains an invalid character (a lone surrogate) must get no answer,
+    // and must not end the server.
     client.write(b"\xff\xfe garbage");
     client.write(br#"{"jsonrpc": "2.0", "id": 4, "method""#);
     client.write(br#"{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"gemini","arguments":{"PROMPT":"x","cd":"/\ud800"}}}"#);

@@ -1,10 +1,13 @@
 //! Clients have conversations over HTTP. A scripted agent takes the place of the Gemini CLI.
 
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{Served, expect_error};
 use crate::agent_exec::scripted;
-use crate::support::{TestEnvironment, guard_program, one_environment};
+use crate::support::{TestEnvironment, guard_program, one_environment, wait_until};
 
 /// A script that prints what the Gemini CLI would print, and answers with its prompt.
 const SCRIPT: &str = r#"#!/bin/bash
@@ -134,12 +137,53 @@ fn a_turn_belongs_to_its_client() {
     let is_open = || {
         server.get(&format!("/v1/conversations/{id}")).json()["turns"][0]["state"]["name"] == "interrupted"
     };
-    crate::support::wait_until("the turn has begun", is_open);
+    wait_until("the turn has begun", is_open);
     expect_error(&server.post(&turns, &json!({ "message": "second" })), 409, "busy");
     drop(waiting);
-    crate::support::wait_until("the turn is cancelled", || {
+    wait_until("the turn is cancelled", || {
         server.get(&format!("/v1/conversations/{id}")).json()["turns"][0]["state"]["name"] == "cancelled"
     });
-    let answer = server.post(&turns, &json!({ "message": "third" }));
+    // The server records the end of the turn a moment before it unlocks the conversation.
+    let mut answer = server.post(&turns, &json!({ "message": "third" }));
+    wait_until("the conversation is free", || {
+        if answer.status == 409 {
+            answer = server.post(&turns, &json!({ "message": "third" }));
+        }
+        answer.status != 409
+    });
     assert_eq!(answer.json()["success"], true, "{}", answer.text());
+}
+
+/// The server is stopped during a turn. The turn must be recorded as cancelled.
+#[test]
+fn a_turn_of_a_stopped_server_is_recorded() {
+    let environment = one_environment();
+    let mut server = start(&environment);
+    let id = begin(&server, &json!({ "cd": environment.directory }));
+    let turns = format!("/v1/conversations/{id}/turns");
+    let client = server.with("Content-Type", "application/json");
+    let waiting = client.send("POST", &turns, json!({ "message": "wait" }).to_string().as_bytes());
+    let is_running = || {
+        let shown = server.get(&format!("/v1/conversations/{id}")).json();
+        shown["turns"].as_array().is_some_and(|turns| !turns.is_empty())
+    };
+    wait_until("the turn runs", is_running);
+    std::thread::sleep(Duration::from_secs(2));
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.exit_code(Duration::from_secs(30)), Some(0));
+    drop(waiting);
+    let mut command = environment.command(guard_program());
+    command.args(["history", "show", &id, "--json"]);
+    let printed: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    assert_eq!(printed["turns"][0]["state"]["name"], "cancelled", "{printed:#}");
+}
+
+/// A body that is larger than any command must be refused before it is parsed.
+#[test]
+fn a_command_has_a_size_limit() {
+    let environment = one_environment();
+    let server = start(&environment);
+    let command = json!({ "command_type": "pause", "command_id": "c", "data": "x".repeat(500 << 10) });
+    let answer = server.post("/v1/batches/batch_x/commands", &command);
+    assert_eq!(answer.status, 413, "{}", answer.text());
 }

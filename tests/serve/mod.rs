@@ -2,6 +2,7 @@
 
 mod access;
 mod api;
+mod commands;
 mod conversations;
 mod events;
 mod examples;

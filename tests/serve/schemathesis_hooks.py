@@ -1,4 +1,4 @@
-"""Makes many generated requests meaningful: half of the ids are known, and most submissions can be accepted."""
+"""Makes generated requests useful: half of the ids in them exist, and most submitted batches are valid."""
 
 import os
 

@@ -1,0 +1,245 @@
+//! Finds the batch, task, research run or conversation that an id belongs to, and sends it a command.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::batch::{OpenQueue, QueueError, command_batch};
+use crate::client_access::Roots;
+use crate::control::{AckStatus, AgentAck, AgentCommand, ControlChannel, ControlError};
+use crate::conversation::{ConversationError, Conversations};
+use crate::pipeline::task::journal::TaskRow;
+use crate::pipeline::{PipelineError, Status, TaskStore, control_directory};
+use crate::research::Journal;
+
+/// The prefix of the ids of batches.
+const BATCH_PREFIX: &str = "batch_";
+
+/// The stores of a user's batches, tasks, research runs and conversations, to which commands can be sent.
+#[derive(Clone)]
+pub struct WorkStores {
+    /// Opens the queue of batches.
+    pub open_queue: OpenQueue,
+    /// Starts a batch worker in the background if none is running.
+    pub start_worker: Arc<dyn Fn() -> std::io::Result<()> + Send + Sync>,
+    /// The tasks of `guard task`.
+    pub tasks: TaskStore,
+    /// The directory of the journals of `guard research`.
+    pub research: PathBuf,
+    /// The stored conversations.
+    pub conversations: Conversations,
+}
+
+impl fmt::Debug for WorkStores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkStores").field("research", &self.research).finish_non_exhaustive()
+    }
+}
+
+/// A batch, task, research run or conversation to which a command can be sent, in progress or ended.
+#[derive(Debug)]
+pub enum Work {
+    /// A batch, with its id.
+    Batch(String),
+    /// A task of `guard task`.
+    Task(Box<TaskRow>),
+    /// A research run, with its id.
+    Research {
+        /// The complete id of the research run.
+        id: String,
+        /// The directory that the agents may read, if the user gave one.
+        directory: Option<PathBuf>,
+    },
+    /// A stored conversation.
+    Conversation {
+        /// The complete id of the conversation.
+        id: String,
+        /// The directory in which the agent works.
+        directory: PathBuf,
+    },
+}
+
+impl Work {
+    /// Returns the directory in which the work happens. A batch has none, because each of its tasks has its own
+    /// directory.
+    pub fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::Batch(_) => None,
+            Self::Task(task) => Some(Path::new(&task.repository)),
+            Self::Research { directory, .. } => directory.as_deref(),
+            Self::Conversation { directory, .. } => Some(directory),
+        }
+    }
+
+    /// Returns true if a client of a server with these roots may control the work that it asked for as `given_id`. Work
+    /// without a directory is open to a client that knows the complete id, because nobody can guess that.
+    pub fn is_open_to(&self, roots: &Roots, given_id: &str) -> bool {
+        match (self.directory(), self) {
+            (Some(directory), _) => roots.contain(directory),
+            (None, Self::Batch(id) | Self::Research { id, .. }) => id == given_id,
+            (None, _) => false,
+        }
+    }
+}
+
+/// Why a command could not be delivered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkError {
+    /// The queue of batches cannot be used.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// The journal of tasks cannot be used.
+    #[error(transparent)]
+    Task(#[from] PipelineError),
+    /// The conversation cannot be used.
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
+    /// The command is invalid, or its file cannot be written.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// No worker could be started for a batch that was resumed.
+    #[error("cannot start a worker: {0}")]
+    Worker(std::io::Error),
+}
+
+impl WorkStores {
+    /// Finds the batch, task, research run or conversation with this id. Except for a batch, the end of the id is
+    /// enough if no other id ends like that.
+    pub fn find(&self, id: &str) -> Result<Option<Work>, WorkError> {
+        if id.starts_with(BATCH_PREFIX) {
+            let known = (self.open_queue)()?.batch(id)?;
+            return Ok(known.map(|_| Work::Batch(id.to_string())));
+        }
+        let journal = self.tasks.journal().map_err(PipelineError::from)?;
+        if let Some(task) = journal.task(id).map_err(PipelineError::from)? {
+            return Ok(Some(Work::Task(Box::new(task))));
+        }
+        if let Some((id, started)) = Journal::started(&self.research, id) {
+            return Ok(Some(Work::Research { id, directory: started.directory }));
+        }
+        // An id that no conversation has, or that several have, belongs to no work.
+        let Ok(record) = self.conversations.read(id) else { return Ok(None) };
+        Ok(Some(Work::Conversation { id: record.settings.id, directory: record.settings.cd }))
+    }
+
+    /// Sends a command, and waits at most `wait` for the acknowledgement. `None` means that the process that does the work
+    /// has not answered yet.
+    pub fn send(
+        &self,
+        work: &Work,
+        command: &AgentCommand,
+        wait: Duration,
+    ) -> Result<Option<AgentAck>, WorkError> {
+        crate::control::check_command(command)?;
+        match work {
+            Work::Batch(id) => self.send_to_batch(id, command),
+            Work::Task(task) => self.send_to_task(task, command, wait),
+            Work::Research { id, .. } => {
+                if !Journal::is_running(&self.research, id) {
+                    let reason =
+                        format!("the research is not running; `guard research --resume {id}` continues it");
+                    return Ok(Some(rejected(command, &reason)));
+                }
+                let channel = Journal::control_directory(&self.research, id).map(ControlChannel::new);
+                channel.map_or(Ok(None), |channel| send(&channel, command, wait))
+            }
+            Work::Conversation { id, .. } => self.send_to_conversation(id, command, wait),
+        }
+    }
+
+    fn send_to_batch(&self, id: &str, command: &AgentCommand) -> Result<Option<AgentAck>, WorkError> {
+        let ack = command_batch(&mut *(self.open_queue)()?, id, command)?;
+        // A local worker ends when every batch is paused, so a batch that is resumed may need a new worker.
+        let is_done = ack.as_ref().is_some_and(|ack| ack.status == AckStatus::Completed);
+        if command.command_type == "resume" && is_done {
+            (self.start_worker)().map_err(WorkError::Worker)?;
+        }
+        Ok(ack)
+    }
+
+    fn send_to_task(
+        &self,
+        task: &TaskRow,
+        command: &AgentCommand,
+        wait: Duration,
+    ) -> Result<Option<AgentAck>, WorkError> {
+        if self.tasks.worker(&task.id).is_some() {
+            let channel = ControlChannel::new(control_directory(&self.tasks.task_directory(&task.id)));
+            return send(&channel, command, wait);
+        }
+        // Nobody works on the task, so this process answers. Only `cancel` makes sense then.
+        if command.command_type != "cancel" {
+            let reason = format!("the task is not running; `guard task resume {}` continues it", task.id);
+            return Ok(Some(rejected(command, &reason)));
+        }
+        if Status::parse(&task.status) == Some(Status::Succeeded) {
+            return Ok(Some(rejected(command, "the task has already succeeded")));
+        }
+        let is_repeated = Status::parse(&task.status) == Some(Status::Cancelled);
+        if !is_repeated {
+            self.tasks.cancel(&task.id)?;
+        }
+        let data = json!({ "repeated": is_repeated });
+        Ok(Some(AgentAck { command_id: command.command_id.clone(), status: AckStatus::Completed, data }))
+    }
+
+    fn send_to_conversation(
+        &self,
+        id: &str,
+        command: &AgentCommand,
+        wait: Duration,
+    ) -> Result<Option<AgentAck>, WorkError> {
+        let (id, directory) = self.conversations.control_directory(id)?;
+        let channel = ControlChannel::new(directory);
+        channel.send(command)?;
+        // If nobody has the conversation open, this process answers for it.
+        if let Ok(mut conversation) = self.conversations.open(&id) {
+            conversation.obey_commands()?;
+        }
+        Ok(channel.wait_for(&command.command_id, wait)?)
+    }
+}
+
+fn send(
+    channel: &ControlChannel,
+    command: &AgentCommand,
+    wait: Duration,
+) -> Result<Option<AgentAck>, WorkError> {
+    channel.send(command)?;
+    Ok(channel.wait_for(&command.command_id, wait)?)
+}
+
+fn rejected(command: &AgentCommand, reason: &str) -> AgentAck {
+    let data = json!({ "reason": reason });
+    AgentAck { command_id: command.command_id.clone(), status: AckStatus::Rejected, data }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client must not reach work in a directory outside of its roots, nor find work without a directory by guessing
+    /// the end of an id.
+    #[test]
+    fn clients_reach_only_their_work() {
+        let root = std::env::temp_dir();
+        let roots = Roots::new(std::slice::from_ref(&root)).unwrap_or_else(|error| panic!("{error}"));
+        let id = "01a1ec2f-303d-74be-a76e-7f3a14635469".to_string();
+        let research = |directory| Work::Research { id: id.clone(), directory };
+        for (work, given_id, is_open) in [
+            (research(None), id.as_str(), true),
+            (research(None), "635469", false),
+            (research(Some(root)), "635469", true),
+            (research(Some("/etc".into())), id.as_str(), false),
+            (research(Some("/nonexistent".into())), id.as_str(), false),
+            (Work::Conversation { id: id.clone(), directory: "/etc".into() }, id.as_str(), false),
+        ] {
+            assert_eq!(work.is_open_to(&roots, given_id), is_open, "{work:?}");
+        }
+    }
+}
