@@ -35,7 +35,11 @@ pub(super) fn summarise(directory: &Path, runs: &Path, keywords: &[String]) -> R
         append_entry(&mut summary, &format!("## Past runs\n{past}"));
     }
     if summary.is_empty() {
-        summary = format!("no entry of {MEMORY_FILE} and no past run mentions {}\n", keywords.join(", "));
+        summary = if keywords.is_empty() {
+            format!("{MEMORY_FILE} has no entries, and there are no past runs\n")
+        } else {
+            format!("no entry of {MEMORY_FILE} and no past run mentions {}\n", keywords.join(", "))
+        };
     }
     Ok(summary)
 }

@@ -36,7 +36,8 @@ pub(super) fn poll_to_the_end(user: &UserShell, first: &Value) -> Value {
             return response;
         }
     }
-    panic!("the batch {id} does not end: {}", user.types(&format!("guard batch poll {id}")));
+    let response = parse(&user.types(&format!("guard batch poll {id}")));
+    panic!("the batch {id} does not end: {}", response["counts"]);
 }
 
 pub(super) fn result<'r>(response: &'r Value, task: &str) -> &'r Value {

@@ -7,6 +7,5 @@ mod killed;
 mod postgres_server;
 mod queue_changes;
 mod queue_conformance;
-mod queue_throughput;
 mod research_task;
 mod with_gemini;

@@ -21,6 +21,25 @@ fn own_server(settings: &str, files: &[(&str, &str)]) -> Option<PostgresServer> 
     server
 }
 
+/// Another program has a transaction open while a batch runs. All tasks of the batch must be listed as ended once the
+/// batch has ended.
+#[test]
+fn the_transaction_of_another_program_hides_no_ended_task() {
+    let Some(server) = shared_postgres() else { return };
+    let address = server.create_database();
+    let queue = &mut *open(&address).unwrap();
+    let mut other = postgres::Client::connect(&address, postgres::NoTls).unwrap();
+    let mut transaction = other.transaction().unwrap();
+    transaction.query("select pg_current_xact_id()", &[]).unwrap();
+    submit(queue, "a", vec![task("x"), task("y")]);
+    let claims = queue.claim("worker", limits(2)).unwrap();
+    assert_eq!(queue.finish(&[completed(&claims[0])]).unwrap(), [true]);
+    assert_eq!(queue.ended_tasks("a", 0, 10).unwrap().len(), 0);
+    assert_eq!(queue.finish(&[completed(&claims[1])]).unwrap(), [true]);
+    assert_eq!(queue.ended_tasks("a", 0, 10).unwrap().len(), 2);
+    transaction.rollback().unwrap();
+}
+
 #[test]
 fn a_restart_of_the_server_loses_nothing() {
     let Some(server) = own_server("listen_addresses = ''\n", &[]) else { return };

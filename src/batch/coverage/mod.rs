@@ -101,7 +101,8 @@ pub enum CoverageError {
     /// No file in the directories that guard searches is a coverage report in a known format.
     #[error(
         "no coverage report found in {}{}; looked in {} for {}; make one with `cargo llvm-cov --lcov --output-path \
-         lcov.info`, `cargo tarpaulin --out Json` or `gcovr --cobertura coverage.xml`, or name the report",
+         lcov.info`, `cargo tarpaulin --out Json` or `gcovr --cobertura coverage.xml`, or set the \
+         parameter `report` to the path of the report",
         shown(.directory), unrecognised_clause(.unrecognised), find::places(), find::NAMES.join(", ")
     )]
     NoReport {

@@ -577,8 +577,8 @@ fn a_directory_without_reports_is_an_error_that_says_what_to_do() {
         "no coverage report found in DIR (in no known format: coverage.json); looked in ., target, target/llvm-cov, \
          target/tarpaulin, target/coverage, build, coverage for lcov.info, coverage.info, *.lcov, cobertura.xml, \
          coverage.xml, llvm-cov.json, coverage.json, tarpaulin-report.json; make one with `cargo llvm-cov --lcov \
-         --output-path lcov.info`, `cargo tarpaulin --out Json` or `gcovr --cobertura coverage.xml`, or name the \
-         report"
+         --output-path lcov.info`, `cargo tarpaulin --out Json` or `gcovr --cobertura coverage.xml`, or set the \
+         parameter `report` to the path of the report"
     );
     let error = read_coverage(&scratch.0.join("gone"), None).expect_err("no directory");
     assert!(matches!(error, CoverageError::Search { .. }), "{error}");

@@ -399,6 +399,10 @@ impl Queue for PostgresQueue {
     fn retry_failed(&mut self, batch: &str) -> Result<u64, QueueError> {
         let batch = storable(batch);
         self.write(Transaction { lock: Some(Lock::Keys), notify: true }, |sql| {
+            // A concurrent transaction may be about to fail a task on which a failed task depends. It would not see that
+            // this transaction blocks the failed task again, which would then wait for ever. The locks make this
+            // transaction wait until the other one has ended.
+            sql.query("select from guard.task where batch = $1 order by position for update", &[&batch])?;
             let rows = sql.query(
                 "update guard.task set state = 'blocked', attempts = 0, takeovers = 0, error = null,
                      error_kind = null, error_detail = null, expires_ms = null, ending = null, ended_ms = null
@@ -462,7 +466,9 @@ impl Queue for PostgresQueue {
             let select = "select position, task_id, state, output, error, error_kind, error_detail, attempts, ending, ended_ms
                  from guard.task
                  where batch = $1 and ending > $2
-                     and ending / 1048576 < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+                     and (ending / 1048576 < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+                         or not exists (select from guard.task as other where other.batch = $1
+                             and other.state in ('blocked', 'queued', 'waiting', 'running')))
                  order by ending limit $3";
             let rows = sql.query(select, &[&storable(batch), &after, &most_rows(most)])?;
             let ended =

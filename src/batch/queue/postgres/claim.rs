@@ -60,8 +60,9 @@ fn settle(sql: &mut Session) -> Sql<Situation> {
     if !situation.has_lost && !situation.has_due && !situation.has_expired {
         return Ok(situation);
     }
+    let mut ended = 0;
     if situation.has_lost {
-        settle_lost(sql)?;
+        ended += settle_lost(sql)?;
     }
     if situation.has_due {
         let rows = sql.query(
@@ -80,13 +81,18 @@ fn settle(sql: &mut Session) -> Sql<Situation> {
         )?;
         let expired = Rc::new(Outcome::Failed(stored::expired()));
         let task = |row| EndingTask { key: task_key(row), token: None, outcome: expired.clone() };
-        end_tasks(sql, rows.iter().map(task).collect())?;
+        ended += end_tasks(sql, rows.iter().map(task).collect())?.len();
+    }
+    if ended > 0 {
+        // Other sessions may wait for the end of these tasks.
+        sql.query("select pg_notify('guard_queue', '')", &[])?;
     }
     look(sql)
 }
 
-/// Makes the tasks of dead workers available again, or fails those that may be what kills workers.
-fn settle_lost(sql: &mut Session) -> Sql<()> {
+/// Queues the tasks of dead workers again. Fails a task that the queue has already given to another worker
+/// `MOST_TAKEOVERS` times, because the task itself may crash the workers. Returns how many tasks ended.
+fn settle_lost(sql: &mut Session) -> Sql<usize> {
     let rows = sql.query(
         "select batch, position, takeovers from guard.task
          where state = 'running' and guard.lease_end(lease_until, lease_ms) < (select guard.now_ms())
@@ -111,8 +117,7 @@ fn settle_lost(sql: &mut Session) -> Sql<()> {
         &[&batches, &positions],
     )?;
     enqueue(sql, &again)?;
-    end_tasks(sql, failed)?;
-    Ok(())
+    Ok(end_tasks(sql, failed)?.len())
 }
 
 /// A lane: the queued tasks of one batch, priority and repository.

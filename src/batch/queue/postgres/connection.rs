@@ -47,7 +47,7 @@ const PLANS_LAST: Duration = Duration::from_secs(10);
 /// statistics the planner would choose them.
 const SETTINGS: &str = "
     set statement_timeout = '60s';
-    set idle_in_transaction_session_timeout = '30s';
+    set idle_in_transaction_session_timeout = '5s';
     set client_min_messages = warning;
     set jit = off;
     set enable_seqscan = off;
