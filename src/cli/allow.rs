@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::args::Allow;
 use super::exit_code::Exit;
-use super::{Failure, log, note};
+use super::{Failure, note, run_reference};
 use crate::command::{Context, Cwd};
 use crate::decide::{self, rules_to_allow};
 use crate::outcome::RunResult;
@@ -49,13 +49,13 @@ pub(super) fn context() -> Context {
     let current = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     Context {
         cwd: Cwd::Known(current.into_os_string().into_vec()),
-        home: super::run::home().map(|home| home.into_os_string().into_vec()),
+        home: super::user_directories::home().map(|home| home.into_os_string().into_vec()),
         ..Context::default()
     }
 }
 
 pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let run = log::find(Some(&args.run))?;
+    let run = run_reference::find(Some(&args.run))?;
     let event = refusal(&run, args.event, out)?;
     let Some(event) = event else { return Ok(Exit::Problem) };
     let Some(options) = event.data.get("allow_with").and_then(serde_json::Value::as_str) else {
@@ -71,7 +71,7 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     let before = target.text()?;
     let edited = target.edited(&before, options)?;
     if edited == before {
-        writeln!(out, "{} already allows it", target.path.display())?;
+        writeln!(out, "{} already allows the action of event {}", target.path.display(), event.seq)?;
         return Ok(Exit::Success);
     }
     target.check(&edited)?;
@@ -95,7 +95,7 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
 
 /// Adds rules to the user's policy for the commands that the user allowed with the answer "save it as a rule".
 pub(super) fn save_answered(result: &RunResult) {
-    let Ok(run) = log::find(Some(&result.run_id)) else { return };
+    let Ok(run) = run_reference::find(Some(&result.run_id)) else { return };
     let Ok(answers) = events(&run, |event| event.event_type == EventType::Answer) else { return };
     for event in answers.iter().filter(|event| event.data["answer"] == "save") {
         let Some(options) = event.data["allow_with"].as_str() else {
@@ -112,9 +112,11 @@ pub(super) fn save_answered(result: &RunResult) {
             Ok(target.path)
         });
         match saved {
-            Ok(path) => {
-                note(&format!("guard: saved in {}: {}", path.display(), terminal_text::replace(options)))
-            }
+            Ok(path) => note(&format!(
+                "guard: saved your answer in {}: {}",
+                path.display(),
+                terminal_text::replace(options)
+            )),
             Err(failure) => note(&failure.render()),
         }
     }
@@ -170,10 +172,10 @@ pub(super) fn refusals(run: &Run) -> Result<Vec<Event>, Failure> {
 
 /// Returns the events of a run for which `is_wanted` is true, in order.
 fn events(run: &Run, is_wanted: impl Fn(&Event) -> bool) -> Result<Vec<Event>, Failure> {
-    let mut reader = log::open(run)?;
+    let mut reader = run_reference::open_transcript(run)?;
     let mut found = Vec::new();
     loop {
-        match reader.step().map_err(|error| log::unreadable(run, &error))? {
+        match reader.step().map_err(|error| run_reference::unreadable(run, &error))? {
             Step::Event(event) if is_wanted(&event) => found.push(*event),
             Step::Event(_) | Step::Bad(_) => {}
             Step::End { .. } => return Ok(found),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::diff::count;
 use super::exit_code::Exit;
-use super::policy::print_json;
+use super::json::print_json;
 use super::take_over_args::Apply;
 use super::worktree::{find_or_newest, here, listed};
 use super::{Failure, note};
@@ -127,7 +127,7 @@ fn is_confirmed() -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
         note(
             "guard: the run has findings that a person should review, and guard cannot ask for confirmation without a terminal\n  \
-             hint: `guard diff` shows the work; --yes applies it without asking",
+             hint: `guard diff` shows the work; use --yes to apply it without asking",
         );
         return Ok(false);
     }

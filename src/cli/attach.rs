@@ -5,8 +5,8 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use super::exit_code::Exit;
-use super::log::{open, unreadable};
 use super::run_reference::find;
+use super::run_reference::{open_transcript, unreadable};
 use super::runs_args::Attach;
 use super::terminal_filter::Screen;
 use super::{Failure, note};
@@ -28,8 +28,8 @@ pub(super) fn run(args: &Attach, out: &mut dyn Write) -> Result<Exit, Failure> {
 }
 
 fn follow(run: &Run, screen: &mut Option<Screen>, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let mut reader = open(run)?;
-    // From here on, Ctrl-C detaches. Otherwise it could end guard within an escape sequence.
+    let mut reader = open_transcript(run)?;
+    // From here on, Ctrl-C detaches. Without this, it could end guard in the middle of an escape sequence.
     let end_signals = signals::end_signals();
     end_signals.thread_block().map_err(io::Error::from)?;
     // True once the guard process of the run has ended. The loop then reads once more, because the process may have

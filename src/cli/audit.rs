@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::args::{Audit as Args, Format};
 use super::exit_code::Exit;
-use super::policy::print_json;
+use super::json::print_json;
 use super::{Failure, note};
 use crate::decide::load;
 use crate::policy::PolicyDirs;

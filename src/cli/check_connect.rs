@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::exit_code::Exit;
-use super::policy::print_json;
+use super::json::print_json;
 use super::{Failure, stdout_colour};
 use crate::decide::{NetworkRefusal, host_option};
 use crate::policy::{self, Host, HostAccess, Policy};
@@ -44,7 +44,8 @@ pub(super) fn run(target: &str, policy: &Policy, json: bool, out: &mut dyn Write
         Failure::usage(format!("--connect {target}: {error}"), "give HOST:PORT, such as example.org:443")
     })?;
     let environment: Vec<_> = std::env::vars_os().collect();
-    let (rules, notes) = crate::launch::network_rules(policy, super::run::home().as_deref(), &environment);
+    let (rules, notes) =
+        crate::launch::network_rules(policy, super::user_directories::home().as_deref(), &environment);
     let by_address = |host: &Host| match host {
         Host::Address(address) => rules.judge_address(host, *address, port),
         Host::Name(_) => Ok(()),

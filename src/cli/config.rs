@@ -10,7 +10,7 @@ use serde_json::json;
 use super::args::{ConfigAction, Init};
 use super::defaults::Defaults;
 use super::exit_code::Exit;
-use super::policy::print_json;
+use super::json::print_json;
 use super::{Failure, run};
 use crate::policy::PROJECT_CONFIG;
 use crate::terminal_text;

@@ -13,9 +13,9 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use super::exit_code::Exit;
-use super::log::store;
-use super::policy::print_json;
+use super::json::print_json;
 use super::run_reference::short_ids;
+use super::run_reference::store;
 use super::{Failure, note};
 use crate::sys::process;
 use crate::transcript::{EventType, Line, Observer};

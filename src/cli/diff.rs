@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::json;
 
 use super::exit_code::Exit;
-use super::policy::print_json;
+use super::json::print_json;
 use super::take_over_args::Diff;
 use super::worktree::{find_or_newest, listed};
 use super::{Failure, note};

@@ -34,7 +34,9 @@ pub(super) fn delete_old_runs(limits: &StateConfig, finished_run: &str) {
     }
     let runs = match store.list() {
         Ok(runs) => runs,
-        Err(error) => return tracing::warn!(%error, "cannot list the runs to delete old ones"),
+        Err(error) => {
+            return tracing::warn!(%error, "cannot delete old runs, because the list of runs cannot be read");
+        }
     };
     let now = Timestamp::now();
     let (mut kept_bytes, mut is_full, mut unwanted) = (0u64, false, Vec::new());

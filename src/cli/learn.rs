@@ -2,11 +2,11 @@
 //! writes the smallest policy that allows what the command or the runs did.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::args::{self, Learn, LearnNetwork};
 use super::exit_code::Exit;
-use super::{Failure, allow, log, note};
+use super::{Failure, allow, note, run_reference};
 use crate::decide::{self, Learned, Seen, SeenCommand, learn};
 use crate::policy::{Action, Policy, PolicyDirs, Source};
 use crate::terminal_text;
@@ -107,10 +107,10 @@ fn without_command_rules(mut policy: Policy) -> Policy {
 
 /// Reads a run's transcript, and adds every action of the run to `seen`.
 fn observe(run: &str, seen: &mut Seen) -> Result<(), Failure> {
-    let run = log::find(Some(run))?;
-    let mut reader = log::open(&run)?;
+    let run = run_reference::find(Some(run))?;
+    let mut reader = run_reference::open_transcript(&run)?;
     loop {
-        match reader.step().map_err(|error| log::unreadable(&run, &error))? {
+        match reader.step().map_err(|error| run_reference::unreadable(&run, &error))? {
             Step::Event(event) => see(&event, seen),
             Step::Bad(_) => {}
             Step::End { .. } => return Ok(()),
@@ -171,9 +171,4 @@ fn policy_name(out: &Path) -> String {
         stem.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect();
     let name = name.trim_matches('-').to_string();
     if name.is_empty() { "learned".to_string() } else { name }
-}
-
-/// Returns the path that a learned policy is written to by default.
-pub(super) fn default_out() -> PathBuf {
-    PathBuf::from("learned.toml")
 }

@@ -7,17 +7,17 @@ use jiff::Timestamp;
 
 use super::args::Log;
 use super::exit_code::Exit;
-pub(super) use super::run_reference::find;
+use super::run_reference::{find, open_transcript, unreadable};
 use super::{Failure, note};
 use crate::terminal_text;
-use crate::transcript::{Event, EventType, Reader, Run, RunState, Step, Store, Stream};
+use crate::transcript::{Event, EventType, Run, RunState, Step, Stream};
 
 /// How often `--follow` checks the transcript for new events.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) fn run(args: &Log, out: &mut dyn Write) -> Result<Exit, Failure> {
     let run = find(args.run.as_deref())?;
-    let mut reader = open(&run)?;
+    let mut reader = open_transcript(&run)?;
     let mut printer = Printer { args, began: run.started() };
     let mut number = 0u64;
     // True once the guard process of the run has ended. The loop then reads once more, because the process may have
@@ -66,34 +66,17 @@ pub(super) fn run(args: &Log, out: &mut dyn Write) -> Result<Exit, Failure> {
 fn note_unfinished(run: &Run) {
     match run.state {
         RunState::Running => {
-            note(&format!("guard: note: {} is still running; --follow waits for new events", run.id))
+            note(&format!("guard: note: the run {} is still running; --follow waits for new events", run.id))
         }
-        RunState::Unfinished => {
-            note(&format!("guard: note: {} is incomplete: its supervisor died before the run ended", run.id))
-        }
+        RunState::Unfinished => note(&format!(
+            "guard: note: the transcript of {} is incomplete: guard was killed before the run ended",
+            run.id
+        )),
         RunState::Finished | RunState::Unreadable => {}
     }
 }
 
-/// Opens the store of the user's runs.
-pub(super) fn store() -> Result<Store, Failure> {
-    Store::open()
-        .map_err(|error| Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path"))
-}
-
-/// Opens the run's transcript.
-pub(super) fn open(run: &Run) -> Result<Reader, Failure> {
-    Reader::open(&run.transcript).map_err(|error| unreadable(run, &error))
-}
-
-pub(super) fn unreadable(run: &Run, error: &io::Error) -> Failure {
-    Failure::usage(
-        format!("cannot read {}: {error}", run.transcript.display()),
-        "`guard runs` lists the runs and their state",
-    )
-}
-
-/// Returns true if events of this type are about the network.
+/// Returns true if events of this type concern the network.
 fn is_network(event_type: &str) -> bool {
     let known = event_type.parse();
     matches!(

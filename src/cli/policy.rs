@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::args;
 use super::exit_code::Exit;
+use super::json::print_json;
 use super::{Failure, stdout_colour, write_diagnostics};
 use crate::decide::{load, load_text};
 use crate::policy::{self, Diagnostic, Policy, PolicyDirs, PolicyError, Severity, diff, find};
@@ -31,12 +32,6 @@ pub(super) fn run(args: args::Policy, out: &mut dyn Write) -> Result<Exit, Failu
         args::Policy::Presets { json } => super::check_connect::presets(json, out),
         args::Policy::Audit(args) => super::audit::run(&args, &dirs, out),
     }
-}
-
-pub(super) fn print_json(value: &Value, out: &mut dyn Write) -> Result<(), Failure> {
-    serde_json::to_writer_pretty(&mut *out, value).map_err(std::io::Error::from)?;
-    writeln!(out)?;
-    Ok(())
 }
 
 fn list(dirs: &PolicyDirs, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {

@@ -51,8 +51,9 @@ Examples:
   guard learn --from @ --from 0197f0a0              # from runs that you have made already
   guard run --policy ./learned.toml -- cargo build
 
-The command runs in the sandbox as always: its own worktree, no files outside, an own git repository. Only the rules about
-commands do not apply. By default every host is refused and recorded; --network allow lets it reach them.
+The command runs in the sandbox, as in any run: in its own worktree, with its own git repository, and unable to change your other files.
+Only the policy's rules about commands do not apply. By default guard refuses and records every host; with --network allow the command
+can reach all of them.
 Exit codes: those of the command.";
 
 #[derive(Debug, Args)]
@@ -70,7 +71,7 @@ pub(crate) struct Learn {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) preset: Vec<String>,
     /// The file to write
-    #[arg(long, value_name = "FILE", default_value_os_t = super::learn::default_out())]
+    #[arg(long, value_name = "FILE", default_value = "learned.toml")]
     pub(crate) out: PathBuf,
     /// Replace the file if it exists
     #[arg(long)]

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::args::Replay;
 use super::exit_code::Exit;
-use super::log::{find, open, unreadable};
+use super::run_reference::{find, open_transcript, unreadable};
 use super::terminal_filter::Screen;
 use super::{Failure, note};
 use crate::transcript::{EventType, Step};
@@ -16,7 +16,7 @@ use crate::transcript::{EventType, Step};
 pub(super) fn run(args: &Replay, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut pace = pace(args)?;
     let run = find(Some(&args.run))?;
-    let mut reader = open(&run)?;
+    let mut reader = open_transcript(&run)?;
     let mut screen = (io::stdout().is_terminal() && !args.raw).then(Screen::default);
     loop {
         let event = match reader.step().map_err(|error| unreadable(&run, &error))? {

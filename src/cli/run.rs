@@ -12,20 +12,25 @@ use super::defaults::Defaults;
 use super::exit_code::Exit;
 use super::run_plan::show_plan;
 use super::run_report::{
-    failure_result, print_failure, print_not_started, report, report_launch_failure, report_plan_error,
+    Form, failure_result, print_failure, print_not_started, report, report_launch_failure, report_plan_error,
     report_workspace_problem, result_before_start,
 };
 use super::run_workspace::{OpenedWorkspace, WorkspaceRequest};
+use super::user_directories::{config_dir, home};
 use super::{Failure, detach, keep_runs, note, terminal_summary};
 use crate::agent::{Profile, missing_key};
 use crate::launch::{self, HomeState, Keys, Launch, LaunchPlan, Options, RunRequest, Streams};
 use crate::outcome::{ErrorKind, RunResult, duration};
 use crate::policy::{Budget, Config, Policy, Severity};
+use crate::sys::process;
 use crate::transcript::{Line, Observer, runs_dir};
 
 /// Runs the command, in this process or in the background (`--detach`), or only prints the plan of the run
 /// (`--dry-run`).
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
+    // guard may have inherited descriptors, such as the lock of a session. The programs that it starts must not inherit
+    // them, because they may outlive guard.
+    process::close_on_exec_from(3)?;
     if !arguments.detach {
         return run_with(arguments, |policy| policy, out).map(|(exit, _)| exit);
     }
@@ -269,28 +274,7 @@ fn workspace_request<'a>(
     }
 }
 
-/// The output format of `guard run`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
-    /// The agent's output as it is, and a summary at the end.
-    PassThrough,
-    /// One JSON object at the end.
-    Json,
-    /// Every event as a JSON line, with the result as the last one.
-    Stream,
-}
-
-impl Form {
-    fn from_args(arguments: &args::Run) -> Self {
-        match (arguments.stream_json, arguments.json) {
-            (true, _) => Self::Stream,
-            (false, true) => Self::Json,
-            (false, false) => Self::PassThrough,
-        }
-    }
-}
-
-/// Creates the id of a new run. Ids sort by time and reveal nothing else.
+/// Creates the id of a new run. Ids sort by time and contain no other information.
 fn run_id() -> String {
     uuid::Uuid::now_v7().to_string()
 }
@@ -453,16 +437,6 @@ fn home_files(given: &[String]) -> Result<Vec<(PathBuf, String)>, Failure> {
         )
     };
     given.iter().map(|given| file(given).ok_or_else(|| bad(given))).collect()
-}
-
-/// Returns the directory of the user's configuration and policies.
-pub(super) fn config_dir() -> Option<PathBuf> {
-    Config::place()?.parent().map(PathBuf::from)
-}
-
-/// Returns the caller's home directory.
-pub(super) fn home() -> Option<PathBuf> {
-    std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute())
 }
 
 fn streams(form: Form, reader: Option<Box<dyn launch::OutputReader>>) -> Result<Streams, Failure> {

@@ -76,6 +76,9 @@ pub(crate) struct Run {
     /// Set an environment variable for the command; NAME alone passes the current value; repeatable
     #[arg(long, help_heading = "Access", value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<OsString>,
+    /// With --name: if the branch of that name exists, continue on it, in the linked worktree that has it checked out
+    #[arg(long = "continue", help_heading = "Git", requires = "name", conflicts_with_all = ["base", "branch", "with_changes"])]
+    pub(crate) continues: bool,
     /// In a repository: the commit to start the branch at [default: HEAD]
     #[arg(long, help_heading = "Git", value_name = "REV")]
     pub(crate) base: Option<String>,

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::Failure;
 use super::exit_code::Exit;
-use super::run::Form;
+use super::run_report::Form;
 use crate::launch::LaunchPlan;
 use crate::policy::Budget;
 

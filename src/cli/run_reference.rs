@@ -3,14 +3,14 @@
 //! module, which changes nothing.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
 use super::Failure;
-use super::log::store;
 use crate::terminal_text;
-use crate::transcript::{FindError, Run, Store};
+use crate::transcript::{FindError, Reader, Run, Store};
 use crate::workspace::{Repository, main_directory};
 
 /// The minimum length of the ids that tables print. If a text of at least this length may be part of an id, guard
@@ -53,6 +53,24 @@ impl From<FindError> for Failure {
         };
         Failure::usage(error.to_string(), hint)
     }
+}
+
+/// Opens the store of the user's runs.
+pub(super) fn store() -> Result<Store, Failure> {
+    Store::open()
+        .map_err(|error| Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path"))
+}
+
+pub(super) fn open_transcript(run: &Run) -> Result<Reader, Failure> {
+    Reader::open(&run.transcript).map_err(|error| unreadable(run, &error))
+}
+
+/// Returns the error for a transcript that guard cannot read.
+pub(super) fn unreadable(run: &Run, error: &io::Error) -> Failure {
+    Failure::usage(
+        format!("cannot read {}: {error}", run.transcript.display()),
+        "`guard runs` lists the runs and their state",
+    )
 }
 
 /// Finds the run that the user named, or the newest run if the user named none.

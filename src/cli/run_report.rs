@@ -4,8 +4,8 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
+use super::args;
 use super::exit_code::Exit;
-use super::run::Form;
 use super::run_workspace::WorkspaceProblem;
 use super::{Failure, note, terminal_summary};
 use crate::launch::{self, Finished, LaunchError, LaunchPlan, RunRequest};
@@ -14,7 +14,29 @@ use crate::terminal_text;
 use crate::transcript::{EventType, runs_dir};
 use crate::workspace::{self, Record};
 
-/// Reports that a run cannot be planned. guard has created nothing, and there is no transcript.
+/// The output format of `guard run`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// The agent's unchanged output, and a summary at the end.
+    PassThrough,
+    /// One JSON object, the result, at the end.
+    Json,
+    /// Every event as a JSON line, with the result as the last line.
+    Stream,
+}
+
+impl Form {
+    /// Returns the format that the options of `guard run` choose.
+    pub(super) fn from_args(arguments: &args::Run) -> Self {
+        match (arguments.stream_json, arguments.json) {
+            (true, _) => Self::Stream,
+            (false, true) => Self::Json,
+            (false, false) => Self::PassThrough,
+        }
+    }
+}
+
+/// Reports that guard cannot plan a run. guard has created nothing, and there is no transcript.
 pub(super) fn report_plan_error(
     request: &RunRequest,
     error: &LaunchError,
@@ -345,6 +367,8 @@ fn worktree_lines(result: &RunResult) -> Vec<String> {
             let run = reference(run, &worktree.branch);
             lines.push(format!("  next: guard diff {run}; guard apply {run}"));
         }
+    } else if worktree.saved.is_empty() && worktree.uncommitted.is_empty() {
+        lines.push("  branch: guard removed it, because the run left nothing new".to_string());
     } else if worktree.saved.is_empty() {
         lines.push("  branch: guard removed it, and moved its files away (see above)".to_string());
     } else {

@@ -10,7 +10,9 @@ use crate::launch::{Checkout, GitSession, check_links, is_shared_directory, may_
 use crate::outcome::ErrorKind;
 use crate::policy::Policy;
 use crate::terminal_text;
-use crate::workspace::{KeepPolicy, Limits, Repository, Request, Workspace, WorkspaceError, is_path_inside};
+use crate::workspace::{
+    self, KeepPolicy, Limits, Record, Repository, Request, State, Workspace, WorkspaceError, is_path_inside,
+};
 
 /// The maximum number of paths that a message lists in one line.
 const MOST_LISTED: usize = 6;
@@ -23,6 +25,11 @@ fn listed(paths: &[&Path]) -> String {
         line.push_str(&format!(" and {} more", paths.len() - MOST_LISTED));
     }
     line
+}
+
+/// Returns the name of a branch without `refs/heads/`.
+fn short_branch(branch: &str) -> String {
+    branch.strip_prefix("refs/heads/").unwrap_or(branch).to_string()
 }
 
 /// What a run works on: a separate worktree of a repository, or the directory itself.
@@ -54,7 +61,21 @@ impl WorkspaceRequest<'_> {
         };
         let limits = Limits::new(self.policy);
         self.check_named_paths(&repository)?;
-        let (place, here) = self.place(&repository)?;
+        let killed = self.killed_run(&repository)?;
+        let (place, here) = match (self.place(&repository), &killed) {
+            // A killed run without namespaces leaves a `.git` file that names its private repository.
+            (Err(problem), Some((folder, _))) if problem.kind == ErrorKind::WorktreeLost => {
+                Workspace::load(folder)?.dispose(KeepPolicy::Keep)?;
+                self.place(&repository)?
+            }
+            (place, _) => place?,
+        };
+        if let Some((folder, record)) = &killed {
+            Self::note_unreceived(folder, record);
+        }
+        if here {
+            self.note_ignored_options();
+        }
         let task = GitSession::open(&place, &Request { here, ..self.request() }, disposal, limits)?;
         if task.leaves_changes_behind() {
             note(
@@ -82,7 +103,7 @@ impl WorkspaceRequest<'_> {
         let (branch, base, worktree) = planned;
         let folder = self.same_folder(&repository, &worktree);
         let checkout = Checkout {
-            branch: branch.strip_prefix("refs/heads/").unwrap_or(&branch).to_string(),
+            branch: short_branch(&branch),
             base,
             worktree,
             git_folder: request.run_folder.join("git"),
@@ -106,7 +127,7 @@ impl WorkspaceRequest<'_> {
         let Some(repository) = found else {
             return if self.is_about_a_repository() { Err(self.no_repository()) } else { Ok(None) };
         };
-        let home = super::run::home();
+        let home = super::user_directories::home();
         if let Some(top) =
             repository.toplevel.as_ref().filter(|top| is_shared_directory(home.as_deref(), top))
         {
@@ -122,18 +143,52 @@ impl WorkspaceRequest<'_> {
     /// Returns the worktree or repository from which the run starts. The flag is true if the run works in it, and
     /// false if guard creates a new worktree.
     fn place(&self, repository: &Repository) -> Result<(Repository, bool), WorkspaceProblem> {
-        let args::Run { branch: Some(branch), worktree: Some(worktree), name, .. } = self.arguments else {
-            return Ok((repository.clone(), self.arguments.here));
+        let args::Run { worktree, name, here, .. } = self.arguments;
+        let Some(branch) = self.given_branch(repository)? else {
+            return Ok((repository.clone(), *here));
         };
-        if name.is_some() && !repository.has_branch(branch)? {
+        if name.is_some() && !repository.has_branch(&branch)? {
             return Ok((repository.clone(), false));
         }
-        let place = repository.at_branch(branch, worktree)?;
-        // An earlier run could write everything below the worktree.
-        let folder = self.same_folder(repository, worktree);
+        let place = repository.at_branch(&branch, worktree.as_deref())?;
+        // An earlier run could write everything below this worktree, so it may have replaced a directory on the way to
+        // the working directory by a symbolic link.
+        let top = place.toplevel.clone().unwrap_or_default();
+        let folder = self.same_folder(repository, &top);
         check_links(&folder)
             .map_err(|error| WorkspaceError::Lost(format!("the worktree of {branch}: {error}")))?;
         Ok((place, true))
+    }
+
+    /// Returns the branch that the run is to continue, without `refs/heads/`: that of `--branch`, or with
+    /// `--continue` that of `--name`. Returns `None` if the run gets a new branch.
+    fn given_branch(&self, repository: &Repository) -> Result<Option<String>, WorkspaceProblem> {
+        let args::Run { branch, continues, .. } = self.arguments;
+        if !continues {
+            return Ok(branch.clone());
+        }
+        Ok(Some(short_branch(&Workspace::branch_name(repository, &self.request())?)))
+    }
+
+    /// Returns the directory and the record of the last run on the branch that this run continues, if that run was
+    /// killed.
+    fn killed_run(&self, repository: &Repository) -> Result<Option<(PathBuf, Record)>, WorkspaceProblem> {
+        let Some(branch) = self.given_branch(repository)? else { return Ok(None) };
+        let full_name = format!("refs/heads/{branch}");
+        let last = workspace::newest_on_branch(self.runs, &repository.common_dir, &full_name)?;
+        let was_killed = |state: State| matches!(state, State::Open | State::Receiving | State::Received);
+        Ok(last.filter(|(_, record)| was_killed(record.state)))
+    }
+
+    /// Prints that a killed run has commits that guard has not received, and how to receive them. guard does not
+    /// receive them by itself: they would be in no result, and nobody would review them.
+    fn note_unreceived(folder: &Path, record: &Record) {
+        if workspace::has_unreceived_commits(folder, record) {
+            let (run, branch) = (&record.run_id, short_branch(&record.branch));
+            note(&format!(
+                "guard: the run {run} was killed, and guard has not received its commits on {branch}: this run starts without them; `guard worktree receive {run}` receives them as long as the branch has no other new commits"
+            ));
+        }
     }
 
     fn request(&self) -> Request {
@@ -184,7 +239,20 @@ impl WorkspaceRequest<'_> {
         Ok(())
     }
 
-    /// Prints which ignored files of the user's checkout the run gets, and which ones it does not get.
+    /// Prints which of the user's options have no effect, because the worktree exists already.
+    fn note_ignored_options(&self) {
+        let args::Run { copy, link, discard, .. } = self.arguments;
+        for (option, is_given) in
+            [("--copy", !copy.is_empty()), ("--link", !link.is_empty()), ("--discard", *discard)]
+        {
+            if is_given {
+                note(&format!("guard: {option} has no effect, because the worktree exists already"));
+            }
+        }
+    }
+
+    /// Prints which dependencies and uncommitted changes of the user's checkout the run gets, and which git-ignored
+    /// files it does not get.
     fn note_ignored(&self, task: &GitSession) {
         let checkout = task.checkout();
         let top = &checkout.worktree;

@@ -9,9 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::exit_code::Exit;
-use super::log::store;
-use super::policy::print_json;
+use super::json::print_json;
 use super::run_reference::short_ids;
+use super::run_reference::store;
 use super::runs_args::{Ps, Runs, RunsAction};
 use super::table::{self, Column};
 use super::{Failure, note};
@@ -19,7 +19,7 @@ use crate::outcome::ErrorKind;
 use crate::policy::TimeLimit;
 use crate::terminal_text;
 use crate::transcript::{Run, RunState, Store};
-use crate::workspace::{Record, Repository, State, main_directory};
+use crate::workspace::{Record, Repository, State, main_directory, moved_files};
 
 /// The minimum age of runs that `guard runs prune` deletes by default.
 const DEFAULT_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -310,7 +310,19 @@ fn prune(
     // The newest run comes first. Unfinished runs do not count towards the number of runs to keep.
     let finished = runs.iter().filter(|run| run.state == RunState::Finished);
     let (mut count, mut freed) = (0, 0);
-    for run in finished.skip(keep).filter(old).filter(|run| !holds_work(run)) {
+    for run in finished.skip(keep).filter(old) {
+        if holds_work(run) {
+            let moved = moved_files(&run.folder);
+            if moved.exists() {
+                writeln!(
+                    out,
+                    "kept {}: guard moved files of its worktree to {}; delete that directory when you no longer need them",
+                    run.id,
+                    moved.display()
+                )?;
+            }
+            continue;
+        }
         let bytes = disk_use(&run.folder);
         if !dry_run && let Err(error) = store.delete(run) {
             note(&format!("guard: note: cannot delete the run {}: {error}", run.id));
@@ -330,7 +342,8 @@ fn prune(
     let kept = runs.iter().filter(|run| run.state != RunState::Finished).count();
     let unfinished = if kept > 0 { format!("; guard keeps unfinished runs: {kept}") } else { String::new() };
     let verb = if dry_run { "would be freed" } else { "freed" };
-    writeln!(out, "{count} of {} runs, {} {verb}{unfinished}", runs.len(), size(freed))?;
+    let done = if dry_run { "would delete" } else { "deleted" };
+    writeln!(out, "{done} {count} of {} runs, {} {verb}{unfinished}", runs.len(), size(freed))?;
     Ok(())
 }
 
@@ -361,7 +374,9 @@ pub(super) fn holds_work(run: &Run) -> bool {
         return false;
     }
     let is_open = |record: Record| record.state != State::Removed && record.worktree.exists();
-    run.folder.join("git").exists() || Record::read(&run.folder).map_or(true, is_open)
+    run.folder.join("git").exists()
+        || moved_files(&run.folder).exists()
+        || Record::read(&run.folder).map_or(true, is_open)
 }
 
 /// Returns the total size of a run's files in bytes. Counts at most [`MOST_COUNTED_FILES`] files. Files that cannot

@@ -106,7 +106,7 @@ Examples:
   guard attach @                   # what it has printed, then what it prints, until it ends
 
 Ctrl-C detaches and does not stop the run; `guard stop` does. On a terminal, guard removes escape sequences that do more than draw.
-Exit codes: that of the run, as from `guard run`; 125 if its guard was killed, 130 if you detached, 2 bad usage.";
+Exit codes: that of the run, as from `guard run`; 125 if the run's guard process was killed, 130 if you detached, 2 bad usage.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Attach {

@@ -9,8 +9,8 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use super::exit_code::Exit;
-use super::log::store;
-use super::policy::print_json;
+use super::json::print_json;
+use super::run_reference::store;
 use super::run_reference::{find, short_ids};
 use super::runs::{outcome, state_text};
 use super::runs_args::Stop;
@@ -106,7 +106,8 @@ fn await_end(run: &Run, deadline: Option<Instant>) -> Result<(), String> {
     while run.is_running() {
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(
-                "still running; `guard stop --now` ends it at once, --wait TIME waits longer".to_string()
+                "the run is still running; `guard stop --now` ends it at once, and --wait TIME waits longer"
+                    .to_string(),
             );
         }
         std::thread::sleep(POLL_INTERVAL);

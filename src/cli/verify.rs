@@ -7,8 +7,8 @@ use serde_json::json;
 use super::Failure;
 use super::args::Verify;
 use super::exit_code::Exit;
-use super::log::{find, unreadable};
-use super::policy::print_json;
+use super::json::print_json;
+use super::run_reference::{find, unreadable};
 use crate::terminal_text;
 use crate::transcript::{self, Check, Outcome};
 
@@ -44,7 +44,9 @@ fn as_text(check: &Check, other: Option<&str>) -> String {
     let head = &check.head;
     let so_far = format!("{} events, {} bytes", head.seq, head.bytes);
     let mut text = match other {
-        Some(expected) => format!("not the expected transcript: the head should be {expected}\n"),
+        Some(expected) => {
+            format!("this is not the expected transcript: its last hash should be {expected}\n")
+        }
         None => String::new(),
     };
     text += &match &check.outcome {

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::args::Why;
 use super::exit_code::Exit;
-use super::policy::print_json;
-use super::{Failure, allow, log};
+use super::json::print_json;
+use super::{Failure, allow, run_reference};
 use crate::command::Request;
 use crate::decide::{self, judge_and_explain, rules_to_allow};
 use crate::launch::LaunchPlan;
@@ -63,7 +63,7 @@ pub(super) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
         let explanation = explain_command(&args.command, args.policy.as_deref())?;
         return print_one(&explanation, args.json, out);
     }
-    let run = log::find(args.run.as_deref())?;
+    let run = run_reference::find(args.run.as_deref())?;
     let refusals = allow::refusals(&run)?;
     let explained: Vec<Explanation> = match args.event {
         Some(number) => {
@@ -100,11 +100,9 @@ pub(super) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
 /// Describes the layer of the sandbox that enforces refusals of this type.
 fn layer(event_type: EventType) -> &'static str {
     match event_type {
-        EventType::DenyExec => {
-            "the supervisor judges every program before it starts; the shims of git and the shells ask it"
-        }
-        EventType::DenyNetwork => "the proxy, which is the run's only way out",
-        EventType::DenyConnect | EventType::DenyBind => "the supervisor answers every connect and bind",
+        EventType::DenyExec => "the supervisor judges every program before it starts",
+        EventType::DenyNetwork => "the proxy, through which all network traffic of the run passes",
+        EventType::DenyConnect | EventType::DenyBind => "the supervisor judges every connect and bind call",
         EventType::DenyProcess | EventType::DenyMetadata | EventType::DenyWatch => {
             "the supervisor and the system call filter judge the call"
         }
@@ -191,9 +189,13 @@ fn explain_path(path: &Path, write: bool, plan: &LaunchPlan) -> Result<Explanati
     let is_granted = grant.is_some_and(|grant| grant.rights.letters().contains(letter)) && hidden.is_none();
     let reason = match (grant, hidden) {
         (_, Some(hidden)) => format!("{} is hidden from runs.", hidden.display()),
-        (Some(grant), None) if is_granted => format!("Granted as {}: {}.", grant.path.display(), grant.why),
-        (Some(grant), None) => format!("{} is granted without writing: {}.", grant.path.display(), grant.why),
-        (None, None) => "No grant of the policy or the command line covers it.".to_string(),
+        (Some(grant), None) if is_granted => {
+            format!("The run may access {}: {}.", grant.path.display(), grant.why)
+        }
+        (Some(grant), None) => {
+            format!("The run has access to {}, but may not {verb} it: {}.", grant.path.display(), grant.why)
+        }
+        (None, None) => "Neither the policy nor the command line gives access to this path.".to_string(),
     };
     let shown = path.to_string_lossy();
     Ok(Explanation {

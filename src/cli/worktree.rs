@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::args::Worktree;
 use super::exit_code::Exit;
-use super::log::store;
-use super::policy::print_json;
+use super::json::print_json;
+use super::run_reference::store;
 use super::run_reference::{Candidate, pick, short_ids};
 use super::table::{self, Column};
 use super::{Failure, note};
@@ -432,9 +432,11 @@ fn next_step(error: &ReceiveError) -> &'static str {
         ReceiveError::TooLarge { .. } => "if you expect commits of this size, give a larger --max-mib",
         ReceiveError::CheckedOut { .. } => "switch that worktree to another branch, and try again",
         ReceiveError::Moved { .. } => {
-            "put the branch back (git update-ref), or fetch the commits from the quarantine yourself"
+            "put the branch back (git update-ref), or fetch the commits from the run's private repository yourself"
         }
-        _ => "the quarantine repository is kept, and your repository is unchanged",
+        _ => {
+            "guard kept the run's private repository, and did not change yours; correct the problem and try again"
+        }
     }
 }
 

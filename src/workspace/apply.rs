@@ -14,7 +14,6 @@ use super::WorkspaceError;
 use super::git::command::{Git, GitError};
 use super::git::config::Settings;
 use super::git::gitfile;
-use super::git::refs;
 use super::git::repository::{Head, Repository};
 use super::run::create::{Workspace, trusted_settings};
 use super::run::hooks::hooks_dir;
@@ -210,7 +209,9 @@ impl Workspace {
         let record = &self.record;
         let run = &record.run_id;
         let is_interrupted = !matches!(record.state, State::Kept | State::Removed);
-        if is_interrupted || (record.state == State::Kept && self.has_unreceived_commits()) {
+        if is_interrupted
+            || (record.state == State::Kept && super::has_unreceived_commits(&self.run_folder, record))
+        {
             return Err(WorkspaceError::refused(
                 format!("guard has not received the commits of the run {run}"),
                 format!("receive them first: guard worktree receive {run}"),
@@ -219,17 +220,8 @@ impl Workspace {
         Ok(())
     }
 
-    /// True if the quarantine still exists, and its branch has commits that guard has not received.
-    fn has_unreceived_commits(&self) -> bool {
-        let git = self.quarantine();
-        if git.symlink_metadata().is_err() {
-            return false;
-        }
-        let (branch, format) = (&self.record.branch, &self.record.object_format);
-        !refs::read_ref(&git, &self.refs_before(), branch, format).is_ok_and(|tip| tip == self.record.tip)
-    }
-
-    /// Reads the whole work of the run. Fails if some of it cannot be committed as it is.
+    /// Reads the committed and uncommitted work of the run. Fails if guard cannot commit all of it unchanged, for
+    /// example because a file is too large or a directory is unreadable.
     fn read_to_commit(&self, reader: &WorkReader) -> Result<WholeWork, WorkspaceError> {
         let worktree = &self.record.worktree;
         let path = |path: &Path| crate::terminal_text::escape(&path.to_string_lossy()).into_owned();

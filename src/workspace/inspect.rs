@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::git::command::{Git, GitError, Trust, program};
 use super::git::jail::{Bounds, Jail};
+use super::git::refs;
 use super::run::create::Workspace;
 use super::run::run_record::{Lock, Record, State};
 use super::{WorkspaceError, at};
@@ -42,6 +43,24 @@ pub fn list(runs: &Path) -> Result<Vec<Entry>, WorkspaceError> {
 /// Finds the newest run that still has a worktree in the repository with the common directory `common_dir`. Returns
 /// the run's directory and the workspace's record.
 pub fn newest(runs: &Path, common_dir: &Path) -> Result<Option<(PathBuf, Record)>, WorkspaceError> {
+    newest_where(runs, |record| record.state != State::Removed && record.common_dir == common_dir)
+}
+
+/// Finds the newest run on a branch of the repository with the common directory `common_dir`. `branch` is the full
+/// name of the ref. Returns the run's directory and the workspace's record.
+pub fn newest_on_branch(
+    runs: &Path,
+    common_dir: &Path,
+    branch: &str,
+) -> Result<Option<(PathBuf, Record)>, WorkspaceError> {
+    newest_where(runs, |record| record.common_dir == common_dir && record.branch == branch)
+}
+
+/// Finds the newest workspace whose record fulfils the condition. Reads no more records than necessary.
+fn newest_where(
+    runs: &Path,
+    condition: impl Fn(&Record) -> bool,
+) -> Result<Option<(PathBuf, Record)>, WorkspaceError> {
     let entries = match std::fs::read_dir(runs) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         entries => at("read", runs, entries)?,
@@ -50,10 +69,20 @@ pub fn newest(runs: &Path, common_dir: &Path) -> Result<Option<(PathBuf, Record)
     dirs.sort();
     let found = dirs.into_iter().rev().find_map(|dir| {
         let record = Record::read(&dir).ok()?;
-        let has_worktree = record.state != State::Removed && record.common_dir == common_dir;
-        has_worktree.then_some((dir, record))
+        condition(&record).then_some((dir, record))
     });
     Ok(found)
+}
+
+/// True if the run's quarantine repository (its private git directory) still exists, and its branch has commits that
+/// guard has not received, or cannot be read.
+pub fn has_unreceived_commits(run_folder: &Path, record: &Record) -> bool {
+    let git = run_folder.join("git");
+    if git.symlink_metadata().is_err() {
+        return false;
+    }
+    let before = run_folder.join("refs-before");
+    !refs::read_ref(&git, &before, &record.branch, &record.object_format).is_ok_and(|tip| tip == record.tip)
 }
 
 /// What merging a run's branch into another branch would do.

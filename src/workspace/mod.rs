@@ -39,10 +39,11 @@ pub use apply::{ApplyMethod, ApplyPlan, ApplyRequest, Planned};
 pub use dispose::uncommitted::{Changed, merged};
 pub use dispose::{DisposeReport, KeepPolicy};
 pub use git::command::GitError;
+pub use git::gitfile::moved_files;
 pub use git::refs::RefError;
 pub use git::remote::{Pushed, RemoteUrls, without_credentials};
 pub use git::repository::{Head, Repository, files_at, main_directory};
-pub use inspect::{Entry, Preview, diff, list, newest, preview};
+pub use inspect::{Entry, Preview, diff, has_unreceived_commits, list, newest, newest_on_branch, preview};
 pub use receive::tree_size::TreeSizeError;
 pub use receive::{Commit, Limits, OtherRef, ReceiveError, Received};
 pub use run::create::{Request, Workspace};
@@ -123,18 +124,18 @@ impl WorkspaceError {
         match self {
             Self::Refused { hint, .. } => Some(hint),
             Self::NameTaken { hint, .. } => Some(hint),
-            Self::Trees(_) => {
-                Some("`guard worktree clean RUN` removes worktree and branch without reading the commit")
-            }
+            Self::Trees(_) => Some(
+                "`guard worktree clean RUN` removes the worktree and the branch without reading the commit",
+            ),
             Self::Git(GitError::NotFound(_)) => {
                 Some("install git 2.38 or newer in a directory of PATH that only you and root can write")
             }
             Self::Git(GitError::TimedOut { .. }) => {
                 Some("something blocks git: look for a FIFO in place of a file, or a very slow disk")
             }
-            Self::Lost(_) => {
-                Some("`guard worktree list` shows the existing worktrees; start a new run without --branch")
-            }
+            Self::Lost(_) => Some(
+                "`guard worktree list` shows the existing worktrees; start a new run with another --name",
+            ),
             Self::Interrupted(_) => Some("guard removed everything that it had created; start the run again"),
             Self::Busy(_) => Some("wait for the other run to end; `guard worktree list` shows it"),
             _ => None,

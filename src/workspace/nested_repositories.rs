@@ -429,9 +429,10 @@ impl Snapshot {
                     let what = format!("the repository was moved to {}", below(place).display());
                     change(NestedChangeKind::Moved, what)
                 }
-                (None, Some(_)) => {
-                    change(NestedChangeKind::Replaced, "another repository has replaced it".to_string())
-                }
+                (None, Some(_)) => change(
+                    NestedChangeKind::Replaced,
+                    "another repository has replaced the one that was there".to_string(),
+                ),
                 (None, None) => change(NestedChangeKind::Removed, "the repository was removed".to_string()),
             };
             return vec![kind];

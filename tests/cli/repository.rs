@@ -1,7 +1,9 @@
 //! Tests `guard run` in a repository: the worktree, the branch, and the messages about them.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -43,16 +45,23 @@ impl Project {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn run(&self, folder: &Path, words: &[&str]) -> Output {
-        guard()
-            .arg("run")
+    fn command(&self, folder: &Path, words: &[&str]) -> Command {
+        self.guard(folder, &[&["run"], words].concat())
+    }
+
+    fn guard(&self, folder: &Path, words: &[&str]) -> Command {
+        let mut command = guard();
+        command
             .args(words)
             .env("HOME", self.scratch.0.join("home"))
             .env("XDG_STATE_HOME", self.scratch.0.join("state"))
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
-            .current_dir(folder)
-            .output()
-            .unwrap()
+            .current_dir(folder);
+        command
+    }
+
+    fn run(&self, folder: &Path, words: &[&str]) -> Output {
+        self.command(folder, words).output().unwrap()
     }
 
     fn result(&self, folder: &Path, words: &[&str]) -> Value {
@@ -141,6 +150,91 @@ fn here_works_in_the_worktree_it_is_called_from() {
     let refused = project.result(&project.folder, &["--here", "--", "true"]);
     assert_eq!(refused["error_kind"], "invalid_input", "{refused:#}");
     assert!(refused["error"].as_str().unwrap().contains("main worktree"), "{refused:#}");
+}
+
+/// `--name N --continue` must create the branch and the worktree of that name if they are missing, and otherwise work
+/// in them.
+#[test]
+fn continue_works_in_the_worktree_of_the_name() {
+    let project = Project::new("repository-continue");
+    let append = ["--name", "fix", "--continue", "--", "bash", "-c", "echo line >> new; cat new; pwd"];
+    let first = project.result(&project.folder, &append);
+    let second = project.result(&project.folder, &append);
+    let place = first["worktree"]["path"].as_str().unwrap();
+    assert_eq!(first["result"], format!("line\n{place}\n"), "{first:#}");
+    assert_eq!(second["result"], format!("line\nline\n{place}\n"), "{second:#}");
+    assert_eq!(second["worktree"]["branch"], "task/fix");
+    let copied = project.run(&project.folder, &[&["--copy", "sub/file"], &append[..]].concat());
+    let said = String::from_utf8_lossy(&copied.stderr);
+    assert!(said.contains("--copy has no effect, because the worktree exists already"), "{said}");
+    // If the branch exists but no worktree has it checked out, guard must refuse to continue.
+    project.git(&project.folder, &["branch", "task/bare"]);
+    let lost = project.result(&project.folder, &["--name", "bare", "--continue", "--", "true"]);
+    assert!(lost["error"].as_str().unwrap().contains("worktree of task/bare no longer exists"), "{lost:#}");
+}
+
+/// Starts a run named `fix` whose agent commits, and kills guard after the commit. Returns the run's id.
+fn killed_run(project: &Project, namespaces: &str) -> String {
+    let script = "echo b > b; git add b; git commit -qm work; printf 'com%s\\n' mitted; sleep 60";
+    let mut guard = project
+        .command(
+            &project.folder,
+            &["--name", "fix", "--namespaces", namespaces, "--stream-json", "--", "bash", "-c", script],
+        )
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(guard.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let first: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+    assert!(lines.any(|line| line.contains("committed")));
+    guard.kill().unwrap();
+    guard.wait().unwrap();
+    first["run_id"].as_str().unwrap().to_string()
+}
+
+/// Repeats a command of guard until the other processes of a killed run have ended. Until then the worktree is locked.
+fn when_unlocked(mut command: impl FnMut() -> Output) -> Output {
+    let mut outputs = (0..100).map(|_| command()).inspect(|_| std::thread::sleep(Duration::from_millis(100)));
+    outputs.find(|output| !String::from_utf8_lossy(&output.stderr).contains("another run")).unwrap()
+}
+
+/// guard is killed while an agent works that has committed. The next run on that branch must say that it starts without
+/// the commit, and how to receive the commit; that command must do so.
+#[test]
+fn continue_says_that_a_killed_run_has_commits() {
+    for namespaces in ["require", "off"] {
+        let project = Project::new(&format!("repository-killed-{namespaces}"));
+        let run = killed_run(&project, namespaces);
+        let next = ["--name", "fix", "--continue", "--", "bash", "-c", "git log --format=%s; cat b"];
+        let next = when_unlocked(|| project.run(&project.folder, &next));
+        let said = String::from_utf8_lossy(&next.stderr);
+        assert_eq!(text(&next), "start\nb\n", "{namespaces}: {said}");
+        let receive = format!("guard worktree receive {run}");
+        assert!(
+            said.contains("has not received its commits on task/fix") && said.contains(&receive),
+            "{said}"
+        );
+        let received = project.guard(&project.folder, &["worktree", "receive", &run]).output().unwrap();
+        assert!(received.status.success(), "{namespaces}: {received:?}");
+        assert_eq!(project.git(&project.folder, &["rev-list", "--count", "main..task/fix"]), "1\n");
+    }
+}
+
+/// After guard was killed, the user switches the worktree to another branch and stages a file. When guard receives the
+/// commits of the killed run, it must leave the index of the user's branch alone.
+#[test]
+fn receive_keeps_the_index_of_another_branch() {
+    let project = Project::new("repository-index");
+    let run = killed_run(&project, "require");
+    let worktree = project.scratch.0.join(".worktrees/project-fix");
+    for words in [&["switch", "-q", "-c", "mine"][..], &["rm", "-q", "sub/file"]] {
+        project.git(&worktree, words);
+    }
+    let received =
+        when_unlocked(|| project.guard(&project.folder, &["worktree", "receive", &run]).output().unwrap());
+    assert!(received.status.success(), "{received:?}");
+    assert_eq!(project.git(&project.folder, &["rev-list", "--count", "main..task/fix"]), "1\n");
+    assert_eq!(project.git(&worktree, &["status", "--short"]), "D  sub/file\n?? b\n");
 }
 
 #[test]

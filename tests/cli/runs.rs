@@ -257,3 +257,58 @@ fn a_thousand_runs_are_listed_quickly() {
         eprintln!("guard {}: {took:?}", arguments.join(" "));
     }
 }
+
+/// guard was killed while it removed the worktree of a run. The user removed the rest, and another run got the same
+/// name. `guard worktree clean` must not remove the work of the other run.
+#[test]
+fn cleaning_after_a_killed_removal_leaves_a_later_run_alone() {
+    let user = UserShell::new("runs-clean-later");
+    user.types(
+        "guard run -q --keep --name z -- true && git worktree remove -f -f $(guard worktree path task/z) && git branch -qD task/z &&
+         sed -i 's/\"state\": *\"[a-z]*\"/\"state\":\"removing\"/' ~/.local/state/guard/runs/*/workspace.json &&
+         grep -q '\"removing\"' ~/.local/state/guard/runs/*/workspace.json &&
+         guard run -q --name z -- bash -c 'echo work > work.txt'",
+    );
+    user.types("guard worktree clean && cat $(guard worktree path task/z)/work.txt && test $(guard worktree list --json | jq length) = 1");
+}
+
+/// The user commits on a detached `HEAD` in the worktree of a run. `guard worktree clean` must keep the worktree, and
+/// with `--all` it must save the commit.
+#[test]
+fn cleaning_keeps_commits_that_are_on_no_branch() {
+    let user = UserShell::new("runs-clean-detached");
+    user.types(
+        "guard run -q --keep --name det -- true && cd $(guard worktree path task/det) && git checkout -q --detach &&
+         echo x > x && git add x && git commit -qm 'on no branch'",
+    );
+    user.sees("guard worktree clean", &["kept: task/det"]);
+    user.sees("guard worktree clean --all", &["removed: task/det", "refs/guard/"]);
+    assert_eq!(
+        user.types("git log -1 --format=%s $(git for-each-ref --format='%(refname)' refs/guard)"),
+        "on no branch\n"
+    );
+}
+
+/// guard moved the files of a run away, because one is too large for a commit. `guard runs prune` must keep them.
+#[test]
+fn pruning_keeps_files_that_were_moved_away() {
+    let user = UserShell::new("runs-prune-moved");
+    let said =
+        user.types("guard run --discard --name big -- sh -c 'truncate -s 1100M big; echo x > notes' 2>&1");
+    assert!(said.contains("moved its files away") && !said.contains("left nothing new"), "{said}");
+    user.sees("guard runs prune --older-than 0s", &["kept ", "guard moved files of its worktree to "]);
+    user.types("test \"$(cat ~/.local/state/guard/runs/*/foreign/*/notes)\" = x");
+}
+
+/// The user fetches in the worktree of a run while the agent works. That must not count as an escape of the agent.
+#[test]
+fn the_users_own_git_in_the_worktree_is_no_escape() {
+    let user = UserShell::new("runs-fetch");
+    let result = user.types(
+        "guard run --json --keep --name fetch -- sleep 6 > ../result.json &
+         for _ in $(seq 600); do test -e .git/worktrees/*/HEAD && break; sleep 0.1; done; sleep 1
+         git --git-dir=$(ls -d .git/worktrees/*) fetch -q . HEAD && test -e .git/worktrees/*/FETCH_HEAD && wait $! &&
+         jq -c '[.success, .error_kind]' ../result.json",
+    );
+    assert_eq!(result, "[true,null]\n");
+}

@@ -143,14 +143,16 @@ fn time_limits_do_not_apply_on_a_terminal() {
         "policy() { printf 'version = 1\\nname = \"%s\"\\nextends = \"strict\"\\n[limits]\\n%s\\n' $1 \"$2\" > $1.toml; }
          policy idle 'idle_seconds = 1'; policy both \"$(printf 'idle_seconds = 1\\ntotal_seconds = 2')\"",
     );
-    let policy = environment.directory.with_file_name("hasty.toml");
     let Some(terminal) = Terminal::open(&environment) else { return };
-    let command = format!("$RUN --policy {} -q", policy.display());
+    let command_with =
+        |policy: &str| format!("$RUN --policy {} -q", environment.directory.with_file_name(policy).display());
+    let command = command_with("both.toml");
     terminal.types(&format!("{command} -- bash -c 'sleep 3; echo patient'"));
-    terminal.shows("\npatient\n");
-    // Without a person they hold, and what ended the run is told although no summary is wanted.
-    terminal.types(&format!("{command} -- sleep 60 < /dev/null"));
-    terminal.shows("the idle limit; `--timeout TIME` sets another, `--timeout 0` none");
+    // What the test types before the prompt is there would be input of the run.
+    terminal.shows("\npatient\nREADY>");
+    // Without a terminal the limits must end the run, and guard must say which limit did, even with `-q`.
+    terminal.types(&format!("{} -- sleep 60 < /dev/null", command_with("idle.toml")));
+    terminal.shows("the idle limit; `--timeout TIME` sets another limit, and `--timeout 0` sets none");
     terminal.types(&format!("{command} --timeout 0 -- sleep 60 < /dev/null"));
     terminal
         .shows("the limit for the whole run; `--max-duration TIME` sets another limit, and `--max-duration 0` sets none");

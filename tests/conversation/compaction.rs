@@ -78,9 +78,9 @@ fn a_slow_summariser_delays_no_turn() {
     let line = answers.next().unwrap().unwrap();
     let printed = began.elapsed();
     assert!(line.contains("\"answer\""), "{line}");
-    assert!(printed < Duration::from_secs(5), "the answer came after {printed:?}");
+    assert!(printed < Duration::from_secs(14), "the answer came after {printed:?}");
     assert!(child.wait().unwrap().success());
-    assert!(began.elapsed() >= Duration::from_secs(6), "guard waited for the summary after the answer");
+    assert!(began.elapsed() >= Duration::from_secs(15), "guard waited for the summary after the answer");
     assert_eq!(diff(&talk)["summary"]["text"], "late");
 }
 

@@ -11,10 +11,10 @@ use crate::support::UserShell;
 use crate::support::http_server::Request;
 use crate::support::scripted_api::{Api, Turn};
 
-const TURNS: usize = 25;
-const FACT: &str = "BLUEFIN-42";
-const CONSTRAINT: &str = "Never change the file LICENSE.";
-const QUESTION: &str = "Which code word did I give you, and what must you never do?";
+pub(super) const TURNS: usize = 25;
+pub(super) const FACT: &str = "BLUEFIN-42";
+pub(super) const CONSTRAINT: &str = "Never change the file LICENSE.";
+pub(super) const QUESTION: &str = "Which code word did I give you, and what must you never do?";
 
 /// Returns all texts that the request sends to the model.
 fn texts(request: &Request) -> String {
@@ -45,8 +45,9 @@ fn model(request: &Request) -> Turn {
     Turn::text(&format!("{} / {}", knows(FACT), knows(CONSTRAINT)))
 }
 
-/// A text of about this many estimated tokens. The CLI stops answers that repeat themselves, so this one does not.
-fn prose(tokens: usize, seed: usize) -> String {
+/// Returns a text of about this many estimated tokens without repetitions, because the CLI stops answers that repeat
+/// themselves.
+pub(super) fn prose(tokens: usize, seed: usize) -> String {
     const WORDS: [&str; 16] = [
         "window", "garden", "slowly", "carries", "morning", "under", "bridge", "listens", "quiet", "stone",
         "written", "between", "letters", "winter", "travels", "beyond",
@@ -92,7 +93,7 @@ impl Conversation<'_> {
     }
 }
 
-fn ends_with_both(results: &[Value]) {
+pub(super) fn ends_with_both(results: &[Value]) {
     assert_eq!(results[TURNS - 1]["result"], format!("{FACT} / {CONSTRAINT}"));
     let place = &results[0]["SESSION_ID"];
     assert!(results.iter().all(|result| result["SESSION_ID"] == *place));

@@ -41,6 +41,58 @@ fn a_killed_turn_is_interrupted_and_the_next_goes_on() {
 #[test]
 fn a_killed_first_turn_keeps_its_worktree() {
     let talk = Talk::new("conversation-killed-first");
+    kill_during_first_turn(&talk);
+    assert_eq!(talk.says("cat kept"), "partial");
+}
+
+/// guard is killed with SIGKILL in the first turn of a conversation, before it has recorded the turn's worktree. The
+/// next turn must use that worktree.
+#[test]
+fn a_killed_first_turn_keeps_a_worktree_that_was_not_recorded() {
+    let talk = Talk::new("conversation-killed-unrecorded");
+    kill_during_first_turn(&talk);
+    let sessions = talk.user.home().join(".local/state/guard/sessions/generic");
+    let mut entries = std::fs::read_dir(sessions).unwrap();
+    let record = entries.next().unwrap().unwrap().path().join("session.json");
+    let mut session: serde_json::Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
+    session["worktree"] = serde_json::Value::Null;
+    std::fs::write(&record, session.to_string()).unwrap();
+    assert_eq!(talk.says("cat kept"), "partial");
+}
+
+/// The run of a turn shares the lock of the session, so that the session stays locked if guard is killed. Programs that
+/// the run starts, such as git, must not inherit the lock: one of them could outlive the run.
+#[test]
+fn the_lock_of_a_session_is_not_inherited_by_programs() {
+    let talk = Talk::new("conversation-lock");
+    let mut command = talk.turn_command("touch started; sleep 60", &[]);
+    let mut child = command.stdout(Stdio::null()).process_group(0).spawn().unwrap();
+    let home = talk.user.home();
+    let is_lock = |path: &std::path::Path| path.starts_with(&home) && path.ends_with("lock");
+    let holders = || -> Vec<String> {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let files = processes.filter_map(|entry| std::fs::read_dir(entry.path().join("fd")).ok());
+        let links = files.flatten().flatten().filter(|link| {
+            std::fs::read_link(link.path())
+                .is_ok_and(|path| is_lock(&path) && path.to_string_lossy().contains("/sessions/"))
+        });
+        links.map(|link| link.path().to_string_lossy().replace("/fd/", "/fdinfo/")).collect()
+    };
+    wait_until("the session and its run hold the lock", || holders().len() == 2);
+    let is_inherited = |info: &String| {
+        let text = std::fs::read_to_string(info).unwrap_or_default();
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:")).map(str::trim);
+        flags
+            .and_then(|flags| u32::from_str_radix(flags, 8).ok())
+            .is_some_and(|flags| flags & 0o2_000_000 == 0)
+    };
+    wait_until("no holder passes the lock on", || !holders().iter().any(is_inherited));
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
+    child.wait().unwrap();
+}
+
+/// Starts the first turn of a conversation, and kills guard with SIGKILL once the agent has written a file.
+fn kill_during_first_turn(talk: &Talk) {
     let mut command = talk.turn_command("echo partial > kept; sleep 60", &[]);
     let mut child = command.stdout(Stdio::null()).process_group(0).spawn().unwrap();
     let worktrees = talk.user.home().join(".worktrees");
@@ -53,7 +105,6 @@ fn a_killed_first_turn_keeps_its_worktree() {
     wait_until("the agent has written its file", has_file);
     kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
     child.wait().unwrap();
-    assert_eq!(talk.says("cat kept"), "partial");
 }
 
 /// A process was killed while it appended to the store. guard must cut off the incomplete line and keep everything
@@ -107,4 +158,29 @@ fn a_killed_compaction_is_made_up_for() {
     assert_eq!(talk.says("echo next"), "next");
     let diff = talk.history(&["diff"]);
     assert_eq!(diff["summary"]["text"], "the summary", "{diff:#}");
+}
+
+/// guard is killed in the first turn. An undo of that turn must not say that there are no files, and an undo of the
+/// next turn must not take back the files of the first one.
+#[test]
+fn an_undo_after_a_killed_first_turn_touches_no_files() {
+    let talk = Talk::new("conversation-killed-undo");
+    kill_during_first_turn(&talk);
+    talk.says("echo more > more; echo ok");
+    let undone = talk.history(&["undo", "@"]);
+    assert_eq!(undone["files"]["name"], "not_possible", "{undone:#}");
+    let undone = talk.history(&["undo", "@"]);
+    assert_eq!(undone["files"]["name"], "not_possible", "{undone:#}");
+    assert_eq!(talk.says("cat kept more"), "partial\nmore");
+}
+
+/// A user deletes a conversation. The agent's own session, which contains the same messages, must be deleted too.
+#[test]
+fn a_deleted_conversation_leaves_no_session() {
+    let talk = Talk::new("conversation-deleted");
+    talk.says("echo one");
+    let sessions = talk.user.home().join(".local/state/guard/sessions/generic");
+    assert_eq!(std::fs::read_dir(&sessions).unwrap().count(), 1);
+    talk.guard(&["history", "delete", "@"]);
+    assert_eq!(std::fs::read_dir(&sessions).unwrap().count(), 0);
 }

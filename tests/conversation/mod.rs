@@ -14,9 +14,11 @@ mod undo;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 use serde_json::Value;
 
+use crate::agent_exec::{fits, schema};
 use crate::support::UserShell;
 
 /// The scripted agent. It writes its prompt to the file `prompt`, and runs the current message. When asked for a
@@ -68,8 +70,13 @@ impl Talk {
     /// Sends a message as one turn of a conversation. Returns the result, even if the turn failed. The result must
     /// match the published schema.
     pub(super) fn turn(&self, message: &str, options: &[&str]) -> Value {
+        static SCHEMA: LazyLock<jsonschema::Validator> = LazyLock::new(|| schema("chat-result.schema.json"));
         let output = self.turn_command(message, options).output().unwrap();
-        printed_json(&output)
+        let result = printed_json(&output);
+        if result.get("turn").is_some() {
+            fits(&SCHEMA, &result);
+        }
+        result
     }
 
     /// Sends a message as the next turn of the newest conversation, which must succeed. Returns the agent's answer.

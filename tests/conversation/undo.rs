@@ -52,3 +52,32 @@ fn the_first_turn_is_undone() {
     assert!(error.contains("no turn to undo"), "{error}");
     assert_eq!(talk.says("cat file || echo none"), "none");
 }
+
+/// A turn leaves a file that git cannot read. The undo must save that file too.
+#[test]
+fn a_file_without_permissions_is_saved() {
+    let talk = Talk::new("conversation-undo-unreadable");
+    talk.says("echo one > one; echo ok");
+    talk.says("echo precious > hard; mkdir dir; echo deep > dir/file; chmod 000 hard dir; echo ok");
+    let undone = talk.history(&["undo", "@"]);
+    let saved = undone["files"]["saved"].as_str().unwrap_or_else(|| panic!("{undone:#}"));
+    assert_eq!(talk.user.types(&format!("git show {saved}:hard {saved}:dir/file")), "precious\ndeep\n");
+}
+
+/// guard is killed after it moved the files back and before it recorded the undo. The second undo must not overwrite
+/// the work that the first one saved.
+#[test]
+fn a_repeated_undo_keeps_the_saved_work() {
+    let talk = Talk::new("conversation-undo-twice");
+    talk.says("echo one > one; echo ok");
+    talk.says("echo two > two; echo ok");
+    let first = talk.history(&["undo", "@"])["files"]["saved"].as_str().unwrap().to_string();
+    let log = talk.conversations()[0].join("messages.jsonl");
+    let text = std::fs::read_to_string(&log).unwrap();
+    let end = text.trim_end().rfind('\n').unwrap() + 1;
+    std::fs::write(&log, &text[..end]).unwrap();
+    let second = talk.history(&["undo", "@"])["files"]["saved"].as_str().unwrap().to_string();
+    assert_ne!(first, second);
+    assert_eq!(talk.user.types(&format!("git show {first}:two")), "two\n");
+    assert_eq!(talk.says("ls two || echo gone"), "gone");
+}

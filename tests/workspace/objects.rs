@@ -182,7 +182,7 @@ fn objects_that_are_pipes_cost_only_time() {
     let begun = Instant::now();
     let error = workspace.receive(&Limits { time: Duration::from_secs(1), ..Limits::default() }).unwrap_err();
     assert!(matches!(error, ReceiveError::TooSlow(_) | ReceiveError::Unreadable(_)), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     assert_eq!(fixture.git(&["rev-parse", "task/pipe"]), workspace.record().base);
     fixture.fsck();
     let left = std::fs::read_dir(fixture.repository.join(".git/objects")).unwrap().flatten();

@@ -63,7 +63,7 @@ fn go(environment: &TestEnvironment, child: Child, tree: &Path) -> RunOutcome {
 }
 
 #[test]
-fn ten_thousand_calls_in_one_run() {
+fn three_thousand_calls_in_one_run() {
     let environment = one_environment();
     let head = environment.run_outside("cd repository && git rev-parse HEAD");
     let mut command = task(

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::cli::args::Command;
 use crate::cli::exit_code::Exit;
-use crate::cli::log::store;
+use crate::cli::run_reference::store;
 use crate::cli::{Failure, apply, diff, parse, why};
 use crate::conversation::Conversation;
 use crate::workspace::{Record, State};
@@ -22,7 +22,11 @@ struct OpenRun {
 /// Returns the runs of the conversation that worked in its current worktree, oldest first.
 fn open_runs(conversation: &Conversation) -> Result<Vec<OpenRun>, Failure> {
     let store = store()?;
-    let ids = conversation.record().turns.iter().map(|turn| &turn.run_id).filter(|id| !id.is_empty());
+    let record = conversation.record();
+    // The copied turns of a fork worked in the worktree of the original conversation.
+    let copied = record.settings.forked_from.as_ref().map_or(0, |(_, last)| *last);
+    let own_turns = record.turns.iter().filter(|turn| turn.number > copied);
+    let ids = own_turns.map(|turn| &turn.run_id).filter(|id| !id.is_empty());
     let mut runs: Vec<OpenRun> = ids.filter_map(|id| open_run(id, store.folder().join(id))).collect();
     let newest = runs.last().map(|run| run.worktree.clone());
     runs.retain(|run| Some(&run.worktree) == newest.as_ref());

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use super::git::command::{Git, GitError};
 use super::git::jailed_worktree::JailedWorktree;
+use super::git::repository::is_id;
 use super::git::{gitfile, refs};
 use super::receive::lfs;
 use super::receive::tree_size;
@@ -75,7 +76,11 @@ impl Workspace {
             State::Removed => return Ok(DisposeReport::default()),
             State::Removing => {
                 let mut report = DisposeReport::default();
-                self.remove(&mut report)?;
+                if self.is_replaced() {
+                    self.set_state(State::Removed)?;
+                } else {
+                    self.remove(&mut report)?;
+                }
                 return Ok(report);
             }
             _ => {}
@@ -99,7 +104,10 @@ impl Workspace {
         }
         report.has_commits = self.record.tip != self.record.base;
         report.unreceived = self.has_unreceived();
-        let is_new = report.has_commits || report.unreceived || !report.uncommitted.is_empty();
+        let is_new = report.has_commits
+            || report.unreceived
+            || !report.uncommitted.is_empty()
+            || self.has_other_checkout();
         let is_removed = match disposal {
             KeepPolicy::Keep => false,
             KeepPolicy::Discard => true,
@@ -111,6 +119,7 @@ impl Workspace {
             } else if is_there && !report.uncommitted.is_empty() {
                 self.save_uncommitted(&mut report)?;
             }
+            self.mark_as_own()?;
             self.set_state(State::Removing)?;
             self.remove(&mut report)?;
         } else {
@@ -129,7 +138,11 @@ impl Workspace {
         if matches!(self.record.state, State::Opening | State::Removing | State::Removed) {
             return Ok(false);
         }
-        if self.record.here || self.record.tip != self.record.base || self.has_unreceived() {
+        if self.record.here
+            || self.record.tip != self.record.base
+            || self.has_unreceived()
+            || self.has_other_checkout()
+        {
             return Ok(true);
         }
         let is_there = self.record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
@@ -263,10 +276,18 @@ impl Workspace {
     /// has switched the worktree to another branch or has committed since: then it belongs to another commit than the
     /// copy.
     fn install_index(&self) -> Result<(), WorkspaceError> {
-        if self.record.tip == self.record.base {
+        if self.record.tip == self.record.base || !self.is_worktree_at_tip()? {
             return Ok(());
         }
         self.replace_index(&self.index())
+    }
+
+    /// True if the worktree has the run's branch checked out, and the branch is at the commit that guard last received.
+    fn is_worktree_at_tip(&self) -> Result<bool, WorkspaceError> {
+        let head = self.worktree_git("rev-parse", false)?.args(["HEAD", "--symbolic-full-name", "HEAD"]);
+        let answer = head.output()?;
+        let expected = format!("{}\n{}\n", self.record.tip, self.record.branch);
+        Ok(answer.status.success() && answer.output == expected.as_bytes())
     }
 
     /// Replaces the worktree's index with the file `new`, while holding git's `index.lock`.
@@ -441,15 +462,25 @@ impl Workspace {
     /// `refs/guard/`. Can be repeated if it was interrupted.
     fn remove(&mut self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         report.kept = false;
-        if let Some(tip) = self.real_tip()? {
-            let branch = &self.record.branch;
-            let kept = format!("{}/tip", self.saved_refs_prefix());
-            let mut commands = String::new();
-            if tip != self.record.base {
-                commands.push_str(&format!("update {kept} {tip}\n"));
-                report.saved.push(kept);
-            }
-            commands.push_str(&format!("delete {branch} {tip}\n"));
+        let tip = self.real_tip()?;
+        let mut commands = String::new();
+        let mut save = |name: &str, id: &str| {
+            let kept = format!("{}/{name}", self.saved_refs_prefix());
+            commands.push_str(&format!("update {kept} {id}\n"));
+            report.saved.push(kept);
+        };
+        if let Some(tip) = tip.as_ref().filter(|tip| **tip != self.record.base) {
+            save("tip", tip);
+        }
+        let is_saved = |id: &String| Some(id) == tip.as_ref() || *id == self.record.base;
+        let detached = self.worktree_head().filter(|head| is_id(head, &self.record.object_format));
+        if let Some(head) = detached.filter(|head| !is_saved(head)) {
+            save("head", &head);
+        }
+        if let Some(tip) = &tip {
+            commands.push_str(&format!("delete {} {tip}\n", self.record.branch));
+        }
+        if !commands.is_empty() {
             self.real_git("update-ref")?.arg("--stdin").input(commands.into_bytes()).run()?;
         }
         self.remove_worktree()?;
@@ -484,13 +515,38 @@ impl Workspace {
         Ok(())
     }
 
-    /// Finds the worktree's git directory in the user's repository, even if the workspace's record does not name it
-    /// yet.
+    /// Returns the content of `HEAD` in the worktree's git directory, without the newline: `ref: ` and the name of a
+    /// branch, or the id of a commit. `None` if the file cannot be read.
+    fn worktree_head(&self) -> Option<String> {
+        let text = gitfile::read_small(&self.find_admin_dir()?.join("HEAD"), 8192).ok()?;
+        Some(String::from_utf8(text).ok()?.trim_end().to_string())
+    }
+
+    /// True if the user has checked out a commit or another branch in the run's worktree.
+    fn has_other_checkout(&self) -> bool {
+        self.worktree_head().is_some_and(|head| head != format!("ref: {}", self.record.branch))
+    }
+
+    /// Writes the mark of this run to the lock file of the worktree, before guard removes the worktree.
+    fn mark_as_own(&self) -> Result<(), WorkspaceError> {
+        let Some(admin_dir) = self.find_admin_dir() else { return Ok(()) };
+        let locked = admin_dir.join("locked");
+        at("write", &locked, fs::write(&locked, self.run_marker()))
+    }
+
+    /// True if something else is at the path of this run's worktree. The removal of this run's worktree was
+    /// interrupted, and its rest was removed by hand, so that the path was free again.
+    fn is_replaced(&self) -> bool {
+        let is_there = self.record.worktree.symlink_metadata().is_ok();
+        let marked =
+            self.find_admin_dir().and_then(|dir| gitfile::read_small(&dir.join("locked"), 8192).ok());
+        is_there && marked.is_none_or(|text| text.trim_ascii_end() != self.run_marker().as_bytes())
+    }
+
+    /// Finds the worktree's git directory in the user's repository, even if the workspace's record does not contain
+    /// its path yet.
     fn find_admin_dir(&self) -> Option<PathBuf> {
         let worktrees = self.record.common_dir.join("worktrees");
-        if self.record.admin_dir.parent() == Some(&worktrees) {
-            return Some(self.record.admin_dir.clone());
-        }
         let wanted = self.record.worktree.join(".git");
         // The user or another run may have a worktree at the same path: the file `locked` says which run created a
         // git directory.
@@ -498,6 +554,9 @@ impl Workspace {
             let text = gitfile::read_following_links(&dir.join("locked"), 8192).unwrap_or_default();
             self.record.state != State::Opening || text.trim_ascii_end() == self.run_marker().as_bytes()
         };
+        if self.record.admin_dir.parent() == Some(&worktrees) {
+            return is_own(&self.record.admin_dir).then(|| self.record.admin_dir.clone());
+        }
         let leads_here = |dir: &PathBuf| {
             let text = gitfile::read_following_links(&dir.join("gitdir"), 8192).unwrap_or_default();
             text.strip_suffix(b"\n").is_some_and(|text| text == wanted.as_os_str().as_bytes()) && is_own(dir)

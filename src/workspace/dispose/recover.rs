@@ -22,7 +22,7 @@ impl Workspace {
         let record = &self.record;
         let lock = |dir: &Path, name: &str| dir.join(format!("{name}.lock"));
         let mut own = vec![lock(&record.common_dir, &record.branch)];
-        for name in ["tip", "work", "incoming"] {
+        for name in ["tip", "work", "head", "incoming"] {
             own.push(lock(&record.common_dir, &format!("{}/{name}", self.saved_refs_prefix())));
         }
         if !record.here && !record.admin_dir.as_os_str().is_empty() {

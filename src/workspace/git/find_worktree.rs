@@ -15,8 +15,8 @@ use crate::workspace::{WorkspaceError, at};
 
 impl Repository {
     /// Returns the same repository, opened at the linked worktree that has this branch (without `refs/heads/`)
-    /// checked out. Fails if that worktree is not at the path `worktree`.
-    pub fn at_branch(&self, branch: &str, worktree: &Path) -> Result<Self, WorkspaceError> {
+    /// checked out. Fails if `expected` names a path and that worktree is elsewhere.
+    pub fn at_branch(&self, branch: &str, expected: Option<&Path>) -> Result<Self, WorkspaceError> {
         let lost = |why: String| Err(WorkspaceError::Lost(format!("the worktree of {branch} {why}")));
         let name = format!("refs/heads/{branch}");
         let listing =
@@ -24,8 +24,8 @@ impl Repository {
         let Some(place) = worktree_with_branch(&listing, &name) else {
             return lost("no longer exists".to_string());
         };
-        if place != worktree {
-            return lost(format!("moved from {} to {}", worktree.display(), place.display()));
+        if let Some(expected) = expected.filter(|expected| place != **expected) {
+            return lost(format!("moved from {} to {}", expected.display(), place.display()));
         }
         if !place.symlink_metadata().is_ok_and(|data| data.is_dir()) {
             return lost(format!("is no longer a directory: {}", place.display()));

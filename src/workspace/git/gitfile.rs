@@ -78,11 +78,18 @@ pub(crate) fn read_following_links(file: &Path, max: usize) -> io::Result<Vec<u8
     Ok(read_regular_file(file, max as u64, Links::Follow)?)
 }
 
-/// Moves a foreign file or directory to the run's directory, under a unique name. Returns the new path.
+/// Returns the directory in a run's directory to which [`move_foreign`] moves files of the worktree.
+pub fn moved_files(run_folder: &Path) -> PathBuf {
+    run_folder.join(FOREIGN)
+}
+
+/// Moves a foreign file or directory (one that guard did not expect) to the run's directory, under a unique name. If
+/// the run's directory is on another file system and guard cannot copy everything, only renames the file or directory.
+/// Returns the new path.
 pub(crate) fn move_foreign(thing: &Path, run_folder: &Path) -> io::Result<PathBuf> {
     // The kernel moves a directory only if its owner may write to it.
     restore_dir_access(thing)?;
-    let dir = run_folder.join(FOREIGN);
+    let dir = moved_files(run_folder);
     fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir)?;
     let name = thing.file_name().unwrap_or(OsStr::new("thing")).to_string_lossy().into_owned();
     let name = name.trim_start_matches('.').to_string();

@@ -140,7 +140,7 @@ impl Repository {
     fn local_remote_error(&self, remote: &str) -> WorkspaceError {
         WorkspaceError::refused(
             format!(
-                "the remote {remote} is a directory of this machine: a push would run its hooks, which \
+                "the remote {remote} is a directory on this machine: a push would run its hooks, which \
                  an agent could have written"
             ),
             "if you trust that directory, give --trust-repository, or push the branch yourself",

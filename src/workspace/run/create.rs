@@ -298,6 +298,11 @@ impl Workspace {
         Ok(())
     }
 
+    /// Returns the full name of the branch that [`Self::open`] would create.
+    pub fn branch_name(repository: &Repository, request: &Request) -> Result<String, WorkspaceError> {
+        derive_names(repository, request).map(|(branch, _)| branch)
+    }
+
     /// Returns the branch, the base commit and the worktree path that [`Self::open`] would choose. Creates nothing.
     pub fn planned(
         repository: &Repository,

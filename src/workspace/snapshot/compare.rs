@@ -257,6 +257,8 @@ impl Attribution<'_> {
             (Some((id, rest)), Some(own)) if id == *own => {
                 if self.expected.wrote.contains(&rest) {
                     Actor::Guard
+                } else if is_written_by_commands(rest.bytes()) {
+                    Actor::Others
                 } else {
                     Actor::Agent
                 }
@@ -279,7 +281,24 @@ impl Attribution<'_> {
     }
 }
 
-/// Splits a path into the id of the linked worktree that it belongs to, and the rest; `None` if it belongs to none.
+/// True if git commands such as `git fetch` or `git merge` write this file of a worktree's git directory. No such file
+/// makes git run a program.
+fn is_written_by_commands(rest: &[u8]) -> bool {
+    const FILES: [&[u8]; 9] = [
+        b"AUTO_MERGE",
+        b"CHERRY_PICK_HEAD",
+        b"COMMIT_EDITMSG",
+        b"FETCH_HEAD",
+        b"ORIG_HEAD",
+        b"REBASE_HEAD",
+        b"REVERT_HEAD",
+        b"SQUASH_MSG",
+        b"index.lock",
+    ];
+    FILES.contains(&rest) || rest.starts_with(b"MERGE_")
+}
+
+/// Splits a path such as `worktrees/ID/HEAD` into the id of the linked worktree and the rest; `None` for other paths.
 fn worktree_of(name: &Name) -> Option<(Name, Name)> {
     let rest = name.bytes().strip_prefix(b"worktrees/")?;
     let slash = rest.iter().position(|byte| *byte == b'/')?;

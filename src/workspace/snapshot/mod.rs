@@ -414,8 +414,12 @@ fn map_parallel<A: Sync, B: Send>(
     each: impl Fn(&A) -> io::Result<Option<B>> + Sync,
 ) -> io::Result<Vec<B>> {
     let some = |things: &[A]| things.iter().filter_map(|thing| each(thing).transpose()).collect();
+    if things.len() < PARALLEL_THRESHOLD {
+        return some(things);
+    }
+    // Ask for the number of processors only here: the answer takes a dozen system calls.
     let threads = std::thread::available_parallelism().map_or(1, |number| number.get().min(4));
-    if things.len() < PARALLEL_THRESHOLD || threads < 2 {
+    if threads < 2 {
         return some(things);
     }
     std::thread::scope(|scope| {
