@@ -111,6 +111,21 @@ fn furnish(environment: &TestEnvironment) {
     }
 }
 
+/// Returns the client's program, or `None` if it is not installed. A python that was copied from elsewhere may lack the
+/// `ssl` module; then the system's python is the client.
+fn usable_program(environment: &TestEnvironment, program: &str) -> Option<String> {
+    let find = match program {
+        "python3" => {
+            "for python in python3 /usr/bin/python3; do
+                 if $python -c 'import ssl, pip' 2>/dev/null; then echo $python; break; fi
+             done"
+        }
+        _ => &format!("if command -v {program} >/dev/null; then echo {program}; fi"),
+    };
+    let found = environment.run_outside(find).trim().to_string();
+    (!found.is_empty()).then_some(found)
+}
+
 /// Returns the wheels of `requests` and its dependencies, which `scripts/test` downloads.
 fn wheels() -> Vec<std::path::PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/wheels");
@@ -138,19 +153,15 @@ fn real_clients_reach_what_is_allowed_and_understand_refusals() {
         let options = options.believing(environment, &authority);
         let has_requests = !wheels().is_empty();
         for Client { name, program, script } in clients() {
-            // A copied python may have lost its TLS.
-            let works = match program {
-                "python3" => "python3 -c 'import ssl' 2>/dev/null".to_string(),
-                _ => format!("command -v {program} >/dev/null"),
-            };
-            let is_there = environment.run_outside(&format!("{works} && echo yes || echo no"));
-            if is_there.trim() != "yes" || name == "requests" && !has_requests {
+            let program = usable_program(environment, program);
+            if program.is_none() || name == "requests" && !has_requests {
                 skip_unsupported(
                     &format!("{name}, {}", environment.name()),
                     "it is not installed, or knows no TLS",
                 );
                 continue;
             }
+            let script = script.replace("python3", program.as_deref().unwrap_or_default());
             let whole = format!(
                 "try() {{ ( {script} ); }}\ntry {} allowed; echo \"allowed: $?\"; try {} refused; echo \"refused: $?\"",
                 server.url_as(ALLOWED, ""),

@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 use super::receivers::Receivers;
 use super::run_options::{Options, events, probe, row};
 use crate::support::http_server::{Request, Response, Server};
-use crate::support::{TestEnvironment, guard_program, in_every_environment, in_two_environments};
+use crate::support::{
+    TestEnvironment, guard_program, in_every_environment, in_two_environments, wait_for_file,
+};
 
 /// Policy rules that allow the programs that the probe starts (git and ssh), so that only the network layer can
 /// refuse the connections.
@@ -88,18 +90,27 @@ fn nothing_arrives_by_forty_ways() {
         assert!(arrived.len() >= 40, "{name}: {arrived:?}");
         drop(bare);
 
-        let receivers = Receivers::new();
         let options = Options::policy(environment, &["good.test:443"], &["good.test"], PROGRAMS).probing();
         let mut all = vec!["--json"];
         all.extend(options.words());
-        let plan = plan(environment, &receivers);
-        let words = environment.guard_run_arguments(&all, &["python3", script, plan.to_str().unwrap()]);
-        let mut command = environment.command("bash");
-        command.args(["-c", WITH_CONNECTION, &receivers.port().to_string()]).arg(guard_program()).args(words);
-        let outcome = std::thread::scope(|scope| {
-            scope.spawn(|| at_the_doors_port(environment, &receivers));
-            environment.run_to_end(command, b"")
-        });
+        // Another program may use the UDP port with the number of the proxy's port. The next run has another port.
+        let run = || {
+            let receivers = Receivers::new();
+            let plan = plan(environment, &receivers);
+            let words = environment.guard_run_arguments(&all, &["python3", script, plan.to_str().unwrap()]);
+            let mut command = environment.command("bash");
+            command
+                .args(["-c", WITH_CONNECTION, &receivers.port().to_string()])
+                .arg(guard_program())
+                .args(words);
+            let (outcome, is_listening) = std::thread::scope(|scope| {
+                let listener = scope.spawn(|| at_the_proxys_port(environment, &receivers));
+                (environment.run_to_end(command, b""), listener.join().unwrap())
+            });
+            is_listening.then_some((outcome, receivers))
+        };
+        let (outcome, receivers) =
+            (0..5).find_map(|_| run()).expect("a UDP port with the number of the proxy's port");
         let problem = || format!("{name}\n{:#}\n{}", outcome.result, outcome.error);
         let tried: Told =
             serde_json::from_str(&outcome.printed()).unwrap_or_else(|_| panic!("{}", problem()));
@@ -121,18 +132,17 @@ fn nothing_arrives_by_forty_ways() {
     });
 }
 
-/// Starts a UDP listener on the port of the run's proxy, once the probe has reported that port.
-fn at_the_doors_port(environment: &TestEnvironment, receivers: &Receivers) {
-    let (door, ready) = (environment.directory.join("door"), environment.directory.join("door-ready"));
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while Instant::now() < deadline {
-        if let Ok(port) = std::fs::read_to_string(&door).unwrap_or_default().parse() {
-            receivers.at_udp(port);
-            std::fs::write(ready, "").unwrap();
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+/// Starts a UDP listener on the port of the run's proxy, once the probe has reported that port. Returns false if
+/// another program uses the port.
+fn at_the_proxys_port(environment: &TestEnvironment, receivers: &Receivers) -> bool {
+    let (port, ready) =
+        (environment.directory.join("proxy-port"), environment.directory.join("listener-ready"));
+    let _ = std::fs::remove_file(&ready);
+    wait_for_file(&port);
+    let is_listening = receivers.at_udp(std::fs::read_to_string(&port).unwrap().parse().unwrap());
+    std::fs::remove_file(&port).unwrap();
+    std::fs::write(ready, "").unwrap();
+    is_listening
 }
 
 /// A child process that is killed when the value is dropped.

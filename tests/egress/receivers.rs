@@ -170,18 +170,11 @@ impl Receivers {
         &self.plan
     }
 
-    /// Adds a UDP receiver on this port.
-    pub(crate) fn at_udp(&self, port: u16) {
-        // For a moment another program can have this port for something of its own.
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let socket = loop {
-            match UdpSocket::bind(("127.0.0.1", port)) {
-                Ok(socket) => break socket,
-                Err(error) => assert!(Instant::now() < deadline, "UDP port {port}: {error}"),
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        };
+    /// Adds a UDP receiver on this port. Returns false if another program uses the port.
+    pub(crate) fn at_udp(&self, port: u16) -> bool {
+        let Ok(socket) = UdpSocket::bind(("127.0.0.1", port)) else { return false };
         udp(socket, &self.kept);
+        true
     }
 
     /// Returns the names of the attempts whose data arrived: the text between `way-` and `-end`.

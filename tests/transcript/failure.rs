@@ -228,9 +228,9 @@ fn a_line_reaches_the_file_soon_without_anyone_asking() {
         recorder.record(EventType::Exec, "now", &json!({}));
         let start = Instant::now();
         wait_until("the event is in the file", || events(&scratch).len() == round);
-        // Ten milliseconds are meant; the rest is for a machine that is busy with other tests.
-        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
-        // Long enough for the writer to fall asleep once.
+        // The goal is ten milliseconds. The higher limit is for a machine that is busy with other tests.
+        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        // In the first round the pause is long enough for the writer thread to go to sleep.
         std::thread::sleep(Duration::from_millis(if round == 1 { 1_200 } else { 20 }));
     }
     drop(writer);
