@@ -321,14 +321,34 @@ pub(super) static COMMAND: &[Field] = &[
     field(
         "paths",
         Kind::Texts,
-        "A file that the command uses matches: `/etc/**`, `**/.git/**`, `~/.ssh/**`. `{outside}` matches what it writes outside the directories the run may write.",
+        "The rule matches only if the command uses a file that one of these patterns matches: `/etc/**`, `**/.git/**`, `~/.ssh/**`. `{outside}` matches what it writes outside the directories the run may write.",
     ),
-    field("unless_paths", Kind::Texts, "The rule does not match if every such file matches one of these."),
-    field("access", Kind::Choice(&["read", "write", "any"]), "Which use of `paths` counts. Default: `any`."),
-    field("effects", Kind::Effects, "The command has one of these effects."),
-    field("only_effects", Kind::Effects, "The command has no other effects than these."),
-    field("variables", Kind::Texts, "One of these variables is set for this command only."),
-    field("refs", Kind::Texts, "The command would create, move or delete a matching ref."),
+    field(
+        "unless_paths",
+        Kind::Texts,
+        "The rule does not match if every file that the command uses matches one of these patterns.",
+    ),
+    field(
+        "access",
+        Kind::Choice(&["read", "write", "any"]),
+        "Whether `paths` and `unless_paths` consider only files that the command reads, only files that it writes, or both. Default: `any`.",
+    ),
+    field("effects", Kind::Effects, "The rule matches only if the command has one of these effects."),
+    field(
+        "only_effects",
+        Kind::Effects,
+        "The rule matches only if the command has no other effects than these.",
+    ),
+    field(
+        "variables",
+        Kind::Texts,
+        "The rule matches only if one of these variables is set for this command alone, as in `NAME=VALUE git commit`.",
+    ),
+    field(
+        "refs",
+        Kind::Texts,
+        "The rule matches only if the command would create, move or delete a git ref that one of these patterns matches.",
+    ),
     field(
         "override",
         Kind::Flag,

@@ -259,7 +259,10 @@ impl Merger {
         let defaults = [&self.policy.default_action, &self.policy.git_default_action];
         match rule.action {
             Action::Allow => true,
-            Action::Ask => defaults.iter().all(|default| default.action == Action::Deny),
+            Action::Ask => {
+                defaults.iter().all(|default| default.action == Action::Deny)
+                    && self.policy.rules.iter().all(|known| known.action != Action::Allow)
+            }
             Action::Deny => false,
         }
     }

@@ -133,3 +133,22 @@ fn policies_that_extend_each_other_in_a_ring_are_refused() {
         text(&output)
     );
 }
+
+/// A policy that denies everything but `make` is extended by a rule that asks before `make`. That rule tightens the
+/// policy, so guard must not warn that it has no effect.
+#[test]
+fn a_rule_that_asks_before_an_allowed_command_has_an_effect() {
+    let scratch = Scratch::new("ask-tightens");
+    let rule = |action: &str| {
+        format!("[[command]]\nid = \"{action}\"\nprogram = \"make\"\naction = \"{action}\"\nreason = \"r\"\n")
+    };
+    let denies = "default_action = \"deny\"\n[git]\ndefault_action = \"deny\"\n";
+    for (allowed, warnings) in [(rule("allow"), 0), (String::new(), 1)] {
+        scratch.write("p.toml", format!("version = 1\nname = \"p\"\n{denies}{allowed}"));
+        let path = scratch
+            .write("c.toml", format!("version = 1\nname = \"c\"\nextends = \"./p.toml\"\n{}", rule("ask")));
+        let shown = text(&guard().args(["policy", "lint"]).arg(&path).output().unwrap());
+        assert_eq!(shown.matches("the rule `ask` has no effect").count(), warnings, "{shown}");
+        assert!(!shown.contains("error: "), "{shown}");
+    }
+}
