@@ -147,7 +147,8 @@ fn render(
             let _ =
                 writeln!(text, "    {}, # {}", quoted(&super::allow_with::escaped(program)), comment(&shown));
         }
-        text.push_str("]\naction = \"allow\"\noverride = true\nreason = \"These programs were seen.\"\n");
+        text.push_str("]\naction = \"allow\"\noverride = true\n");
+        text.push_str("reason = \"guard saw these programs in a learning run.\"\n");
     }
     let is_taken = |id: &str| base.rules.iter().any(|rule| rule.id == id);
     for rule in rules {

@@ -190,7 +190,9 @@ impl NetworkRules {
             return Ok(());
         }
         let reason = match host {
-            Host::Address(_) => format!("{host} is {kind}, and the policy does not name that address."),
+            Host::Address(_) => {
+                format!("{host} is a special address ({kind}), and the policy does not allow that address.")
+            }
             Host::Name(_) => {
                 format!(
                     "{host} resolves to {address}, a special address ({kind}), and the policy does not allow that \

@@ -181,7 +181,8 @@ fn default_cause(
     let source = default.place.as_ref().map(|place| policy.locate(place));
     let rule = if git { "git.default" } else { "default" }.to_string();
     if default.action == Action::Allow {
-        return Cause { rule, reason: "No rule denies it.".to_string(), instead: String::new(), source };
+        let reason = "No rule of the policy denies the command.".to_string();
+        return Cause { rule, reason, instead: String::new(), source };
     }
     let intent = &analysis.intents[index];
     if intent.effects.intersects(Effects::GIT_OTHER) {
@@ -227,8 +228,10 @@ pub(super) fn refused(refusal: &Refusal) -> Verdict {
     let instead = match refusal {
         Refusal::Empty => "Give a command to run.",
         Refusal::Nul(_) => "Remove the NUL byte.",
-        Refusal::Shell { .. } => "Check its quotes and brackets, or put it in a script file.",
-        _ => "Split it into smaller commands, or put it in a script file.",
+        Refusal::Shell { .. } => {
+            "Check the quotes and brackets of the text, or put the text in a script file."
+        }
+        _ => "Split the command into smaller ones, or put it in a script file.",
     };
     let cause = Cause {
         rule: super::refusal_rule(refusal).to_string(),

@@ -91,7 +91,11 @@ impl Session {
                     "The proxy accepts plain requests for http:// URLs only; for https:// use CONNECT.",
                 );
             }
-            _ => return bad_request("This is a proxy; request http://host/path or CONNECT host:port."),
+            _ => {
+                return bad_request(
+                    "This is guard's HTTP proxy; request http://host/path or CONNECT host:port.",
+                );
+            }
         };
         let (host, port) = match Host::parse_with_port(&place, default_port) {
             Ok(target) => target,

@@ -71,9 +71,9 @@ impl ForgeError {
         match self {
             Self::Workspace(error) => error.hint(),
             Self::Refused { hint, .. } => Some(hint),
-            Self::NotForward { .. } => {
-                Some("fetch the branch, review the commits, and push your work under another branch name")
-            }
+            Self::NotForward { .. } => Some(
+                "fetch the remote branch, review its commits, and push your work under another branch name",
+            ),
             Self::Service { .. } => None,
         }
     }

@@ -67,7 +67,7 @@ pub enum SizeWarning {
     /// as a summary.
     #[error(
         "the conversation has about {tokens} tokens, and the model sees most of it only as a summary; \
-         a new conversation would be more exact"
+         start a new conversation for more exact answers"
     )]
     ConversationLong {
         /// The size of all messages of the conversation.

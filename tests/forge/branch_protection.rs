@@ -268,7 +268,7 @@ fn slow_huge_and_broken_answers() {
         let began = Instant::now();
         let found = protection(&remote, Some(&token(&remote)), "main");
         assert!(why(&found).contains(words), "{name}: {found:?}");
-        assert!(began.elapsed() < Duration::from_secs(8), "{name}: {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(20), "{name}: {:?}", began.elapsed());
     }
     // The server sends one space at a time, without end. guard must stop at its time limit.
     let drip: Vec<Step> =
