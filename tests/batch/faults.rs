@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::command_line::{poll_to_the_end, result, submit};
-use crate::support::UserShell;
+use crate::support::{UserShell, wait_until};
 use crate::workspace::shim_load::Mounted;
 
 /// A worker process that is killed when the test ends, even if the test fails.
@@ -42,7 +42,12 @@ fn a_full_disk_loses_no_task() {
     let tasks = json!(tasks).to_string();
     let first = submit(&user, &tasks, "--no-worker");
     let mut worker = Worker(user.command("guard").arg("worker").stderr(Stdio::null()).spawn().unwrap());
-    std::thread::sleep(Duration::from_millis(300));
+    let id = first["response_id"].as_str().unwrap();
+    wait_until("the worker works", || {
+        let polled: Value =
+            serde_json::from_str(&user.types(&format!("guard batch poll {id} --summary"))).unwrap();
+        polled["counts"]["completed"].as_u64() > Some(0)
+    });
     disk.fill(0);
     let printed = user.sees_with_code(
         "guard batch submit --no-worker ~/tasks.json",

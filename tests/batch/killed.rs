@@ -35,7 +35,7 @@ fn killed_workers_lose_nothing() {
     }
     assert!(kills >= 5, "{kills}");
     // The leases of the killed workers expire, and another worker must complete their tasks.
-    user.types("timeout 110 guard worker --until-idle --concurrency 4 2> /dev/null");
+    user.types("timeout 500 guard worker --until-idle --concurrency 4 2> /dev/null");
     let last = poll_to_the_end(&user, &first);
     let mut outputs: BTreeMap<String, String> = BTreeMap::new();
     for result in last["results"].as_array().unwrap() {

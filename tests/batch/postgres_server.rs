@@ -78,9 +78,8 @@ fn a_connection_that_the_server_closed_is_opened_again() {
         let others = "datname = current_database() and pid <> pg_backend_pid()";
         server.execute(
             database,
-            &format!("select pg_terminate_backend(pid) from pg_stat_activity where {others}"),
+            &format!("select pg_terminate_backend(pid, 60000) from pg_stat_activity where {others}"),
         );
-        std::thread::sleep(Duration::from_millis(100));
     };
     submit(queue, "a", vec![task("x")]);
     close();

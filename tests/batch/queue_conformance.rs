@@ -24,7 +24,7 @@ use crate::support::{Random, Scratch, shared_postgres, wait_until};
 /// A lease that does not expire during a test.
 const LONG: Duration = Duration::from_secs(600);
 /// A lease that expires soon, but not between two calls.
-const SHORT: Duration = Duration::from_millis(400);
+const SHORT: Duration = Duration::from_secs(2);
 
 /// An empty queue that several connections can open.
 pub(super) struct Store {

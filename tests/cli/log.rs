@@ -7,7 +7,7 @@ use guard::transcript::{self, EventType, Settings};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::support::{Scratch, guard, text};
+use crate::support::{Scratch, guard, text, wait_until};
 
 pub(super) const FIRST: &str = "0197f0a0-0000-7000-8000-00000000aaaa";
 const SECOND: &str = "0197f0a0-0000-7000-8000-00000000bbbb";
@@ -192,8 +192,9 @@ fn replay_keeps_the_recorded_time_unless_told_otherwise() {
     };
     let slow = timed(&["replay", FIRST, "--max-pause", "0.8"]);
     assert!(slow >= Duration::from_millis(1_200), "{slow:?}");
-    let fast = timed(&["replay", FIRST, "--speed", "1000", "--max-pause", "0.1"]);
-    let at_once = timed(&["replay", FIRST, "--speed", "0"]);
+    let fastest = |args: &[&str]| (0..5).map(|_| timed(args)).min().unwrap();
+    let fast = fastest(&["replay", FIRST, "--speed", "1000", "--max-pause", "0.1"]);
+    let at_once = fastest(&["replay", FIRST, "--speed", "0"]);
     assert!(fast < slow && at_once < slow, "{slow:?} {fast:?} {at_once:?}");
     assert!(at_once < Duration::from_secs(5));
 }
@@ -218,8 +219,7 @@ fn following_ends_with_the_run() {
     };
     let (recorder, writer) = transcript::start(&settings, None).unwrap();
     recorder.record(EventType::RunStarted, "begin", &json!({}));
-    std::thread::sleep(Duration::from_millis(100));
-    assert!(text(&run(&state, &["runs"])).contains("running"));
+    wait_until("the run is listed", || text(&run(&state, &["runs"])).contains("running"));
     let child = follow(&state, "live");
     std::thread::sleep(Duration::from_millis(200));
     recorder.record(EventType::Exec, "in the middle", &json!({}));

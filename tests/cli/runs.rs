@@ -99,12 +99,13 @@ fn hostile_names_do_not_reach_the_terminal() {
 fn runs_in_the_background_are_followed_and_stopped() {
     let user = UserShell::new("runs-background");
     let id = user.types(
-        "guard run --detach --name slow -- bash -c 'echo begin; sleep 2; echo end; exit 7' 2> /dev/null",
+        "guard run --detach --name slow -- bash -c 'echo begin; until test -e go; do sleep 0.1; done; echo end; exit 7' 2> /dev/null",
     );
     assert_eq!(id.trim().len(), 36, "{id}");
     user.sees("guard ps", &["task/slow", "running"]);
     user.sees("guard ps --json", &[id.trim(), "\"pid\": "]);
-    let (printed, code) = user.ends("guard attach slow");
+    let (printed, code) =
+        user.ends("(sleep 1; touch \"$(guard worktree path task/slow)\"/go) & guard attach slow");
     assert_eq!((printed.as_str(), code), ("begin\nend\n", 7));
     // The user must be able to attach to a run that has ended.
     let (printed, code) = user.ends("guard attach @");
@@ -115,6 +116,7 @@ fn runs_in_the_background_are_followed_and_stopped() {
         "guard run --detach --name endless -- bash -c 'echo 1 > a; git add a; git commit -qm a; echo ready; sleep 600'",
         &["guard: started the run in the background", "next: guard attach ", "; guard stop "],
     );
+    user.types("until guard log endless | grep -q ready; do sleep 0.1; done");
     // Ctrl-C must detach from the run, and must not stop it.
     user.types("timeout --preserve-status -s INT 3 guard attach endless; test $? = 130");
     user.sees("guard ps", &["task/endless"]);
@@ -148,6 +150,7 @@ fn a_detached_run_that_cannot_start_says_why() {
 fn a_killed_run_is_told_apart() {
     let user = UserShell::new("runs-killed");
     user.types("guard run --detach --name x -- bash -c 'echo out; sleep 600' 2> /dev/null");
+    user.types("until guard log x | grep -q out; do sleep 0.1; done");
     user.types("kill -9 $(guard ps --json | jq .[0].pid)");
     user.sees("guard attach x; echo $?", &["out", "was killed before the run ended", "125"]);
     user.sees("guard runs", &["cut off"]);

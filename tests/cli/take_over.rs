@@ -28,7 +28,8 @@ fn the_summary_names_the_right_next_step() {
     // If the run is no longer the newest, the hint must name it by its branch.
     user.sees_with_code(
         "guard run --name slow -- bash -c 'echo c > c; until test -e go; do sleep 0.1; done' &
-         sleep 1; guard run -q --name newer -- bash -c 'echo d > d'
+         until test -e \"$(guard worktree path task/slow 2> /dev/null)\"/c; do sleep 0.1; done
+         guard run -q --name newer -- bash -c 'echo d > d'
          touch \"$(guard worktree path task/slow)\"/go; wait",
         0,
         &["  next: guard diff task/slow; guard apply task/slow\n"],

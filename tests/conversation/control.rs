@@ -4,6 +4,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::Talk;
+use crate::support::wait_until;
 
 /// `guard control cancel` must end the running turn, and the conversation must continue. While it is paused, guard
 /// must refuse turns.
@@ -15,7 +16,7 @@ fn a_conversation_obeys_commands() {
     let mut command = talk.turn_command("echo started; sleep 60", &["--session", "@"]);
     let turn = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     // A turn accepts control commands as soon as its message is stored.
-    std::thread::sleep(Duration::from_secs(2));
+    wait_until("the turn is running", || talk.history(&["list"])[0]["state"] == "running");
     let began = Instant::now();
     let (printed, told, code) = talk.guard(&["control", &id, "cancel", "--command-id", "c1"]);
     assert_eq!((printed.as_str(), code), ("completed\n", 0), "{told}");

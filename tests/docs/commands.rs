@@ -44,7 +44,7 @@ impl DocumentShell {
         let mut shell: Command = self.environment.command("timeout");
         let path = format!("{}:/usr/local/bin:/usr/bin:/bin", guard_program().parent().unwrap().display());
         shell
-            .args(["60", "bash", "-c", &format!("exec 2>&1\n{script}")])
+            .args(["300", "bash", "-c", &format!("exec 2>&1\n{script}")])
             .current_dir(&self.repository)
             .env("PATH", path)
             .env("HOME", &self.home)

@@ -157,7 +157,7 @@ impl Drop for Ending {
 
 /// Waits until a file exists. Returns its text.
 fn said(path: &Path) -> String {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline {
         if let Ok(text) = std::fs::read_to_string(path) {
             return text;

@@ -211,7 +211,7 @@ fn it_ends_when_the_api_refuses_or_breaks_off() {
         let api = Api::plain(vec![turn]);
         let session = gemini.bare(&directories, &api.server.url(""), "say something");
         assert_ne!((session.code, session.status()), (0, "success"), "{name}: {session:?}");
-        assert!(!session.error.is_empty() && session.took < Duration::from_secs(60), "{name}: {session:?}");
+        assert!(!session.error.is_empty() && session.took < Duration::from_secs(300), "{name}: {session:?}");
         assert!(!api.questions().is_empty(), "{name}: {session:?}");
     }
 }

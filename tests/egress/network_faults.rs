@@ -331,13 +331,13 @@ fn answers_that_break_off_or_are_given_up() {
 
         // A client disconnects before the response begins. The transcript must record its request all the same.
         let server = Server::plain(|_| {
-            std::thread::sleep(Duration::from_secs(2));
+            std::thread::sleep(Duration::from_secs(6));
             Response::json(200, &json!({}))
         });
         let url = server.url("");
         let variables = [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", url.as_str())];
         let body = json!({ "contents": "x".repeat(4000) }).to_string();
-        let (outcome, _) = tried(environment, strict(), &variables, &["turn", &body, "0.5"]);
+        let (outcome, _) = tried(environment, strict(), &variables, &["turn", &body, "3"]);
         let model = &outcome.result["usage"]["model"];
         assert_eq!((&model["requests"], server.requests().len()), (&json!(1), 1), "{outcome}");
         assert!(model["input_tokens"].as_u64() >= Some(1000), "{outcome}");

@@ -86,8 +86,9 @@ fn every_client_is_refused_at_once_and_every_refusal_is_told() {
         assert!(answer("curl without proxy").starts_with("6 "), "{}", problem());
         assert!(answer("node").contains("ENOTFOUND"), "{}", problem());
         for (name, told) in told.as_object().unwrap() {
-            // The time includes the start of the program. A client that waits for an answer would take many seconds.
-            assert!(told[1].as_f64() < Some(4000.0), "{name}: {}", problem());
+            // The time includes the start of the program. A client that waits for an answer would take ten
+            // seconds: two attempts of five seconds.
+            assert!(told[1].as_f64() < Some(9000.0), "{name}: {}", problem());
         }
 
         let refused = events(&outcome, "deny.network");
@@ -130,7 +131,7 @@ fn npm_gives_up_at_once() {
     let outcome = run(&environment, &["bash", "-c", script]);
     let problem = || format!("{:?}\n{:#}\n{}", outcome.took, outcome.result, outcome.error);
     assert!(outcome.printed().contains("403"), "{}", problem());
-    assert!(outcome.took < Duration::from_secs(40), "{}", problem());
+    assert!(outcome.took < Duration::from_secs(60), "{}", problem());
     assert!(!events(&outcome, "deny.network").is_empty(), "{}", problem());
 }
 

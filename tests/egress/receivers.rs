@@ -192,9 +192,9 @@ impl Receivers {
         String::from_utf8_lossy(&self.kept.lock().unwrap()).into_owned()
     }
 
-    /// Waits at most three seconds until the data of all of these attempts has arrived.
+    /// Waits at most 30 seconds until the data of all of these attempts has arrived.
     pub(crate) fn wait_for(&self, names: &[&str]) {
-        let deadline = Instant::now() + Duration::from_secs(3);
+        let deadline = Instant::now() + Duration::from_secs(30);
         while Instant::now() < deadline
             && !names.iter().all(|name| self.arrived().iter().any(|known| known == name))
         {

@@ -191,12 +191,12 @@ fn a_commit_is_received_without_delay() {
     let environment = one_environment();
     environment.run_outside(PROJECT);
     let commit = ["bash", "-c", "echo x >> package.json && git commit -qam x"];
-    let fastest = (0..4).map(|_| run(&environment, &[], &commit)).map(|outcome| {
-        assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(1), "{outcome}");
-        outcome.took
-    });
-    let fastest = fastest.min().unwrap();
     // The usual time is a tenth of this limit. If guard had to kill both git processes, it would take two seconds for
     // each.
-    assert!(fastest < std::time::Duration::from_secs(4), "{fastest:?}");
+    let is_fast = (0..20).any(|_| {
+        let outcome = run(&environment, &[], &commit);
+        assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(1), "{outcome}");
+        outcome.took < std::time::Duration::from_secs(4)
+    });
+    assert!(is_fast, "every run took 4 seconds or more");
 }

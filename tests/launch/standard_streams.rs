@@ -51,7 +51,7 @@ fn the_reader_of_the_output_goes_away() {
             .args(guard);
         let outcome = environment.run_to_end(command, b"");
         assert_eq!(String::from_utf8_lossy(&outcome.output), "y\n141\n", "{outcome}");
-        assert!(outcome.took < Duration::from_secs(5), "{}: {:?}", environment.name(), outcome.took);
+        assert!(outcome.took < Duration::from_secs(60), "{}: {:?}", environment.name(), outcome.took);
         expect_no_process_left(&mark, Duration::ZERO);
     });
 }

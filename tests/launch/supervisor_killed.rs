@@ -10,8 +10,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::{
-    Random, TestEnvironment, agent_process, expect_no_process_left, in_every_environment_at_once,
-    init_process, marked_processes, unique_mark,
+    Random, TestEnvironment, agent_process, expect_no_process_left, guard_children,
+    in_every_environment_at_once, init_process, marked_processes, unique_mark, wait_until,
 };
 
 /// The number of kills over all environments.
@@ -43,20 +43,21 @@ fn the_supervisor_is_killed_at_any_moment() {
         is_readable(environment);
         for turn in 0..KILLS / 4 {
             // The moments range from guard's first instruction to well into the agent's work.
-            let delay = match turn % 5 {
-                0 => 2 * launch + random.below(300_000),
-                _ => random.below(2 * launch),
-            };
+            let waits_for_transcript = turn % 3 == 0;
+            let delay = random.below(if waits_for_transcript { 300_000 } else { 2 * launch });
             let mark = unique_mark();
             let toolchains: &[&str] = if turn % 10 == 5 { &[] } else { &["--no-toolchains"] };
             let options = [&["-q", "--env", &mark], toolchains].concat();
             let mut command = environment.guard_run(&options, &["bash", "-c", BUSY]);
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            if waits_for_transcript {
+                wait_until("a transcript", || has_transcript(environment));
+            }
             std::thread::sleep(Duration::from_micros(delay));
             child.kill().unwrap();
             child.wait().unwrap();
             let killed = Instant::now();
-            expect_no_process_left(&mark, Duration::from_secs(2));
+            expect_no_process_left(&mark, Duration::from_secs(30));
             slowest = slowest.max(killed.elapsed());
             began += usize::from(is_readable(environment));
         }
@@ -69,6 +70,11 @@ fn the_supervisor_is_killed_at_any_moment() {
         );
         tidy(environment);
     });
+}
+
+fn has_transcript(environment: &TestEnvironment) -> bool {
+    let runs = std::fs::read_dir(environment.runs_directory()).into_iter().flatten().flatten();
+    runs.into_iter().any(|run| run.path().join("transcript.jsonl").exists())
 }
 
 /// Checks the transcripts that the killed runs left, and removes their directories. Returns true if there was a
@@ -149,20 +155,21 @@ fn the_first_process_is_killed() {
             let first = init_process(child.id() as i32, started);
             std::thread::sleep(Duration::from_millis(wait));
             let is_at_work = || marked_processes(&mark).iter().any(|(_, words)| !words.contains("guard run"));
-            while wait == 300 && !is_at_work() && started.elapsed() < Duration::from_secs(10) {
+            while wait == 300 && !is_at_work() && started.elapsed() < Duration::from_secs(60) {
                 std::thread::sleep(Duration::from_millis(20));
             }
             let _ = kill(Pid::from_raw(first), Signal::SIGKILL);
             // On a busy machine the killed process may have been a git that guard had just forked. Then init starts
             // later, and the test must kill it too.
             let killed = Instant::now();
-            while child.try_wait().unwrap().is_none() && killed.elapsed() < Duration::from_secs(2) {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            if child.try_wait().unwrap().is_none() {
-                let init = init_process(child.id() as i32, Instant::now());
-                let _ = kill(Pid::from_raw(init), Signal::SIGKILL);
-            }
+            wait_until("the end of guard", || {
+                if killed.elapsed() > Duration::from_secs(10) {
+                    for init in guard_children(child.id() as i32) {
+                        let _ = kill(Pid::from_raw(init), Signal::SIGKILL);
+                    }
+                }
+                child.try_wait().unwrap().is_some()
+            });
             let outcome = environment.collect_outcome(child, started);
             expect_no_process_left(&mark, Duration::ZERO);
             assert_ne!(outcome.code, 0, "{outcome}");
@@ -228,7 +235,7 @@ fn guard_and_init_are_killed_at_once() {
                 }
             }
             child.wait().unwrap();
-            expect_no_process_left(&mark, Duration::from_secs(2));
+            expect_no_process_left(&mark, Duration::from_secs(30));
         }
     });
 }
@@ -250,7 +257,7 @@ fn killed_at_work(environment: &TestEnvironment) -> String {
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    expect_no_process_left(&mark, Duration::from_secs(2));
+    expect_no_process_left(&mark, Duration::from_secs(30));
     let mut runs = std::fs::read_dir(environment.runs_directory()).unwrap();
     let id = runs.next().unwrap().unwrap().file_name().to_string_lossy().into_owned();
     assert!(runs.next().is_none());

@@ -80,7 +80,7 @@ async def cancel(client):
     print("begun", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     calling.cancel()
-    SEEN["report"] = await asyncio.wait_for(done(client, SEEN["call"]), 60)
+    SEEN["report"] = await asyncio.wait_for(done(client, SEEN["call"]), 180)
 
 
 async def cancel_by_tool(client):
@@ -102,7 +102,7 @@ async def leave(client):
 
 
 async def come_back(client):
-    SEEN["report"] = await asyncio.wait_for(done(client, SETTING["call"]), 60)
+    SEEN["report"] = await asyncio.wait_for(done(client, SETTING["call"]), 180)
 
 
 async def main():

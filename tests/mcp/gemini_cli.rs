@@ -31,7 +31,7 @@ fn cli(environment: &TestEnvironment, gemini: &Gemini) -> Command {
 /// Adds guard as an MCP server to the CLI, as the documentation says. Returns the CLI's list of servers.
 fn add_and_list(environment: &TestEnvironment, gemini: &Gemini, words: &[&str]) -> String {
     let mut add = cli(environment, gemini);
-    add.args(["mcp", "add", "--scope", "user"]).args(words);
+    add.args(["mcp", "add", "--scope", "user", "--timeout", "60000"]).args(words);
     let outcome = environment.run_to_end(add, b"");
     outcome.expect_code(0);
     let settings =

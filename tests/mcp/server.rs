@@ -16,7 +16,7 @@ use crate::egress::gemini::Gemini;
 use crate::support::TestEnvironment;
 
 /// The time limit for an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(super) fn hello() -> Value {
     json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {

@@ -1,10 +1,11 @@
 //! Commands to a running task: `guard control` pauses, resumes, adjusts and cancels it, once for each command id.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{RunOutcome, TaskFixture, guard_program};
+use crate::support::{RunOutcome, TaskFixture, guard_program, wait_until};
 
 fn control(fixture: &TaskFixture, arguments: &[&str]) -> RunOutcome {
     let mut command = fixture.environment.command(guard_program());
@@ -21,10 +22,15 @@ fn task(fixture: &TaskFixture) -> Value {
 #[test]
 fn a_task_is_paused_adjusted_and_resumed() {
     let fixture = TaskFixture::new();
-    let mut child = fixture.start_slow_task();
+    let events = fixture.repository.with_file_name("events");
+    let mut command = fixture.command(&["--stream-json", "--name", "x", "Do it. @wait=1", "--agent-command"]);
+    command.arg(fixture.agent()).stdout(std::fs::File::create(&events).unwrap()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
     let id = fixture.newest_task_id();
     let paused = control(&fixture, &[&id, "pause"]);
     assert_eq!((paused.code, &paused.result["status"]), (0, &Value::from("completed")), "{paused}");
+    let said = || std::fs::read_to_string(&events).unwrap_or_default();
+    wait_until("the task is paused", || said().contains("The task is paused."));
     // Each step takes about a second, so a task that does not obey would be several steps further.
     std::thread::sleep(Duration::from_secs(4));
     assert!(child.try_wait().unwrap().is_none(), "the paused task has ended");

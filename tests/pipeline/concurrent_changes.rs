@@ -27,7 +27,7 @@ fn meanwhile(fixture: &TaskFixture, arguments: &[&str], work: impl FnOnce(&str))
     let reader = std::thread::spawn(move || collect_outcome(child, b"", started));
     while std::fs::read_to_string(&review).unwrap_or_default() != "waiting\n" {
         assert!(
-            started.elapsed() < Duration::from_secs(60) && !reader.is_finished(),
+            started.elapsed() < Duration::from_secs(180) && !reader.is_finished(),
             "nobody waits at {}",
             review.display()
         );

@@ -47,7 +47,7 @@ fn nothing_outlives_a_run() {
         let fixture = SandboxFixture::new(SandboxUser::Ordinary);
         let marker = format!("guard-marker-{}-bare-{how}", std::process::id());
         run(&fixture, fixture.command("/usr/bin/env"), &marker);
-        let outlives = holds_within(Duration::from_secs(2), || !marked(&marker).is_empty());
+        let outlives = holds_within(Duration::from_secs(30), || !marked(&marker).is_empty());
         // A daemon that keeps forking can be missed between two processes. So the test kills until it has seen none
         // for a while.
         let ended = holds_within(Duration::from_secs(30), || {

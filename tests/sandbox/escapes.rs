@@ -595,7 +595,7 @@ fn flood(rounds: &str, words: &str, length: &str) {
     for configuration in sandbox_configurations().into_iter().rev().take(1) {
         let fixture = SandboxFixture::new(configuration.user);
         let mut command = probe(&fixture, configuration, &[], &["control-flood", rounds, words, length]);
-        let (output, peak) = watched(command.spawn().unwrap(), Duration::from_secs(60));
+        let (output, peak) = watched(command.spawn().unwrap(), Duration::from_secs(240));
         let report = Report::of(&output.unwrap_or_else(|| panic!("{configuration:?}: guard did not end")));
         assert_eq!(report.value()["answer"], "00", "{configuration:?}: {report:?}");
         assert!(report.value()["seconds"].as_f64().unwrap() < 20.0, "{configuration:?}: {report:?}");

@@ -11,7 +11,7 @@ use guard::transcript::{Outcome, check};
 use serde_json::{Value, json};
 
 /// The time limit for a run.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(1200);
 
 /// The output and exit code of a program, which is guard unless a test says otherwise. `Display` formats them for
 /// assertion messages.

@@ -12,7 +12,7 @@ pub(crate) fn agent_process(of_guard: i32, started: Instant) -> i32 {
                 return agent.parse().unwrap();
             }
         }
-        assert!(started.elapsed() < Duration::from_secs(60), "{of_guard} has started nothing");
+        assert!(started.elapsed() < Duration::from_secs(180), "{of_guard} has started nothing");
         std::thread::yield_now();
     }
 }
@@ -30,9 +30,15 @@ pub(crate) fn init_process(of_guard: i32, started: Instant) -> i32 {
         if let Some(init) = children(of_guard).iter().find(is_init) {
             return init.parse().unwrap();
         }
-        assert!(started.elapsed() < Duration::from_secs(60), "{of_guard} has started nothing");
+        assert!(started.elapsed() < Duration::from_secs(180), "{of_guard} has started nothing");
         std::thread::yield_now();
     }
+}
+
+/// Returns the children of a guard process that run guard too, or that it has just forked.
+pub(crate) fn guard_children(of_guard: i32) -> Vec<i32> {
+    let is_guard = |child: &String| is_guard(child);
+    children(of_guard).into_iter().filter(is_guard).filter_map(|child| child.parse().ok()).collect()
 }
 
 /// Returns true if the process runs guard, or was forked by guard and has not executed a program yet.

@@ -73,7 +73,7 @@ impl TaskFixture {
             if let Some(task) = list.result.as_array().and_then(|all| all.first()) {
                 return task["task_id"].as_str().unwrap().to_string();
             }
-            assert!(began.elapsed() < Duration::from_secs(30), "{}", list.error);
+            assert!(began.elapsed() < Duration::from_secs(120), "{}", list.error);
         }
     }
 

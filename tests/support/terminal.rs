@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{TestEnvironment, guard_program, skip};
 
 /// The time limit for the screen to show something, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A shell in a tmux terminal. Dropping the value ends both.
 pub(crate) struct Terminal<'w> {

@@ -43,10 +43,10 @@ impl UserShell {
         command
     }
 
-    /// Runs commands in a shell in the project, for at most two minutes. Returns the output and the exit code.
+    /// Runs commands in a shell in the project, for at most ten minutes. Returns the output and the exit code.
     pub(crate) fn ends(&self, script: &str) -> (String, i32) {
         let script = format!("exec 2>&1 < /dev/null\n{script}");
-        let output = self.command("timeout").args(["120", "bash", "-c", &script]).output().unwrap();
+        let output = self.command("timeout").args(["600", "bash", "-c", &script]).output().unwrap();
         (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code().unwrap_or(-1))
     }
 

@@ -229,7 +229,7 @@ fn a_line_reaches_the_file_soon_without_anyone_asking() {
         let start = Instant::now();
         wait_until("the event is in the file", || events(&scratch).len() == round);
         // The goal is ten milliseconds. The higher limit is for a machine that is busy with other tests.
-        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         // In the first round the pause is long enough for the writer thread to go to sleep.
         std::thread::sleep(Duration::from_millis(if round == 1 { 1_200 } else { 20 }));
     }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{events, path, settings};
-use crate::support::Scratch;
+use crate::support::{Scratch, wait_until};
 
 fn redacted(redactor: &Redactor, text: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -164,13 +164,19 @@ fn a_secret_in_two_chunks_is_hidden_even_when_the_second_is_late() {
         let settings = Settings { redact_values: vec![secret.clone()], ..settings(&scratch) };
         let (recorder, writer) = transcript::start(&settings, None).unwrap();
         recorder.output(Stream::Stdout, &[b"> ", &secret[..split]].concat());
-        std::thread::sleep(std::time::Duration::from_millis(120));
-        recorder.output(Stream::Stdout, &[&secret[split..], b" <"].concat());
-        writer.finish().unwrap();
-        let shown: Vec<u8> = events(&scratch).iter().flat_map(|event| event.output().unwrap().1).collect();
+        let shown =
+            || -> Vec<u8> { events(&scratch).iter().flat_map(|event| event.output().unwrap().1).collect() };
         // A reader of the growing file may see a beginning of less than four bytes. guard must hold back a longer one
         // until its end arrives.
         let early = if split < 4 { &secret[..split] } else { b"" };
+        if early.is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(120));
+        } else {
+            wait_until("the beginning is in the file", || shown().ends_with(&[b"> ", early].concat()));
+        }
+        recorder.output(Stream::Stdout, &[&secret[split..], b" <"].concat());
+        writer.finish().unwrap();
+        let shown = shown();
         assert_eq!(shown, [b"> ", early, MARK.as_bytes(), b" <"].concat(), "split at {split}");
     }
 }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::support::{RunOutcome, TestEnvironment, guard_program, in_every_environment_at_once};
 
 /// The time limit for a list of attempts, for a busy machine with a slow build.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(1200);
 /// The number of failures after which the test stops.
 const MOST_FAILURES: usize = 20;
 /// The directory in the worktree in which the agent and the test create files to signal that it is the other's turn.

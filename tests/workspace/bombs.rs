@@ -26,7 +26,7 @@ def bomb(objects, parent):
 ";
 
 /// The time limit for every operation here. An unprotected reader would take minutes.
-pub(super) const SOON: Duration = Duration::from_secs(40);
+pub(super) const SOON: Duration = Duration::from_secs(120);
 
 /// Runs guard in the repository. `start` is a command that executes guard, such as `prlimit` with its options; it may
 /// be empty.

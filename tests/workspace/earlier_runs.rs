@@ -131,7 +131,7 @@ fn a_second_run_in_a_worktree_is_refused() {
         let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
         let began = Instant::now();
         while !environment.directory.join("started").exists() {
-            assert!(began.elapsed() < Duration::from_secs(30), "{name}");
+            assert!(began.elapsed() < Duration::from_secs(120), "{name}");
             std::thread::sleep(Duration::from_millis(5));
         }
         let (code, said) = guard_in(environment, "project", &["--here"], "echo second");

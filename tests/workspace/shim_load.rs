@@ -338,7 +338,10 @@ impl Mounted {
             while std::fs::write(&file, vec![0u8; bytes.len() + size]).is_ok() {
                 bytes.resize(bytes.len() + size, 0u8);
             }
-            std::fs::write(&file, &bytes).unwrap();
+            // Another process may use the space that a smaller file leaves.
+            while std::fs::write(&file, &bytes).is_err() && !bytes.is_empty() {
+                bytes.truncate(bytes.len() - size);
+            }
             size /= 16;
         }
         if left > 0 {
@@ -475,7 +478,16 @@ fn the_supervisor_is_killed_and_the_work_is_finished() {
         let mut whole = u64::try_from(whole.as_micros()).unwrap();
         let base = environment.run_outside("cd repository && git rev-parse main");
         let mut states = std::collections::BTreeMap::<&str, usize>::new();
-        for turn in 0..12 {
+        // If another program slowed the machine down after the measurement, all kills come too early, so the test
+        // continues until they have hit different states.
+        for turn in 0..60 {
+            if turn >= 12 && states.len() > 2 {
+                break;
+            }
+            if turn > 0 && turn % 12 == 0 {
+                let again = run(environment, &format!("whole{turn}"), &["--keep"], &script).took;
+                whole = u64::try_from(again.as_micros()).unwrap();
+            }
             let name = format!("k{turn}");
             let mut command = task(environment, &name, &["--keep"], &script);
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
