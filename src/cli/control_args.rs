@@ -17,7 +17,9 @@ Examples:
   guard control RESPONSE_ID cancel --command-id c-17 # sent twice, it is still carried out once
 
 guard acts once on each command id, and answers with an acknowledgement: `completed`, `rejected` with a reason, or
-`accepted` if the work is still acting on it.";
+`accepted` if the work is still acting on it.
+
+Exit codes: 0 completed or accepted, 1 rejected, 2 bad usage, no such work, or no answer in time.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Control {

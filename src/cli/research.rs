@@ -12,14 +12,16 @@ use super::exit_code::Exit;
 use super::research_args::{Research, llm_config};
 use super::research_display::{Lines, LiveDisplay, StreamDisplay};
 use super::{Failure, note};
+use crate::agent;
 use crate::agent_exec::Executor;
 use crate::control::{CommandReader, CommandWatch};
 use crate::launch;
 use crate::outcome::ErrorKind;
 use crate::policy::PolicyDirs;
 use crate::research::{
-    Agent, AgentContext, AgentError, DeepResearchAgent, ExecutorBackend, Journal, JournalError, LlmClient,
-    Report, ResearchFailed, RunControl, Started, next_update,
+    Agent, AgentContext, AgentError, DeepResearchAgent, EventRegistry, ExecutorBackend, Journal,
+    JournalError, LlmClient, Report, ResearchFailed, RunControl, Started, UnknownEvents, ValidationMode,
+    next_update,
 };
 use crate::terminal_text;
 use crate::transcript::runs_dir;
@@ -46,6 +48,12 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
         let message = format!("the journal of the research run {} contains no query", journal.id());
         return Err(Failure::usage(message, "start a new run, without --resume"));
     };
+    let policy = policy_of(&started, &journal).inspect_err(|_| {
+        if args.resume.is_none() {
+            // The run has not begun.
+            let _ = std::fs::remove_dir_all(journal.directory());
+        }
+    })?;
     if !args.json {
         note(&format!("guard: the id of this research run is {}", journal.id()));
     }
@@ -53,9 +61,8 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
     // Nothing uses the sessions of sub-queries later, so they are stored apart from those of `guard exec`.
     let sessions = journal.directory().join("sessions");
     let executor = Executor { sessions: sessions.clone(), ..executor()? };
-    let backend = ExecutorBackend::new(executor, &directory.path)
-        .with_agent(started.agent.clone())
-        .with_policy(policy_of(&started, &journal)?);
+    let backend =
+        ExecutorBackend::new(executor, &directory.path).with_agent(started.agent.clone()).with_policy(policy);
     let client = LlmClient::new(
         Arc::new(backend.clone()),
         llm_config(&started.model, args.limits().or(started.limits)),
@@ -157,6 +164,10 @@ fn follow(
     out: &mut dyn Write,
 ) -> Result<Result<(), AgentError>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let mut registry = match EventRegistry::of_research(ValidationMode::WarnOnly, UnknownEvents::Drop) {
+        Ok(registry) => registry,
+        Err(error) => return Ok(Err(error.into())),
+    };
     runtime.block_on(async {
         let query = report.query.clone();
         let mut stream = agent.execute(&query, AgentContext::new(client));
@@ -165,11 +176,17 @@ fn follow(
                 Ok(update) => update,
                 Err(error) => return Ok(Err(error)),
             };
+            if let Err(error) = registry.validate(&update) {
+                return Ok(Err(error.into()));
+            }
             report.observe(&update);
             display.show(&update);
             if prints_events {
                 print(&update, out)?;
             }
+        }
+        if registry.ignored() > 0 {
+            tracing::debug!(count = registry.ignored(), "ignored events of unknown types");
         }
         Ok(if report.is_complete() { Ok(()) } else { Err(AgentError::NoFinalResult) })
     })
@@ -210,7 +227,7 @@ fn open_journal(args: &Research) -> Result<Journal, Failure> {
     opened.map_err(|error| {
         let hint = match &error {
             JournalError::Unknown { .. } => {
-                "`guard research --list` lists the ids; the end of an id is enough"
+                "`guard research --list` lists the ids; the last six or more characters are enough if only one id ends with them"
             }
             JournalError::Busy { .. } => "wait until that process has ended, or stop it",
             _ => "start the research again",
@@ -229,6 +246,14 @@ fn started(args: &Research) -> Result<Started, Failure> {
     if let Some(directory) = directory.as_ref().filter(|directory| !directory.is_dir()) {
         let message = format!("{} is not a directory", directory.display());
         return Err(Failure::usage(message, "give an existing directory with --cd DIR"));
+    }
+    if let Some(name) = args.agent.as_ref().filter(|name| agent::named(name).is_none()) {
+        let names: Vec<&str> = agent::AGENTS.iter().map(|(name, _)| *name).collect();
+        let hint = format!("give one of these with --agent NAME: {}", names.join(", "));
+        return Err(Failure::usage(format!("unknown agent {name:?}"), hint));
+    }
+    if let Some(name) = &args.policy {
+        crate::policy::load(name, &PolicyDirs::from_environment())?;
     }
     Ok(Started {
         query,

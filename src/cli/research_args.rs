@@ -51,7 +51,7 @@ pub(crate) struct Research {
     #[arg(long, value_name = "NAME", help_heading = "Network", conflicts_with = "resume")]
     pub(crate) policy: Option<String>,
     /// Stop a request to an agent after this time: seconds, or 90s, 5m [default: 5m]
-    #[arg(long, help_heading = "Limits", value_name = "TIME", value_parser = parse_seconds)]
+    #[arg(long, help_heading = "Limits", value_name = "TIME", value_parser = parse_timeout)]
     pub(crate) timeout: Option<u64>,
     /// How often guard repeats a request after a temporary failure [default: 1]
     #[arg(long, help_heading = "Limits", value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10))]
@@ -77,6 +77,15 @@ pub(crate) struct Research {
     /// List the research runs that guard has stored, the newest first
     #[arg(long, conflicts_with_all = ["query", "resume", "stream_json", "output"])]
     pub(crate) list: bool,
+}
+
+/// The longest time that a request may take, in seconds: a week.
+const LONGEST_TIMEOUT: u64 = 604_800;
+
+fn parse_timeout(text: &str) -> Result<u64, String> {
+    let is_possible = |seconds: &u64| (1..=LONGEST_TIMEOUT).contains(seconds);
+    let seconds = Some(parse_seconds(text)?).filter(is_possible);
+    seconds.ok_or_else(|| "expected a time from 1s to 7d".to_string())
 }
 
 fn parse_cost(text: &str) -> Result<f64, String> {
@@ -115,7 +124,7 @@ pub(crate) fn llm_config(model: &str, limits: RequestLimits) -> LlmConfig {
     let defaults = LlmConfig::default();
     LlmConfig {
         model: model.to_string(),
-        timeout: limits.timeout_s.map_or(defaults.timeout, |seconds| Duration::from_secs(seconds.max(1))),
+        timeout: limits.timeout_s.map_or(defaults.timeout, Duration::from_secs),
         max_retries: limits.max_retries.unwrap_or(defaults.max_retries),
         max_tokens: limits.max_tokens,
         max_cost: limits.max_cost,
@@ -158,6 +167,8 @@ mod tests {
             "x q --resume 0123456",
             "x --resume 0123456 --model m",
             "x q --max-cost -1",
+            "x q --timeout 0",
+            "x q --timeout 8d",
             "x q --policy p --allow-host a.org",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");

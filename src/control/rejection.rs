@@ -2,6 +2,7 @@
 
 /// The reason for which a worker rejects a command. The acknowledgement contains it as text.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Rejection {
     /// The worker does not know commands of this type.
     #[error("unknown command type `{0}`; expected cancel, pause, resume or adjust_config")]

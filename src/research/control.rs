@@ -1,5 +1,6 @@
 //! Pauses, resumes and cancels a running research agent from other code, such as a control channel.
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -7,8 +8,17 @@ use super::error::AgentError;
 use super::llm::Budget;
 use crate::control::{AgentCommand, Rejection};
 
+/// The data of the command `adjust_config`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewLimits {
+    max_tokens: Option<u64>,
+    max_cost: Option<f64>,
+}
+
 /// Whether a research agent may continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RunState {
     /// The agent may start requests.
     Running,
@@ -68,10 +78,12 @@ impl RunControl {
             "pause" => self.pause(),
             "resume" => self.resume(),
             "adjust_config" => {
-                let max_tokens = command.data.get("max_tokens").and_then(Value::as_u64);
-                let max_cost = command.data.get("max_cost").and_then(Value::as_f64);
-                if max_tokens.is_none() && max_cost.is_none() {
-                    return Err(Rejection::NoSetting("{\"max_tokens\": N, \"max_cost\": N}, or one of them"));
+                let expected = "{\"max_tokens\": N, \"max_cost\": X}, or one of them, greater than 0";
+                let NewLimits { max_tokens, max_cost } = NewLimits::deserialize(&command.data)
+                    .map_err(|problem| Rejection::InvalidData { expected, problem })?;
+                let is_possible = max_tokens != Some(0) && max_cost.is_none_or(|cost| cost > 0.0);
+                if !is_possible || (max_tokens.is_none() && max_cost.is_none()) {
+                    return Err(Rejection::NoSetting(expected));
                 }
                 budget.set_limits(max_tokens, max_cost);
             }
@@ -115,10 +127,20 @@ mod tests {
         assert!(act("resume", Value::Null).is_ok());
         assert!(act("adjust_config", json!({ "max_tokens": 7 })).is_ok());
         assert_eq!(budget.tokens_left(), Some(7));
-        assert!(
-            act("adjust_config", json!({ "max_tokens": -1 }))
-                .is_err_and(|reason| matches!(reason, Rejection::NoSetting(_)))
-        );
+        for wrong in [
+            json!({ "max_tokens": -1 }),
+            json!({ "max_tokens": "x", "max_cost": 1 }),
+            json!({ "max_tokens": 9, "depth": 3 }),
+            Value::Null,
+        ] {
+            let rejected = act("adjust_config", wrong.clone());
+            assert!(rejected.is_err_and(|why| matches!(why, Rejection::InvalidData { .. })), "{wrong}");
+        }
+        for wrong in [json!({}), json!({ "max_tokens": 0 }), json!({ "max_cost": -5 })] {
+            let rejected = act("adjust_config", wrong.clone());
+            assert!(rejected.is_err_and(|why| matches!(why, Rejection::NoSetting(_))), "{wrong}");
+        }
+        assert_eq!(budget.tokens_left(), Some(7));
         assert!(act("fly", Value::Null).is_err_and(|reason| matches!(reason, Rejection::UnknownType(_))));
         assert!(act("cancel", Value::Null).is_ok());
         assert_eq!(control.state(), RunState::Cancelled);

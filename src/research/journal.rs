@@ -112,6 +112,9 @@ pub struct Finished {
     /// The pages and hosts that guard observed the sub-query retrieve.
     #[serde(default)]
     pub retrievals: Vec<Retrieval>,
+    /// Phrases in the retrieved texts that give orders to their reader.
+    #[serde(default)]
+    pub orders: Vec<String>,
     /// The id of the run that answered the sub-query, for `guard log`.
     #[serde(default)]
     pub run_id: Option<String>,
@@ -257,6 +260,7 @@ impl Journal {
             Err(error @ JournalError::Busy { .. }) => Err(error),
             _ => {
                 let _ = fs::remove_dir_all(directory.join(id));
+                remove_oldest(directory, MOST_JOURNALS - 1);
                 Self::create_with_id(directory, id.to_string(), started)
             }
         }

@@ -220,7 +220,7 @@ mod tests {
         {
             split(&text);
         }
-        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "{:?}", began.elapsed());
     }
 
     proptest! {

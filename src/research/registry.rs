@@ -129,6 +129,7 @@ impl EventSpec {
 
 /// What a registry does with an update whose data does not match its schema.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ValidationMode {
     /// The registry checks nothing. This mode is meant for development.
     Off,
@@ -142,6 +143,7 @@ pub enum ValidationMode {
 
 /// What a registry does with an update whose event type has no schema.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum UnknownEvents {
     /// The registry logs the update at the level debug, counts it, and ignores it.
     #[default]
@@ -154,6 +156,7 @@ pub enum UnknownEvents {
 
 /// The result of checking an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Validity {
     /// The update matches its schema, or the registry checks nothing.
     Valid,

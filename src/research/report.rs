@@ -159,7 +159,6 @@ impl Report {
     pub fn markdown(&self) -> String {
         let query = crate::terminal_text::one_line(&self.query);
         let mut text = format!("# {query}\n\n{}\n", self.answer.trim_end());
-        text.push_str(&self.appendix(|title| format!("## {title}\n")));
         text.push_str("\n## Sub-queries\n\n");
         for sub_query in &self.sub_queries {
             let outcome = match &sub_query.state {
@@ -178,6 +177,7 @@ impl Report {
             }
         }
         let _ = write!(text, "\n{}\n", self.stats());
+        text.push_str(&self.appendix(|title| format!("## {title}\n")));
         text
     }
 }
@@ -272,5 +272,6 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected:?} is missing:\n{text}");
         }
+        assert!(text.ends_with("- removed a citation\n"), "{text}");
     }
 }

@@ -297,8 +297,14 @@ impl Checker<'_> {
             if urls.peek().is_some_and(|(range, _)| range.start == at)
                 && let Some((range, url)) = urls.next()
             {
-                self.url(url);
+                let is_cited = self.url(url);
                 at = range.end;
+                // Nothing is left between the parentheses of `(https://example.org)`.
+                if !is_cited && text[at..].starts_with(')') && self.checked.answer.ends_with('(') {
+                    self.checked.answer.pop();
+                    self.remove_spaces_at_end();
+                    at += 1;
+                }
                 continue;
             }
             if let Some((label, url, length)) = link(rest) {
@@ -328,12 +334,15 @@ impl Checker<'_> {
         }
     }
 
-    fn url(&mut self, url: &str) {
+    /// Cites the source with this address. Returns false if there is none; the answer then contains nothing of it.
+    fn url(&mut self, url: &str) -> bool {
         let wanted = canonical(url);
-        match self.sources.iter().find(|source| canonical(&source.url) == wanted) {
+        let source = self.sources.iter().find(|source| canonical(&source.url) == wanted);
+        match source {
             Some(source) => self.cite(source.number),
             None => self.drop_citation(url.to_string()),
         }
+        source.is_some()
     }
 
     fn number(&mut self, number: usize) {
@@ -364,12 +373,16 @@ impl Checker<'_> {
     }
 
     fn drop_citation(&mut self, citation: String) {
-        // Remove the space before the citation as well.
-        let text = &mut self.checked.answer;
-        text.truncate(text.trim_end_matches(' ').len().max(text.rfind('\n').map_or(0, |line| line + 1)));
+        self.remove_spaces_at_end();
         if !self.checked.dropped.contains(&citation) {
             self.checked.dropped.push(citation);
         }
+    }
+
+    /// Removes the spaces before a removed citation, but not the indentation of its line.
+    fn remove_spaces_at_end(&mut self) {
+        let text = &mut self.checked.answer;
+        text.truncate(text.trim_end_matches(' ').len().max(text.rfind('\n').map_or(0, |line| line + 1)));
     }
 }
 
@@ -561,6 +574,8 @@ mod tests {
         let links = check("A [page](https://a.org/one) and [another](https://evil.org/).");
         assert_eq!(links.answer, "A page [1] and another.");
         assert_eq!(links.dropped, ["https://evil.org/"]);
+        assert_eq!(check("Fast [2] (https://evil.org/hype).").answer, "Fast [1].");
+        assert_eq!(check("Fast (https://a.org/one).").answer, "Fast ([1]).");
         // Code must not be treated as a citation.
         let code = "`x[3]` a\n```\ncurl https://evil.org\n```\n";
         assert_eq!(check(code), CheckedAnswer { answer: code.into(), ..CheckedAnswer::default() });

@@ -120,9 +120,9 @@ fn a_hanging_sub_query_times_out_and_the_others_count() {
     let hang = r#"case "$question" in vendors) sleep 1000 ;; *) say "\"All about $question.\"" ;; esac"#;
     let researcher = Researcher::new("research-hang", PLAN, hang, r#"say '"Done."'"#);
     let (printed, code) =
-        researcher.ends("guard research q --timeout 3 --max-retries 0; code=$?; guard ps; exit $code");
+        researcher.ends("guard research q --timeout 15 --max-retries 0; code=$?; guard ps; exit $code");
     assert_eq!(code, 0, "{printed}");
-    assert!(printed.contains("  [4/5] vendors ✗ Failed: timeout: no answer within 3 s"), "{printed}");
+    assert!(printed.contains("  [4/5] vendors ✗ Failed: timeout: no answer within 15 s"), "{printed}");
     assert!(printed.contains("Stats: 4/5 sub-queries succeeded"), "{printed}");
     assert!(printed.contains("no runs"), "{printed}");
 }
@@ -156,4 +156,22 @@ fn nobody_reads_the_output_any_more() {
     let (printed, code) = researcher.ends(&format!("guard research --resume {id}"));
     assert_eq!(code, 0, "{printed}");
     assert!(printed.contains("Stats: 5/5"), "{printed}");
+}
+
+/// A user makes a mistake in an option. guard must name it before the research begins, and leave no research run.
+#[test]
+fn wrong_options_leave_no_research_run() {
+    let researcher = Researcher::new("research-options", PLAN, ANSWERS, r#"say '"Done."'"#);
+    for (options, expected) in [
+        ("--agent nosuch", "unknown agent \"nosuch\""),
+        ("--policy nosuch", "no policy named `nosuch`"),
+        ("--timeout 0", "expected a time from 1s to 7d"),
+        ("--timeout 99999999999", "expected a time from 1s to 7d"),
+        ("--allow-host http://x.org/", "x.org"),
+    ] {
+        let (printed, code) = researcher.ends(&format!("guard research q {options}"));
+        assert_eq!(code, 2, "{options}: {printed}");
+        assert!(printed.contains(expected) && !printed.contains("--resume"), "{options}: {printed}");
+    }
+    assert_eq!(researcher.ids(), Vec::<String>::new());
 }

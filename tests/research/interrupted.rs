@@ -56,7 +56,7 @@ fn resume(researcher: &Researcher) -> Value {
 
 fn expect_no_runs(researcher: &Researcher) {
     let is_quiet =
-        holds_within(Duration::from_secs(20), || researcher.ends("guard ps").0.contains("no runs"));
+        holds_within(Duration::from_secs(120), || researcher.ends("guard ps").0.contains("no runs"));
     assert!(is_quiet, "{}", researcher.ends("guard ps").0);
 }
 
@@ -70,7 +70,7 @@ fn two_slow(seconds: u32) -> String {
 
 #[test]
 fn a_killed_run_repeats_no_finished_sub_query() {
-    let researcher = Researcher::new("research-killed", PLAN, &two_slow(4), r#"say '"Done."'"#);
+    let researcher = Researcher::new("research-killed", PLAN, &two_slow(300), r#"say '"Done."'"#);
     let mut child = start(&researcher);
     wait_until("three answers", || count(&researcher, "sub_query_completed") == 3);
     child.kill().unwrap();
@@ -78,6 +78,9 @@ fn a_killed_run_repeats_no_finished_sub_query() {
     expect_no_runs(&researcher);
     let before = runs(&researcher);
     assert_eq!(before, 6);
+    let agent = researcher.user.home().join("bin/gemini");
+    let text = std::fs::read_to_string(&agent).unwrap().replace("sleep 300", "sleep 0");
+    std::fs::write(&agent, text).unwrap();
     let result = resume(&researcher);
     // The resumed run must start agents only for the two unfinished sub-queries and the synthesis. The plan and three
     // answers come from the journal.
@@ -111,4 +114,27 @@ fn ctrl_c_in_every_phase_ends_all_processes_and_can_be_resumed() {
         let result = resume(&researcher);
         assert_eq!((result["answer"].as_str(), name), (Some("Done."), name));
     }
+}
+
+/// Another program pauses, adjusts, resumes and cancels research that is in progress.
+#[test]
+fn commands_reach_running_research() {
+    let researcher = Researcher::new("research-control", PLAN, "sleep 60", r#"say '"Done."'"#);
+    let mut child = start(&researcher);
+    wait_until("a sub-query", || count(&researcher, "sub_query_started") > 0);
+    let id = researcher.ids().pop().unwrap();
+    let send = |command: &str| {
+        let (printed, _) = researcher.ends(&format!("guard control {id} {command} --json"));
+        let answer: Value = serde_json::from_str(printed.trim()).unwrap_or_else(|_| panic!("{printed}"));
+        answer["status"].as_str().unwrap().to_string()
+    };
+    assert_eq!(send("pause"), "completed");
+    assert_eq!(send("resume"), "completed");
+    assert_eq!(send("adjust_config --data '{\"max_tokens\": 90000}'"), "completed");
+    assert_eq!(send("adjust_config --data '{\"max_tokens\": \"many\"}'"), "rejected");
+    assert_eq!(send("adjust_config --data '{\"depth\": 3}'"), "rejected");
+    assert_eq!(send("fly"), "rejected");
+    assert_eq!(send("cancel"), "completed");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    expect_no_runs(&researcher);
 }

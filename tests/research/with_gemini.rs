@@ -89,6 +89,8 @@ fn one_of_five_sub_queries_fails_and_sources_are_what_guard_saw() {
     );
     let doubts = result["unconfirmed"].to_string();
     assert!(doubts.contains("no sub-query retrieved: http://evil.test/pwned"), "{doubts}");
+    let order = "a text that sub-query 2 retrieved contains instructions to its reader";
+    assert!(doubts.contains(order), "{doubts}");
     assert!(doubts.contains("sub-query 4 (Commercial applications) has no answer"), "{doubts}");
     // The result must count the tokens of every run, including the failed one.
     assert_eq!(result["metadata"]["sub_queries_succeeded"], 4);

@@ -96,7 +96,6 @@ impl Run {
         if let Some(known) = shared.progress().rounds.first() {
             return Ok(known.clone());
         }
-        shared.control.permit().await?;
         let most = shared.config.max_queries;
         let instruction = prompts::decompose_instruction(most);
         let request = LlmRequest::new(shared.query.clone()).with_system_instruction(&instruction);
@@ -136,7 +135,6 @@ impl Run {
         if shared.progress().answer.is_some() {
             return Ok(None);
         }
-        shared.control.permit().await?;
         let most = shared.config.max_queries;
         let prompt = prompts::findings_text(&shared.query, findings, shared.config.max_finding_bytes);
         let request = LlmRequest::new(prompt).with_system_instruction(prompts::follow_up_instruction(most));
@@ -174,10 +172,12 @@ impl Run {
         Ok(planned)
     }
 
-    /// Sends a request whose answer the phase `phase` needs. Records the usage in the journal, and warns the user if
-    /// the budget is nearly used up.
+    /// Sends a request whose answer the phase `phase` needs, unless the run is paused or cancelled. Records the usage in
+    /// the journal, and warns the user if the budget is nearly used up.
     async fn ask(&self, phase: &'static str, request: LlmRequest) -> Result<LlmResponse, AgentError> {
-        let (answer, usage) = self.shared.llm.generate_with_usage(request).await;
+        let control = &self.shared.control;
+        control.permit().await?;
+        let (answer, usage) = self.shared.llm.generate_with_usage(request, control).await;
         if let Some(journal) = &self.shared.journal {
             journal.spent(usage)?;
         }
@@ -190,25 +190,27 @@ impl Run {
     /// Runs the sub-queries of a round in parallel, and reports each as soon as it ends.
     async fn run_round(&self, planned: &Planned) -> Result<Vec<Finding>, AgentError> {
         let shared = &self.shared;
-        let mut findings: Vec<Finding> = Vec::new();
-        let mut waiting = Vec::new();
+        let mut waiting: Vec<(usize, String)> = Vec::new();
         for (index, query) in planned.sub_queries.iter().enumerate() {
             let id = planned.first_id + index;
             self.updates.send(AgentUpdate::sub_query_started(id, query)).await;
-            match shared.progress().finished.iter().find(|known| known.id == id) {
-                Some(known) => {
-                    let finding = Finding { id, query: query.clone(), outcome: Ok(known.clone()) };
-                    self.report(&finding).await;
-                    findings.push(finding);
-                }
-                // The run has its answer, so nothing is asked again.
-                None if shared.progress().answer.is_some() => {
-                    let finding = Finding { id, query: query.clone(), outcome: Err(no_answer()) };
-                    self.report(&finding).await;
-                    findings.push(finding);
-                }
-                None => waiting.push((id, query.clone())),
+            waiting.push((id, query.clone()));
+        }
+        let mut findings: Vec<Finding> = Vec::new();
+        // The journal has the answers in the order in which the sub-queries ended.
+        for known in &shared.progress().finished {
+            if let Some(at) = waiting.iter().position(|(id, _)| *id == known.id) {
+                let (id, query) = waiting.remove(at);
+                findings.push(Finding { id, query, outcome: Ok(known.clone()) });
             }
+        }
+        // If the run has its answer, nothing is asked again.
+        if shared.progress().answer.is_some() {
+            let unanswered = waiting.drain(..);
+            findings.extend(unanswered.map(|(id, query)| Finding { id, query, outcome: Err(no_answer()) }));
+        }
+        for finding in &findings {
+            self.report(finding).await;
         }
         // Reserve one share of the tokens for the synthesis.
         let share = shared.llm.budget().tokens_left().map(|left| left / (waiting.len() as u64 + 1));
@@ -252,9 +254,7 @@ impl Run {
                 let longest = self.shared.config.max_finding_bytes;
                 let tokens = u32::try_from(answer.usage.tokens).unwrap_or(u32::MAX);
                 self.updates.send(AgentUpdate::sub_query_completed(id, &answer.result, tokens)).await;
-                if let Some(phrase) = order_in(prompts::beginning(&answer.result, longest)) {
-                    self.note(hostile_note(id, phrase)).await;
-                }
+                self.send_notes(&order_notes(id, answer, longest)).await;
             }
         }
         if let Some(warning) = self.shared.llm.budget().warning() {
@@ -320,15 +320,16 @@ impl Shared {
             LlmRequest::new(query.clone()).with_system_instruction(prompts::SUB_QUERY_INSTRUCTION);
         // A share of 0 must not mean "no limit".
         request.max_tokens = max_tokens.map(|share| share.max(1));
-        let (answer, usage) = self.llm.generate_with_usage(request).await;
+        let (answer, usage) = self.llm.generate_with_usage(request, &self.control).await;
         let outcome = match answer {
             Ok(response) => {
-                let LlmResponse { text, interaction_id, retrievals, .. } = response;
+                let LlmResponse { text, interaction_id, retrievals, orders, .. } = response;
                 let finished = Finished {
                     id,
                     result: prompts::beginning(&text, LONGEST_ANSWER).to_string(),
                     usage,
                     retrievals,
+                    orders,
                     run_id: interaction_id,
                 };
                 if let Some(journal) = &self.journal {
@@ -398,11 +399,16 @@ fn adds_something(old: &[Finding], new: &[Finding]) -> bool {
     has_new_source || new.iter().any(is_new)
 }
 
-fn hostile_note(id: usize, phrase: &str) -> String {
-    format!(
-        "the answer to sub-query {} contains instructions to its reader (“{phrase}”); guard treats them as data",
-        id + 1
-    )
+/// Returns notes about texts that give orders to a model: the answer to the sub-query, and what its agent retrieved.
+fn order_notes(id: usize, answer: &Finished, longest: usize) -> Vec<String> {
+    let number = id + 1;
+    let in_answer = order_in(prompts::beginning(&answer.result, longest)).map(|phrase| {
+        format!("the answer to sub-query {number} contains instructions to its reader (“{phrase}”); guard treats them as data")
+    });
+    let in_sources = answer.orders.iter().map(|phrase| {
+        format!("a text that sub-query {number} retrieved contains instructions to its reader (“{phrase}”)")
+    });
+    in_answer.into_iter().chain(in_sources).collect()
 }
 
 /// Returns warnings for the user: removed citations, sub-queries without an answer or without a source, cut
@@ -417,9 +423,7 @@ fn unconfirmed(findings: &[Finding], dropped: &[String], longest: usize) -> Vec<
         match &finding.outcome {
             Err(error) => all.push(format!("sub-query {number} ({}) has no answer: {error}", finding.query)),
             Ok(answer) => {
-                if let Some(phrase) = order_in(prompts::beginning(&answer.result, longest)) {
-                    all.push(hostile_note(finding.id, phrase));
-                }
+                all.extend(order_notes(finding.id, answer, longest));
                 if answer.result.len() > longest {
                     all.push(format!("the answer to sub-query {number} was cut to {longest} bytes"));
                 }

@@ -12,8 +12,12 @@ use tokio::time::Sleep;
 use super::backend::{BackendEvent, BackendStream, LlmBackend, LlmCall, LlmUsage};
 use super::budget::Budget;
 use crate::research::config::LlmConfig;
+use crate::research::control::RunControl;
 use crate::research::error::LlmError;
 use crate::research::sources::{MOST_URLS, Retrieval};
+
+/// The maximum number of phrases in [`LlmResponse::orders`].
+const MOST_ORDERS: usize = 8;
 
 /// A request to a model, without any history.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,6 +57,8 @@ pub struct LlmResponse {
     pub interaction_id: Option<String>,
     /// The pages and hosts that guard observed the model retrieve.
     pub retrievals: Vec<Retrieval>,
+    /// Phrases in the retrieved texts that give orders to their reader.
+    pub orders: Vec<String>,
 }
 
 /// A piece of an answer.
@@ -101,21 +107,27 @@ impl LlmClient {
 
     /// Sends a request and waits for the whole answer. Retries after a failure that may be temporary.
     pub async fn generate(&self, request: LlmRequest) -> Result<LlmResponse, LlmError> {
-        self.generate_with_usage(request).await.0
+        self.generate_with_usage(request, &RunControl::default()).await.0
     }
 
-    /// Sends a request and waits for the whole answer. Retries after a failure that may be temporary. Also returns
-    /// the usage of the request, even if it failed.
+    /// Sends a request and waits for the whole answer. Retries after a failure that may be temporary, but not while
+    /// `control` is paused or after it is cancelled. Also returns the usage of the request, even if it failed.
     pub async fn generate_with_usage(
         &self,
         request: LlmRequest,
+        control: &RunControl,
     ) -> (Result<LlmResponse, LlmError>, LlmUsage) {
         let mut usage = LlmUsage::NOTHING;
-        let answer = self.attempts(&request, &mut usage).await;
+        let answer = self.attempts(&request, control, &mut usage).await;
         (answer, usage)
     }
 
-    async fn attempts(&self, request: &LlmRequest, usage: &mut LlmUsage) -> Result<LlmResponse, LlmError> {
+    async fn attempts(
+        &self,
+        request: &LlmRequest,
+        control: &RunControl,
+        usage: &mut LlmUsage,
+    ) -> Result<LlmResponse, LlmError> {
         let mut attempt = 0;
         loop {
             self.budget.check()?;
@@ -130,7 +142,10 @@ impl LlmClient {
                 }
                 Err(error) => error,
             };
-            let Some(delay) = self.delay(&error, attempt) else { return Err(error) };
+            let Some(delay) = self.delay(&error, attempt) else {
+                tracing::info!(kind = error.kind().as_str(), attempt, "a request to the model failed");
+                return Err(error);
+            };
             tracing::info!(
                 kind = error.kind().as_str(),
                 attempt,
@@ -138,6 +153,9 @@ impl LlmClient {
                 "a request to the model failed; retrying"
             );
             tokio::time::sleep(delay).await;
+            if control.permit().await.is_err() {
+                return Err(error);
+            }
             attempt += 1;
         }
     }
@@ -157,9 +175,14 @@ impl LlmClient {
                         response.retrievals.push(retrieval);
                     }
                 }
+                Some(Ok(BackendEvent::Order(phrase))) => {
+                    if response.orders.len() < MOST_ORDERS && !response.orders.contains(&phrase) {
+                        response.orders.push(phrase);
+                    }
+                }
                 Some(Ok(BackendEvent::Completed { text, interaction_id })) => {
                     *usage = usage.plus(call.usage);
-                    tracing::debug!(bytes = text.len(), tokens = call.usage.tokens, "the model answered");
+                    tracing::info!(bytes = text.len(), tokens = call.usage.tokens, "the model answered");
                     if text.trim().is_empty() {
                         return Err(LlmError::EmptyAnswer);
                     }
@@ -190,7 +213,7 @@ impl LlmClient {
             max_tokens: least(request.max_tokens, self.budget.tokens_left()),
             max_cost: self.budget.cost_left(),
         };
-        tracing::debug!(bytes = call.prompt.len(), model = call.model, "asking the model");
+        tracing::info!(bytes = call.prompt.len(), model = call.model, "asking the model");
         let timeout = self.config.timeout;
         CallStream {
             events: self.client.start(call),
@@ -304,7 +327,7 @@ impl Stream for Chunks {
                         usage: Some(usage),
                     })));
                 }
-                Some(Ok(BackendEvent::Retrieved(_) | BackendEvent::Used(_))) => {}
+                Some(Ok(BackendEvent::Retrieved(_) | BackendEvent::Order(_) | BackendEvent::Used(_))) => {}
                 Some(Err(error)) => {
                     self.call = None;
                     return Poll::Ready(Some(Err(error)));
