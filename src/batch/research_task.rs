@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::model::{TaskFailure, TaskKind};
-use super::queue::Claim;
+use super::queue::{Claim, Lease};
 use super::run_task::{is_temporary, object, task_kind};
 use crate::agent_exec::{Cancel, Executor};
 use crate::research::{
-    AgentContext, AgentError, DeepResearchAgent, ExecutorBackend, FinalResult, LlmClient, LlmConfig,
-    ResearchConfig, default_model, run_blocking,
+    AgentContext, AgentError, DeepResearchAgent, ExecutorBackend, FinalResult, Journal, LlmClient, LlmConfig,
+    RequestLimits, ResearchConfig, Started, default_model, run_blocking,
 };
 
 /// How long the worker waits for the agents' runs after research has failed or was cancelled. Must be shorter than
@@ -21,10 +21,12 @@ use crate::research::{
 const RUNS_GRACE: Duration = Duration::from_secs(10);
 
 /// Answers the query of a task. The runs store their sessions in the directory `sessions`, which this function
-/// removes at the end.
+/// removes at the end. If the worker is killed, or the attempt fails for a reason that may be temporary, the next
+/// attempt continues the journal of this one, which is below `journals`.
 pub(super) fn research(
     executor: &Executor,
     sessions: &Path,
+    journals: &Path,
     claim: &Claim,
     cancel: &Cancel,
 ) -> Result<Map<String, Value>, TaskFailure> {
@@ -36,8 +38,15 @@ pub(super) fn research(
         Arc::new(backend.clone()),
         llm_config(&claim.parameters, claim.options.agent.as_deref()),
     );
-    let agent = DeepResearchAgent::new(research_config(&claim.parameters));
+    let mut agent = DeepResearchAgent::new(research_config(&claim.parameters));
+    let journal = open_journal(journals, claim);
+    if let Some(journal) = &journal {
+        agent = agent.with_journal(journal.clone());
+    }
     let result = follow(&agent, client, claim, cancel);
+    if let Some(journal) = journal.filter(|_| !result.as_ref().is_err_and(|failure| failure.is_temporary)) {
+        let _ = std::fs::remove_dir_all(journal.directory());
+    }
     // Dropping the stream has cancelled the remaining runs. They must not outlive the task, so wait for them.
     if !backend.wait_for_runs(RUNS_GRACE) {
         tracing::warn!(task = claim.task_id, "a run of the research has not ended yet");
@@ -52,6 +61,31 @@ pub(super) fn research(
     })))
 }
 
+/// Opens the journal of an earlier attempt at the task, or creates one. Returns `None` if that is not possible, for
+/// example because a worker whose lease has expired still uses it; the research then works without a journal.
+fn open_journal(journals: &Path, claim: &Claim) -> Option<Arc<Journal>> {
+    let Lease { batch, position, .. } = &claim.lease;
+    let batch: String = batch.chars().filter(char::is_ascii_hexdigit).collect();
+    let started = Started {
+        query: query(claim).to_string(),
+        config: research_config(&claim.parameters),
+        model: llm_config(&claim.parameters, claim.options.agent.as_deref()).model,
+        agent: claim.options.agent.clone(),
+        directory: Some(claim.options.directory.clone()),
+        policy: claim.options.policy.clone(),
+        allow_hosts: Vec::new(),
+        limits: RequestLimits::default(),
+    };
+    Journal::continue_or_create(journals, &format!("{batch}-{position}"), started)
+        .inspect_err(|error| tracing::warn!(task = claim.task_id, %error, "the research has no journal"))
+        .map(Arc::new)
+        .ok()
+}
+
+fn query(claim: &Claim) -> &str {
+    claim.parameters.get("query").and_then(Value::as_str).unwrap_or_default()
+}
+
 /// Runs the agent until its final result, a cancellation, or the time limit of the task.
 fn follow(
     agent: &DeepResearchAgent,
@@ -59,7 +93,6 @@ fn follow(
     claim: &Claim,
     cancel: &Cancel,
 ) -> Result<FinalResult, TaskFailure> {
-    let query = claim.parameters.get("query").and_then(Value::as_str).unwrap_or_default();
     let began = Instant::now();
     let check = || {
         if cancel.is_set() {
@@ -71,7 +104,7 @@ fn follow(
         let message = format!("the research took longer than {} s", limit.as_secs());
         Err(TaskFailure::permanent(TaskKind::TimedOut, message))
     };
-    run_blocking(agent, query, AgentContext::new(Arc::new(client)), check, |_| {})
+    run_blocking(agent, query(claim), AgentContext::new(Arc::new(client)), check, |_| {})
 }
 
 impl From<AgentError> for TaskFailure {
@@ -92,8 +125,12 @@ fn number(parameters: &Map<String, Value>, name: &str) -> Option<u64> {
 
 fn research_config(parameters: &Map<String, Value>) -> ResearchConfig {
     let defaults = ResearchConfig::default();
-    let max_queries = number(parameters, "max_queries").and_then(|number| usize::try_from(number).ok());
-    ResearchConfig { max_queries: max_queries.unwrap_or(defaults.max_queries), ..defaults }
+    let count = |name| number(parameters, name).and_then(|number| usize::try_from(number).ok());
+    ResearchConfig {
+        max_queries: count("max_queries").unwrap_or(defaults.max_queries),
+        depth: count("depth").unwrap_or(defaults.depth),
+        ..defaults
+    }
 }
 
 fn llm_config(parameters: &Map<String, Value>, agent: Option<&str>) -> LlmConfig {
@@ -102,6 +139,8 @@ fn llm_config(parameters: &Map<String, Value>, agent: Option<&str>) -> LlmConfig
     LlmConfig {
         model: model.unwrap_or_else(|| default_model(agent).to_string()),
         timeout: number(parameters, "timeout").map_or(defaults.timeout, Duration::from_secs),
+        max_tokens: number(parameters, "max_tokens"),
+        max_cost: parameters.get("max_cost").and_then(Value::as_f64),
         ..defaults
     }
 }
@@ -112,10 +151,14 @@ mod tests {
 
     #[test]
     fn parameters_become_settings() {
-        let parameters = object(json!({"query": "q", "max_queries": 7, "timeout": 45, "model": "m"}));
+        let parameters =
+            object(json!({"query": "q", "max_queries": 7, "depth": 2, "timeout": 45, "model": "m",
+            "max_tokens": 9000, "max_cost": 0.5}));
         let llm = llm_config(&parameters, None);
         assert_eq!((llm.model.as_str(), llm.timeout), ("m", Duration::from_secs(45)));
-        assert_eq!(research_config(&parameters).max_queries, 7);
+        assert_eq!((llm.max_tokens, llm.max_cost), (Some(9000), Some(0.5)));
+        let config = research_config(&parameters);
+        assert_eq!((config.max_queries, config.depth), (7, 2));
         let none = object(json!({"query": "q"}));
         assert_eq!(llm_config(&none, Some("gemini")), LlmConfig::default());
         assert_eq!(llm_config(&none, Some("codex")).model, "");

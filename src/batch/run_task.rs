@@ -86,7 +86,8 @@ impl TaskContext {
                 // Nothing uses the sessions of sub-queries after the task, so they are stored apart from those of
                 // other runs.
                 let sessions = self.runs.with_file_name(format!("batch/research-{}", uuid::Uuid::now_v7()));
-                research_task::research(&self.executor, &sessions, claim, cancel)
+                let journals = self.runs.with_file_name("batch/research");
+                research_task::research(&self.executor, &sessions, &journals, claim, cancel)
             }
         }
     }

@@ -1,5 +1,6 @@
 //! A program submits questions as tasks of the type `research`. The agent is a shell script.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -75,4 +76,41 @@ fn a_cancelled_question_ends_its_agents() {
     assert!(is_quiet, "{}", researcher.user.ends("guard ps").0);
     let last = poll_to_the_end(&researcher.user, &first);
     assert_eq!(result(&last, "q")["error_kind"], "cancelled", "{last:#}");
+}
+
+/// The worker is killed after three of five sub-queries have an answer. The next attempt must run only the other two
+/// and the synthesis.
+#[test]
+fn a_killed_worker_repeats_no_finished_sub_query() {
+    let answers =
+        r#"case "$question" in vendors | markets) sleep 300 ;; esac; say "\"All about $question.\"""#;
+    let researcher = Researcher::new("batch-research-killed", PLAN, answers, r#"say '"Done."'"#);
+    let tasks = json!([{"task_id": "q", "type": "research", "parameters": {"query": "q"}}]);
+    std::fs::write(researcher.user.home().join("tasks.json"), tasks.to_string()).unwrap();
+    let (printed, code) = researcher.ends("guard batch submit --no-worker ~/tasks.json");
+    assert_eq!(code, 0, "{printed}");
+    let first: Value = serde_json::from_str(&printed).unwrap();
+    let script = format!("{}exec guard worker", Researcher::preamble());
+    let mut command = researcher.user.command("bash");
+    command.args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut worker = command.spawn().unwrap();
+    let journal = || {
+        let (found, _) = researcher.ends("cat ~/.local/state/guard/batch/research/*/journal.jsonl");
+        found.matches("{\"finished\":").count()
+    };
+    wait_until("three answers", || journal() == 3);
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    wait_until("the end of all runs", || researcher.ends("guard ps").0.contains("no runs"));
+    let before = researcher.user.kept_runs().len();
+    let agent = researcher.user.home().join("bin/gemini");
+    let text = std::fs::read_to_string(&agent).unwrap().replace("sleep 300", "sleep 0");
+    std::fs::write(&agent, text).unwrap();
+    let (printed, code) = researcher.ends("guard worker --until-idle");
+    assert_eq!(code, 0, "{printed}");
+    let last = poll_to_the_end(&researcher.user, &first);
+    assert_eq!(result(&last, "q")["output"]["answer"], "Done.", "{last:#}");
+    assert_eq!(researcher.user.kept_runs().len() - before, 3);
+    assert_eq!(sessions(&researcher), 0);
+    researcher.user.types("test -z \"$(ls ~/.local/state/guard/batch/research)\"");
 }
