@@ -28,6 +28,7 @@ mod worktree_snapshot;
 
 pub use compaction::Compacted;
 pub use context::{ContextUse, LeftOutMessage, NextPrompt, ShownSummary};
+pub use continue_request::GivenOptions;
 pub use export::Format;
 pub use record::{Mode, NewConversation, Record, Settings, Turn, TurnMode, TurnState};
 pub use store::{Conversation, ConversationLine, Conversations, SearchHit};

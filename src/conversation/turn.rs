@@ -52,6 +52,10 @@ pub struct TurnOptions {
     pub max_duration: u64,
     /// How often guard retries after an error that may be temporary.
     pub max_retries: u32,
+    /// The limit on model tokens of one attempt, input and output together.
+    pub max_tokens: Option<u64>,
+    /// The limit on requests of one attempt to a model.
+    pub max_requests: Option<u64>,
     /// The name of the policy for this turn; `None` means the policy that the sandbox setting selects.
     pub policy: Option<String>,
     /// Whether the agent acts without asking for approval. The sandbox is the same either way.
@@ -79,6 +83,8 @@ impl Default for TurnOptions {
             timeout: IDLE_SECONDS,
             max_duration: 1800,
             max_retries: 1,
+            max_tokens: None,
+            max_requests: None,
             policy: None,
             yolo: true,
             read: Vec::new(),
@@ -248,6 +254,8 @@ impl Conversation {
             timeout: options.timeout,
             max_duration: options.max_duration,
             max_retries: options.max_retries,
+            max_tokens: options.max_tokens,
+            max_requests: options.max_requests,
             // Do not retry a long prompt unchanged: `recover` makes it shorter first.
             retry_timeouts: self.context_tokens(context.message) <= SMALL_PROMPT,
             read: options.read.clone(),

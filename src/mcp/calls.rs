@@ -12,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 use super::result_store::{OpenCall, Record, ResultStore, bounded};
 use crate::agent::AgentEvent;
 use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
-use crate::conversation::Conversations;
+use crate::conversation::{Conversations, GivenOptions};
 use crate::outcome::ErrorKind;
 
 /// Identifies where a call came from: the client's connection or session, and the request's id in it.
@@ -71,10 +71,11 @@ impl Calls {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Starts a call. Returns the call's id and a receiver for its result, or the kind of error and a message.
+    /// Starts a call; `given` are the options of the request that the client has set. Returns the call's id and a receiver for its result, or the kind of error and a message.
     pub(super) fn begin(
         self: &Arc<Self>,
         request: ExecRequest,
+        given: GivenOptions,
         caller: CallerId,
         finish: impl FnOnce(&str, ExecResult) -> Value + Send + 'static,
     ) -> Result<(String, oneshot::Receiver<Value>), (ErrorKind, String)> {
@@ -103,7 +104,11 @@ impl Calls {
             let (calls, id) = (ending.calls.clone(), ending.id.clone());
             let open = calls.open(&id, &request);
             let on_event = &mut |event: AgentEvent| calls.record_progress(&id, &event);
-            let result = calls.conversations.execute(&request, &calls.executor, &cancel, on_event);
+            let (result, conversation) =
+                calls.conversations.execute(&request, &given, &calls.executor, &cancel, on_event);
+            if let Some(mut conversation) = conversation {
+                conversation.detach_compaction();
+            }
             let value = bounded(finish(&id, result));
             if let Some(Err(error)) = open.map(|open| open.finish(value.clone())) {
                 (calls.log)(&format!("guard: cannot store the result of the call {id}: {error}"));

@@ -227,7 +227,8 @@ impl Server {
             .find("cd", asked.cd())
             .map_err(|error| (ErrorKind::InvalidInput, error.to_string()))?;
         let log = asked.log_metrics().then_some(self.shared.log);
-        self.shared.calls.begin(asked.request(cd), caller, move |id, result| {
+        let (request, given) = asked.request(cd);
+        self.shared.calls.begin(request, given, caller, move |id, result| {
             if let Some(log) = log {
                 let metrics =
                     json!({ "call": id, "usage": result.run.usage, "duration_ms": result.run.duration_ms });

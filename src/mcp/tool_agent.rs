@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::parameters::Parameters;
 use crate::agent_exec::{EventCounts, ExecRequest, ExecResult, Sandbox};
+use crate::conversation::GivenOptions;
 use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
 
 /// The name of the MCP tool that runs the Gemini CLI.
@@ -62,6 +63,9 @@ pub(super) struct Gemini {
     /// Whether the server prints usage figures on its standard error.
     #[serde(default)]
     log_metrics: bool,
+    /// The options that the client has set, without the defaults above.
+    #[schemars(skip)]
+    given: GivenOptions,
 }
 
 fn yes() -> bool {
@@ -88,20 +92,27 @@ impl Gemini {
     /// Parses the parameters of a call. An error names the wrong parameter.
     pub(super) fn read(given: JsonObject) -> Result<Self, String> {
         let mut given = Parameters::new(given);
+        let (prompt, cd) = (given.required("PROMPT")?, given.required("cd")?);
+        let set = GivenOptions {
+            sandbox: given.optional("sandbox")?,
+            model: given.optional("model")?,
+            timeout: given.optional("timeout")?,
+        };
         let asked = Self {
-            PROMPT: given.required("PROMPT")?,
-            cd: given.required("cd")?,
-            sandbox: given.optional("sandbox")?.unwrap_or_default(),
+            PROMPT: prompt,
+            cd,
+            sandbox: set.sandbox.unwrap_or_default(),
             yolo: given.optional("yolo")?.unwrap_or_else(yes),
             // Some clients send an empty string for a missing session.
             SESSION_ID: given.optional::<String>("SESSION_ID")?.filter(|id| !id.is_empty()),
-            model: given.optional("model")?.unwrap_or_else(model),
+            model: set.model.clone().unwrap_or_else(model),
             return_all_messages: given.optional("return_all_messages")?.unwrap_or_default(),
             return_metrics: given.optional("return_metrics")?.unwrap_or_default(),
-            timeout: given.optional("timeout")?.unwrap_or_else(idle),
+            timeout: set.timeout.unwrap_or_else(idle),
             max_duration: given.optional("max_duration")?.unwrap_or_else(total),
             max_retries: given.optional("max_retries")?.unwrap_or_else(one),
             log_metrics: given.optional("log_metrics")?.unwrap_or_default(),
+            given: set,
         };
         given.reject_unknown()?;
         asked.check().map(|()| asked)
@@ -132,9 +143,10 @@ impl Gemini {
         self.log_metrics
     }
 
-    /// Builds the request to the executor; `cd` is the resolved working directory.
-    pub(super) fn request(self, cd: PathBuf) -> ExecRequest {
-        ExecRequest {
+    /// Builds the request to the executor; `cd` is the resolved working directory. Also returns the options that the
+    /// client has set.
+    pub(super) fn request(self, cd: PathBuf) -> (ExecRequest, GivenOptions) {
+        let request = ExecRequest {
             agent: Some(NAME.to_string()),
             sandbox: self.sandbox,
             yolo: self.yolo,
@@ -146,7 +158,8 @@ impl Gemini {
             max_duration: self.max_duration,
             max_retries: self.max_retries,
             ..ExecRequest::new(self.PROMPT, cd)
-        }
+        };
+        (request, self.given)
     }
 }
 
@@ -226,7 +239,7 @@ mod tests {
         let asked =
             read(&json!({ "PROMPT": "hello", "cd": "/work" })).unwrap_or_else(|problem| panic!("{problem}"));
         assert!(!asked.log_metrics() && asked.cd() == "/work");
-        let request = asked.request("/real".into());
+        let (request, given) = asked.request("/real".into());
         let expected = ExecRequest {
             agent: Some("gemini".to_string()),
             model: Some("gemini-3-pro-preview".to_string()),
@@ -235,6 +248,20 @@ mod tests {
         assert_eq!(request, expected);
         assert_eq!((request.timeout, request.max_duration, request.max_retries), (300, 1800, 1));
         assert!(request.yolo && request.sandbox == Sandbox::WorkspaceWrite);
+        assert_eq!(given, GivenOptions::default());
+    }
+
+    #[test]
+    fn what_the_client_sets_is_distinguished_from_defaults() {
+        let asked = json!({ "PROMPT": "hello", "cd": "/work", "sandbox": "workspace-write", "timeout": 300, "model": "m" });
+        let asked = read(&asked).unwrap_or_else(|problem| panic!("{problem}"));
+        let (_, given) = asked.request("/real".into());
+        let expected = GivenOptions {
+            sandbox: Some(Sandbox::WorkspaceWrite),
+            model: Some("m".to_string()),
+            timeout: Some(300),
+        };
+        assert_eq!(given, expected);
     }
 
     #[test]

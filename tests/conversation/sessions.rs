@@ -11,7 +11,8 @@ use super::printed_json;
 use crate::support::{UserShell, make_program};
 
 /// A script that acts like the Gemini CLI. It stores its prompts in its session and in a file of the worktree. If the
-/// worktree has a file `forget`, it begins a new session instead of resuming the old one.
+/// worktree has a file `forget`, it begins a new session instead of resuming the old one. It answers the prompt
+/// `arguments` with its arguments, and fails after the prompt `fail`.
 const SCRIPT: &str = r#"#!/bin/bash
 for word in "$@"; do
   case "$before" in
@@ -31,7 +32,12 @@ if [ -z "$begins" ] && [ -e forget ]; then session=0197f0a0-0000-7000-8000-00000
 printf '%s\n' "${prompt//$'\n'/ }" >> "$file"
 printf '%s' "$prompt" > prompt
 printf '{"type":"init","session_id":"%s"}\n' "$session"
-printf '{"type":"message","role":"assistant","content":"known: %s"}\n' "$(wc -l < "$file")"
+case "$prompt" in
+arguments) answer="$*" ;;
+fail) exit 3 ;;
+*) answer="known: $(wc -l < "$file")" ;;
+esac
+printf '{"type":"message","role":"assistant","content":"%s"}\n' "$answer"
 printf '{"type":"result","status":"success","stats":{}}\n'
 "#;
 
@@ -172,11 +178,13 @@ fn a_cleared_conversation_does_not_resume() {
 }
 
 /// An MCP client passes the id of a conversation as SESSION_ID. Its call must be the next turn of that conversation,
-/// and guard must refuse it for another directory.
+/// with the sandbox and the model of the conversation and the idle limit of turns unless the client sets others. guard
+/// must refuse the call for another directory.
 #[test]
 fn an_mcp_client_continues_a_conversation() {
     let native = Native::new("conversation-mcp");
-    let one = native.turn("first", &[]);
+    let one = native.turn("first", &["--sandbox", "read-only", "-m", "gemini-2.5-pro"]);
+    assert_eq!(one["policy"], "readonly", "{one:#}");
     let id = one["SESSION_ID"].as_str().unwrap();
     let mut command = native.user.command("guard");
     command.env("GEMINI_API_KEY", "key").args(["mcp", "--root"]).arg(native.user.home());
@@ -199,6 +207,21 @@ fn an_mcp_client_continues_a_conversation() {
     assert_eq!((&answer["result"], &answer["SESSION_ID"]), (&"known: 2".into(), &id.into()), "{answer:#}");
     let elsewhere = ask(3, "tools/call", call(&native.user.home()))["result"]["structuredContent"].clone();
     assert_eq!(elsewhere["error_kind"], "session_lost", "{elsewhere:#}");
+    let mut say = |number: u64, prompt: &str, further: Value| -> Value {
+        let mut arguments = json!({ "PROMPT": prompt, "cd": native.user.project, "SESSION_ID": id });
+        arguments.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+        let call = json!({ "name": "gemini", "arguments": arguments });
+        ask(number, "tools/call", call)["result"]["structuredContent"].clone()
+    };
+    let kept = say(4, "arguments", json!({}));
+    assert_eq!(kept["policy"], "readonly", "{kept:#}");
+    assert!(kept["result"].as_str().unwrap().contains("--model gemini-2.5-pro"), "{kept:#}");
+    let set = json!({ "sandbox": "workspace-write", "model": "gemini-2.5-flash" });
+    let changed = say(5, "arguments", set);
+    assert_eq!(changed["policy"], "strict", "{changed:#}");
+    assert!(changed["result"].as_str().unwrap().contains("--model gemini-2.5-flash"), "{changed:#}");
+    let failed = say(6, "fail", json!({ "max_retries": 0 }));
+    assert_eq!(failed["error_detail"]["idle_timeout_s"], 120, "{failed:#}");
     drop(input);
     server.wait().unwrap();
     let shown = native.user.types("guard history show @ --json");
