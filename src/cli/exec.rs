@@ -10,9 +10,10 @@ use super::args::Exec;
 use super::exec_args::RequestOptions;
 use super::exec_progress::ExecProgress;
 use super::exit_code::Exit;
-use super::{Failure, note, terminal_summary};
+use super::{Failure, chat, note, terminal_summary};
 use crate::agent::{AgentEvent, RequestText};
 use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
+use crate::conversation::GivenOptions;
 use crate::launch;
 use crate::outcome::ErrorKind;
 use crate::terminal_text;
@@ -28,7 +29,7 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
     }
     // A person gets text. Programs get JSON unless their standard output is a terminal.
     let is_text = !args.json && !args.stream_json && io::stdout().is_terminal();
-    let request = match request(args) {
+    let (request, given) = match request(args) {
         Ok(request) => request,
         Err((problem, hint)) => {
             note(&format!("guard: {problem}\n  hint: {hint}"));
@@ -39,13 +40,13 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
             return finish(&ExecResult::refused(ErrorKind::InvalidInput, &problem), out);
         }
     };
-    let executor = executor()?;
-    let cancel = Cancel::default();
-    cancel_on_signals(&cancel)?;
+    let (executor, conversations) = (executor()?, chat::conversations()?);
+    let (cancel, has_signal) = (Cancel::default(), Cancel::default());
+    cancel_both_on_signals(&cancel, &has_signal)?;
     cancel_without_reader(&cancel)?;
     let progress = (is_text && io::stderr().is_terminal()).then(ExecProgress::start);
     let mut broken = None;
-    let result = executor.execute(&request, &cancel, &mut |event| {
+    let on_event = &mut |event: AgentEvent| {
         if let Some(progress) = &progress {
             progress.show(&event);
         }
@@ -56,13 +57,19 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
         if broken.is_some() && !cancel.is_set() {
             cancel.set();
         }
-    });
+    };
+    let (result, conversation) = conversations.execute(&request, &given, &executor, &cancel, on_event);
     drop(progress);
-    match broken {
+    let exit = match broken {
         Some(error) => Err(error.into()),
         None if is_text => finish_text(&result, !request.prompt.is_empty(), out),
         None => finish(&result, out),
+    };
+    if let Some(mut conversation) = conversation {
+        out.flush()?;
+        conversation.wait_for_compaction(chat::SUMMARY_WAIT, &has_signal);
     }
+    exit
 }
 
 fn finish(result: &ExecResult, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -108,8 +115,8 @@ const FORMAT_HINT: &str = "a request is a JSON object such as {\"prompt\": \"…
 const USAGE_HINT: &str =
     "run guard exec 'PROMPT', or send a JSON request on standard input; see `guard exec --help`";
 
-/// Reads the request from options, a file or standard input.
-fn request(args: &Exec) -> Result<ExecRequest, BadRequest> {
+/// Reads the request from options, a file or standard input. Also returns the options that the user has set.
+fn request(args: &Exec) -> Result<(ExecRequest, GivenOptions), BadRequest> {
     if args.options.has_request() {
         return request_from_options(&args.options);
     }
@@ -137,10 +144,11 @@ fn request(args: &Exec) -> Result<ExecRequest, BadRequest> {
         return Err(bad(format!("the request is larger than {} MiB", LARGEST >> 20)));
     }
     let text = String::from_utf8(bytes).map_err(|_| bad("the text is not UTF-8".to_string()))?;
-    ExecRequest::from_json(&text).map_err(|error| bad(error.to_string()))
+    let request = ExecRequest::from_json(&text).map_err(|error| bad(error.to_string()))?;
+    Ok((request, GivenOptions::of_json(&text)))
 }
 
-fn request_from_options(options: &RequestOptions) -> Result<ExecRequest, BadRequest> {
+fn request_from_options(options: &RequestOptions) -> Result<(ExecRequest, GivenOptions), BadRequest> {
     let cd = match &options.cd {
         Some(cd) => std::path::absolute(cd),
         None => std::env::current_dir(),
@@ -151,11 +159,16 @@ fn request_from_options(options: &RequestOptions) -> Result<ExecRequest, BadRequ
             "give an existing directory with --cd DIR",
         )
     })?;
+    let given = GivenOptions {
+        sandbox: options.sandbox.map(Into::into),
+        model: options.model.clone(),
+        timeout: options.timeout,
+    };
     let defaults = ExecRequest::new(options.prompt.clone().unwrap_or_default(), cd);
-    Ok(ExecRequest {
+    let request = ExecRequest {
         command: options.command.clone(),
         agent: options.agent.clone(),
-        sandbox: options.sandbox.map(Into::into).unwrap_or_default(),
+        sandbox: given.sandbox.unwrap_or_default(),
         policy: options.policy.clone(),
         yolo: !options.no_yolo,
         session_id: options.session.clone(),
@@ -170,7 +183,8 @@ fn request_from_options(options: &RequestOptions) -> Result<ExecRequest, BadRequ
         return_all_messages: options.all_messages,
         return_metrics: options.metrics,
         ..defaults
-    })
+    };
+    Ok((request, given))
 }
 
 /// Prints one event as a line of JSON.
@@ -184,6 +198,15 @@ pub(super) fn print(event: &AgentEvent, out: &mut dyn Write) -> io::Result<()> {
 pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
     let cancel = cancel.clone();
     launch::on_signals(move || cancel.set())
+}
+
+/// Cancels the run, or the wait for a summary after it, at the first signal.
+pub(super) fn cancel_both_on_signals(run: &Cancel, wait: &Cancel) -> io::Result<()> {
+    let (run, wait) = (run.clone(), wait.clone());
+    launch::on_signals(move || {
+        run.set();
+        wait.set();
+    })
 }
 
 /// Starts a thread that cancels the run when the reader closes standard output. Without this thread, guard would

@@ -228,3 +228,37 @@ fn an_mcp_client_continues_a_conversation() {
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["turns"][1]["user"], "second", "{shown:#}");
 }
+
+/// The user continues a conversation with `guard exec --session`. The request must become a stored turn, with the
+/// sandbox and the model of the conversation unless the user sets others. guard must refuse options that a turn would
+/// ignore.
+#[test]
+fn exec_continues_a_conversation() {
+    let native = Native::new("conversation-exec");
+    let one = native.turn("first", &["--sandbox", "read-only", "-m", "gemini-2.5-pro"]);
+    let id = one["SESSION_ID"].as_str().unwrap();
+    let exec = |arguments: &[&str]| {
+        let mut command = native.user.command("guard");
+        command.env("GEMINI_API_KEY", "key").args(["exec", "--session", id]).args(arguments);
+        printed_json(&command.output().unwrap())
+    };
+    let two = exec(&["arguments"]);
+    assert_eq!((&two["policy"], &two["SESSION_ID"]), (&"readonly".into(), &id.into()), "{two:#}");
+    assert!(two["result"].as_str().unwrap().contains("--model gemini-2.5-pro"), "{two:#}");
+    let failed = exec(&["fail", "--max-retries", "0"]);
+    assert_eq!(failed["error_detail"]["idle_timeout_s"], 120, "{failed:#}");
+    let request = json!({ "prompt": "arguments", "cd": native.user.project, "SESSION_ID": id });
+    std::fs::write(native.user.home().join("request.json"), request.to_string()).unwrap();
+    let printed = native.user.types("GEMINI_API_KEY=key guard exec --request ~/request.json");
+    let three: Value = serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"));
+    assert_eq!(three["policy"], "readonly", "{three:#}");
+    let writable = exec(&["second", "--sandbox", "workspace-write", "--timeout", "60"]);
+    assert_eq!(writable["policy"], "strict", "{writable:#}");
+    let refused = exec(&["third", "--in-place"]);
+    assert_eq!(refused["error_kind"], "invalid_input", "{refused:#}");
+    assert!(refused["error"].as_str().unwrap().contains("cannot set `in_place`"), "{refused:#}");
+    let shown: Value = serde_json::from_str(&native.user.types("guard history show @ --json")).unwrap();
+    let messages: Vec<&str> =
+        shown["turns"].as_array().unwrap().iter().filter_map(|turn| turn["user"].as_str()).collect();
+    assert_eq!(messages, ["first", "arguments", "fail", "arguments", "second"], "{shown:#}");
+}

@@ -11,6 +11,7 @@ mod turn_view;
 mod work_commands;
 
 use std::io::Write;
+use std::time::Duration;
 
 use super::chat_args::Chat;
 use super::exit_code::Exit;
@@ -19,6 +20,9 @@ use crate::conversation::{
     Conversation, ConversationError, Conversations, NewConversation, TurnOptions, check_message,
 };
 use crate::transcript::runs_dir;
+
+/// How long a command waits for a summary of older messages after it has printed the answer.
+pub(super) const SUMMARY_WAIT: Duration = Duration::from_secs(60);
 
 impl From<ConversationError> for Failure {
     fn from(error: ConversationError) -> Self {

@@ -1,19 +1,14 @@
 //! `guard chat --once`: runs one turn. Prints the answer to standard output and everything else to standard error.
 
 use std::io::{self, IsTerminal, Read, Write};
-use std::time::Duration;
 
 use super::super::exec_progress::ExecProgress;
 use super::super::exit_code::Exit;
 use super::super::{Failure, note, terminal_summary};
-use super::{Chat, check_message, exec, open_or_create, turn_options};
+use super::{Chat, SUMMARY_WAIT, check_message, exec, open_or_create, turn_options};
 use crate::agent_exec::Cancel;
 use crate::conversation::{Conversation, LONGEST_MESSAGE, TurnResult};
-use crate::launch;
 use crate::terminal_text;
-
-/// How long the command waits for a summary of older messages after it has printed the answer.
-const SUMMARY_WAIT: Duration = Duration::from_secs(60);
 
 pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
     let message = match message {
@@ -25,7 +20,7 @@ pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exi
     let mut conversation = open_or_create(args)?;
     let executor = exec::executor()?;
     let (cancel, has_signal) = (Cancel::default(), Cancel::default());
-    on_signals(&cancel, &has_signal)?;
+    exec::cancel_both_on_signals(&cancel, &has_signal)?;
     exec::cancel_without_reader(&cancel)?;
     let is_text = !args.json && !args.stream_json;
     if is_text && args.session.is_none() {
@@ -55,15 +50,6 @@ pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exi
     out.flush()?;
     conversation.wait_for_compaction(SUMMARY_WAIT, &has_signal);
     Ok(exit)
-}
-
-/// Cancels the turn, or the wait for the summary after it, at the first signal.
-fn on_signals(cancel: &Cancel, has_signal: &Cancel) -> io::Result<()> {
-    let (cancel, has_signal) = (cancel.clone(), has_signal.clone());
-    launch::on_signals(move || {
-        cancel.set();
-        has_signal.set();
-    })
 }
 
 fn read_message() -> Result<String, Failure> {
