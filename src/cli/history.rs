@@ -206,13 +206,20 @@ fn diff(next: &NextPrompt, json: bool, out: &mut dyn Write) -> Result<(), Failur
         for fact in &summary.pinned {
             writeln!(out, "+ kept word for word: {}", terminal_text::one_line(fact))?;
         }
+        for fact in &next.lost_facts {
+            writeln!(out, "- not in the summary: {}", terminal_text::one_line(fact))?;
+        }
         writeln!(out)?;
     }
     if next.left_out.is_empty() {
         writeln!(out, "the next prompt has every message word for word")?;
     }
     for message in &next.left_out {
-        let why = if message.is_in_summary { "in the summary" } else { "left out" };
+        let why = match message {
+            message if message.is_in_summary => "in the summary",
+            message if message.is_cut => "cut: the prompt leaves out its middle",
+            _ => "left out",
+        };
         writeln!(out, "turn {}, {} ({why}):", message.turn, message.role)?;
         write_indented("- ", &message.text, out)?;
     }
@@ -267,4 +274,33 @@ fn undo(conversations: &Conversations, id: &str, json: bool, out: &mut dyn Write
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::ShownSummary;
+
+    #[test]
+    fn diff_prints_facts_that_the_summary_lost() {
+        let summary = ShownSummary {
+            covers: 8,
+            text: "They chose SQLite.".to_string(),
+            pinned: vec!["never push to main".to_string()],
+            made_by: "m".to_string(),
+        };
+        let next = NextPrompt {
+            summary: Some(summary),
+            left_out: Vec::new(),
+            lost_facts: vec!["port 8080".to_string()],
+            all_tokens: 9_000,
+            prompt_tokens: 4_000,
+            limit: 16_000,
+        };
+        let mut out = Vec::new();
+        assert!(diff(&next, false, &mut out).is_ok());
+        let text = String::from_utf8_lossy(&out).into_owned();
+        let expected = "+ kept word for word: never push to main\n- not in the summary: port 8080\n";
+        assert!(text.contains(expected), "{text}");
+    }
 }

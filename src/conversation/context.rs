@@ -11,7 +11,8 @@ use super::store::{Conversation, Conversations};
 use super::{ConversationError, summary_files};
 use crate::agent;
 use crate::history::{
-    GeminiHistoryManager, HistoryConfig, Message, Role, SummarySource, estimate_tokens, limits_of,
+    GeminiHistoryManager, HistoryConfig, Message, MessageForm, Role, SummarySource, estimate_tokens,
+    limits_of,
 };
 
 /// How much of the model's context a conversation uses.
@@ -66,6 +67,8 @@ pub struct LeftOutMessage {
     pub role: &'static str,
     /// Whether the summary describes the message.
     pub is_in_summary: bool,
+    /// Whether the prompt contains the beginning and the end of the message, without its middle.
+    pub is_cut: bool,
     /// The text of the message.
     pub text: String,
 }
@@ -196,20 +199,15 @@ impl Conversations {
 
 fn next_prompt(record: &Record, history: &GeminiHistoryManager) -> NextPrompt {
     let summary = history.summary();
-    let covered = summary.map_or(0, |summary| summary.covers);
-    let is_described = summary.is_some_and(|summary| summary.made_by != SummarySource::Truncation);
     let built = history.build_prompt("");
-    // The messages that fit neither into the prompt nor into a summary are the oldest ones after those that the
-    // summary covers. If guard dropped the covered messages without a summary by a model (a truncation),
-    // `built.left_out` counts the covered messages too.
-    let beyond =
-        if is_described || covered == 0 { built.left_out } else { built.left_out.saturating_sub(covered) };
     let turns = record.active_turns().flat_map(|turn| [(turn, "user"), (turn, "assistant")]);
-    let left_out = turns.zip(history.messages()).take(covered + beyond).enumerate();
-    let left_out = left_out.map(|(at, ((turn, role), message))| LeftOutMessage {
+    let messages = turns.zip(history.messages()).zip(&built.forms);
+    let left_out = messages.filter(|(_, form)| **form != MessageForm::Verbatim);
+    let left_out = left_out.map(|(((turn, role), message), form)| LeftOutMessage {
         turn: turn.number,
         role,
-        is_in_summary: at < covered && is_described,
+        is_in_summary: *form == MessageForm::InSummary,
+        is_cut: *form == MessageForm::Cut,
         text: message.content.clone(),
     });
     NextPrompt {

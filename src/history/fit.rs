@@ -17,10 +17,17 @@ pub(super) struct Fitted {
     pub(super) texts: Vec<String>,
     /// How many of the oldest messages were left out.
     pub(super) left_out: usize,
-    /// How many messages were cut, that is, are without their middle.
-    pub(super) cut: usize,
+    /// For each text, whether its message was cut, that is, is without its middle.
+    pub(super) is_cut: Vec<bool>,
     /// The total size of the texts.
     pub(super) size: Size,
+}
+
+impl Fitted {
+    /// Returns how many messages were cut.
+    pub(super) fn cut(&self) -> usize {
+        self.is_cut.iter().filter(|is_cut| **is_cut).count()
+    }
 }
 
 /// Writes these messages so that they fit into `room` together. If they are too large, leaves out the middle of the
@@ -42,13 +49,13 @@ pub(super) fn fit_messages(messages: &[Message], sizes: &Sizes, range: Range<usi
         if is_too_small(middle) { first = middle + 1 } else { enough = middle }
     }
     let share = share(first);
-    let mut fitted =
-        Fitted { texts: Vec::new(), left_out: first - range.start, cut: 0, size: Size::default() };
+    let left_out = first - range.start;
+    let mut fitted = Fitted { texts: Vec::new(), left_out, is_cut: Vec::new(), size: Size::default() };
     for (index, message) in messages.iter().enumerate().take(range.end).skip(first) {
         let size = share.map_or(sizes.in_prompt(index), |share| share.min(sizes.in_prompt(index)));
         let (text, is_cut) = write_message_within(message, size);
         fitted.texts.push(text);
-        fitted.cut += usize::from(is_cut);
+        fitted.is_cut.push(is_cut);
         fitted.size = fitted.size.plus(size);
     }
     fitted
@@ -81,14 +88,14 @@ mod tests {
         let sizes = Sizes::of(&messages);
         let fit = |tokens| fit_messages(&messages, &sizes, 0..10, Size::of_tokens(tokens));
         let enough = fit(640);
-        assert_eq!((enough.left_out, enough.cut, enough.texts.len()), (0, 10, 10));
+        assert_eq!((enough.left_out, enough.cut(), enough.texts.len()), (0, 10, 10));
         let less = fit(639);
-        assert_eq!((less.left_out, less.cut, less.texts.len()), (1, 9, 9));
+        assert_eq!((less.left_out, less.cut(), less.texts.len()), (1, 9, 9));
         assert!(less.texts[0].starts_with("User: 1x") && less.texts[8].starts_with("User: 9x"));
         let nothing = fit(10);
         assert_eq!((nothing.left_out, nothing.texts.len()), (10, 0));
         let all = fit(20_000);
-        assert_eq!((all.left_out, all.cut, all.texts.len()), (0, 0, 10));
+        assert_eq!((all.left_out, all.cut(), all.texts.len()), (0, 0, 10));
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub use config::HistoryConfig;
 pub use manager::{Dropped, GeminiHistoryManager, TimeoutAdvice};
 pub use message::{Message, Role};
 pub use model_limits::{ModelLimits, full_model_name, limits_of};
-pub use prompt::PromptResult;
+pub use prompt::{MessageForm, PromptResult};
 pub use size_warning::SizeWarning;
 pub use summary::{
     Summarizer, Summary, SummaryCache, SummaryError, SummaryFuture, SummaryRequest, SummarySource, digest_of,

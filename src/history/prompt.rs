@@ -17,6 +17,20 @@ use super::size_warning::SizeWarning;
 use super::summary::Summary;
 use super::tokens::Size;
 
+/// How a prompt contains a message of the history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MessageForm {
+    /// Word for word.
+    Verbatim,
+    /// Without its middle.
+    Cut,
+    /// Not itself, but the summary in the prompt describes it.
+    InSummary,
+    /// Neither itself nor in a summary.
+    LeftOut,
+}
+
 /// A prompt for a model, and how the conversation was shortened to fit into it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptResult {
@@ -32,6 +46,8 @@ pub struct PromptResult {
     pub left_out: usize,
     /// How many messages were cut, that is, are without their middle, including the current one.
     pub cut: usize,
+    /// How the prompt contains each message of the history, oldest first.
+    pub forms: Vec<MessageForm>,
 }
 
 /// Everything that a prompt is built from.
@@ -57,6 +73,7 @@ struct Parts {
     current_is_cut: bool,
     messages_cut: usize,
     left_out: usize,
+    forms: Vec<MessageForm>,
 }
 
 pub(super) fn build(input: &PromptInput<'_>) -> PromptResult {
@@ -73,7 +90,8 @@ pub(super) fn build(input: &PromptInput<'_>) -> PromptResult {
         let left_out = input.history.len();
         let text = cut(input.current, budget);
         let current_is_cut = text.len() != input.current.len();
-        return result(input, text, &Parts { current_is_cut, left_out, ..Parts::default() });
+        let forms = vec![MessageForm::LeftOut; left_out];
+        return result(input, text, &Parts { current_is_cut, left_out, forms, ..Parts::default() });
     }
     let parts = choose(input, budget.minus(frame));
     result(input, write(&parts), &parts)
@@ -81,7 +99,7 @@ pub(super) fn build(input: &PromptInput<'_>) -> PromptResult {
 
 /// Chooses the parts of the prompt, which together fit into `room`.
 fn choose(input: &PromptInput<'_>, mut room: Size) -> Parts {
-    let mut parts = Parts::default();
+    let mut parts = Parts { forms: vec![MessageForm::LeftOut; input.history.len()], ..Parts::default() };
     let wanted = escaped_size(input.current);
     let share = if wanted <= room { wanted } else { room.minus(room.divided_by(4)) };
     (parts.current, parts.current_is_cut) = escape_within(input.current, share);
@@ -96,14 +114,18 @@ fn choose(input: &PromptInput<'_>, mut room: Size) -> Parts {
     let for_recent = if wanted <= room { wanted } else { room.minus(for_summary) };
     let recent = fit_messages(input.history, input.sizes, begin..input.history.len(), for_recent);
     room = room.minus(recent.size);
+    parts.messages_cut = recent.cut();
+    let forms =
+        recent.is_cut.iter().map(|is_cut| if *is_cut { MessageForm::Cut } else { MessageForm::Verbatim });
+    parts.forms.splice(begin + recent.left_out.., forms);
     parts.messages = recent.texts;
-    parts.messages_cut = recent.cut;
 
     if let Some(summary) = input.summary {
         let inside = room.minus(Size::of(&heading(SUMMARY)));
         parts.summary = summary.body_within(inside);
         if !parts.summary.is_empty() {
             room = room.minus(Size::of(&heading(SUMMARY)).plus(Size::of(&parts.summary)));
+            parts.forms[..covered.saturating_sub(summary.dropped)].fill(MessageForm::InSummary);
         }
         parts.left_out += if parts.summary.is_empty() { covered } else { summary.dropped.min(covered) };
     }
@@ -130,6 +152,7 @@ fn choose_older(
         room = room.minus(input.sizes.in_prompt(first));
     }
     parts.left_out += first - older.start;
+    parts.forms[first..older.end].fill(MessageForm::Verbatim);
     let texts = input.history[first..older.end].iter().map(write_message);
     parts.messages.splice(..0, texts);
     room
@@ -145,6 +168,7 @@ fn choose_first(input: &PromptInput<'_>, covered: usize, room: Size, parts: &mut
     let size = input.sizes.in_prompt(0).plus(Size::of(FIRST));
     if size <= room && size <= Size::of_tokens(input.budget).divided_by(8) {
         parts.first = Some(write_message(message));
+        parts.forms[0] = MessageForm::Verbatim;
     }
 }
 
@@ -194,5 +218,6 @@ fn result(input: &PromptInput<'_>, prompt_text: String, parts: &Parts) -> Prompt
         warning,
         left_out: parts.left_out,
         cut,
+        forms: parts.forms.clone(),
     }
 }

@@ -56,6 +56,42 @@ fn a_failing_summariser_leads_to_truncation() {
     assert!(result["turn"]["estimated_tokens"].as_u64().unwrap() <= 16_000);
 }
 
+/// A model summarises the first messages, and fails afterwards. `guard history diff` must distinguish the messages that
+/// the summary describes from those that guard dropped without a summary.
+#[test]
+fn diff_distinguishes_summarised_from_dropped_messages() {
+    let talk = Talk::with_summary(
+        "conversation-diff-dropped",
+        "if [ -e fail ]; then exit 1; fi; echo They chose plum.",
+    );
+    fill(&talk, 6);
+    let covered = diff(&talk)["summary"]["covers"].as_u64().unwrap();
+    std::fs::write(talk.worktree().join("fail"), "").unwrap();
+    fill(&talk, 5);
+    let shown = diff(&talk);
+    assert_eq!(shown["summary"]["made_by"], "truncation", "{shown:#}");
+    assert!(shown["summary"]["covers"].as_u64().unwrap() > covered, "{shown:#}");
+    for message in shown["left_out"].as_array().unwrap() {
+        let is_described = message["turn"].as_u64().unwrap() <= covered / 2;
+        assert_eq!(message["is_in_summary"], is_described, "{shown:#}");
+        assert_eq!(message["is_cut"], false, "{shown:#}");
+    }
+    let (text, _, _) = talk.guard(&["history", "diff"]);
+    assert!(text.contains("(in the summary)") && text.contains("(left out)"), "{text}");
+}
+
+/// An answer is larger than a prompt. `guard history diff` must say that the next prompt leaves out its middle.
+#[test]
+fn diff_names_messages_that_are_cut() {
+    let talk = Talk::new("conversation-diff-cut");
+    talk.says("head -c 80000 /dev/zero | tr '\\0' x");
+    let shown = diff(&talk);
+    assert_eq!(shown["left_out"][0]["is_cut"], true, "{shown:#}");
+    let (text, _, _) = talk.guard(&["history", "diff"]);
+    assert!(text.contains("turn 1, assistant (cut: the prompt leaves out its middle):"), "{text}");
+    assert!(!text.contains("every message word for word"), "{text}");
+}
+
 /// The summariser answers with more text than it was given. guard must reject the answer and count it as a failure.
 #[test]
 fn a_summary_that_is_longer_is_rejected() {

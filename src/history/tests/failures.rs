@@ -80,7 +80,12 @@ fn dropping_messages_keeps_the_earlier_summary() {
     assert_eq!((summary.covers, summary.dropped), (36, 20));
     assert_eq!(summary.text, "They chose SQLite.\n\n[20 messages were left out without a summary.]");
     assert!(summary.pinned.contains(&"Always ask first.".to_string()), "{:?}", summary.pinned);
-    assert_eq!(history.build_prompt("next").left_out, 20);
+    let prompt = history.build_prompt("next");
+    assert_eq!(prompt.left_out, 20);
+    let expected = [(16, MessageForm::InSummary), (20, MessageForm::LeftOut), (8, MessageForm::Verbatim)];
+    let expected: Vec<MessageForm> =
+        expected.into_iter().flat_map(|(count, form)| std::iter::repeat_n(form, count)).collect();
+    assert_eq!(prompt.forms, expected);
     assert_eq!(history.truncate_history(), None);
 }
 

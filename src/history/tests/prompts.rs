@@ -116,6 +116,9 @@ fn a_huge_message_in_the_history_is_cut_and_the_small_ones_around_it_stay() {
     }
     assert_eq!((prompt.cut, prompt.left_out), (1, 0));
     assert_eq!(prompt.warning, Some(SizeWarning::RecentMessagesCut { messages: 1 }));
+    let mut forms = vec![MessageForm::Verbatim; 6];
+    forms[4] = MessageForm::Cut;
+    assert_eq!(prompt.forms, forms);
 }
 
 #[test]

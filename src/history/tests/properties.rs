@@ -57,6 +57,10 @@ fn check(history: &GeminiHistoryManager, new: &str) -> Result<(), TestCaseError>
     prop_assert!(prompt.estimated_tokens <= budget, "{} > {budget}", prompt.estimated_tokens);
     prop_assert_eq!(prompt.estimated_tokens, estimate_tokens(&prompt.prompt_text));
     prop_assert!(prompt.left_out <= history.message_count());
+    for (message, form) in history.messages().iter().zip(&prompt.forms) {
+        let written = prompt_text::write_message(message);
+        prop_assert!(*form != MessageForm::Verbatim || prompt.prompt_text.contains(&written), "{written:?}");
+    }
     prop_assert_eq!(&prompt, &history.build_prompt(new), "the same prompt twice");
     // Estimate the recent messages, with escapes at most twice as large, and the new message. If they fit, the
     // prompt must contain them verbatim.
