@@ -41,6 +41,15 @@ pub struct Compacted {
     pub warning: Option<String>,
 }
 
+/// Why guard summarises the older messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trigger {
+    /// The conversation has become too long.
+    Size,
+    /// The user asks for a summary.
+    Request,
+}
+
 /// A compaction that runs on a background thread.
 #[derive(Debug)]
 pub(super) struct RunningCompaction {
@@ -201,7 +210,11 @@ impl Conversation {
 
     /// Prepares a compaction. Returns the job that asks the model or, if the model keeps failing, drops the
     /// messages from prompts at once and returns the result.
-    fn job(&self, executor: &Executor) -> Result<Result<Job, Compacted>, ConversationError> {
+    fn job(
+        &self,
+        executor: &Executor,
+        trigger: Trigger,
+    ) -> Result<Result<Job, Compacted>, ConversationError> {
         let mut history = self.history();
         let before = history.summary().cloned();
         let job = |history, plan| Job {
@@ -212,6 +225,13 @@ impl Conversation {
             executor: executor.clone(),
             worktree: self.place_of_turns(),
         };
+        if trigger == Trigger::Request {
+            let plan = history.plan_requested_compaction().ok_or(ConversationError::Nothing(
+                "there is nothing to summarise: prompts contain the newest messages word for word, and there are no \
+                 others without a summary",
+            ))?;
+            return Ok(Ok(job(history, plan)));
+        }
         let planned = history.plan_compaction();
         let Some(plan) = history.maybe_compress() else {
             return match (history.summary().cloned(), planned) {
@@ -233,7 +253,7 @@ impl Conversation {
             return;
         }
         self.compaction = None;
-        let Ok(Ok(job)) = self.job(executor) else { return };
+        let Ok(Ok(job)) = self.job(executor, Trigger::Size) else { return };
         let (cancel, has_ended) = (Cancel::default(), Arc::new((Mutex::new(false), Condvar::new())));
         let (of_thread, ended) = (cancel.clone(), has_ended.clone());
         let work = move || {
@@ -268,7 +288,7 @@ impl Conversation {
         }
     }
 
-    /// Summarises the older messages now, and waits for the result.
+    /// Summarises the older messages because the user asks for it, and waits for the result.
     pub fn compact_now(
         &mut self,
         executor: &Executor,
@@ -277,16 +297,27 @@ impl Conversation {
         self.compact_within(executor, cancel, BACKGROUND_LIMIT)
     }
 
-    /// Summarises the older messages now, and waits for the result for at most `limit`.
+    /// Summarises the older messages because the user asks for it, and waits for the result for at most `limit`.
     pub fn compact_within(
         &mut self,
         executor: &Executor,
         cancel: &Cancel,
         limit: Duration,
     ) -> Result<Compacted, ConversationError> {
+        self.compact(Trigger::Request, executor, cancel, limit)
+    }
+
+    /// Summarises the older messages, and waits for the result for at most `limit`.
+    pub(super) fn compact(
+        &mut self,
+        trigger: Trigger,
+        executor: &Executor,
+        cancel: &Cancel,
+        limit: Duration,
+    ) -> Result<Compacted, ConversationError> {
         // End a compaction in the background, because it would ask for the same summary.
         self.compaction = None;
-        match self.job(executor)? {
+        match self.job(executor, trigger)? {
             Ok(job) => job.run(cancel, limit),
             Err(done) => Ok(done),
         }

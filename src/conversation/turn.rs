@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::compaction::Trigger;
 use super::message_log::{Ended, Entry, Sent};
 use super::record::{Turn, TurnState};
 use super::store::Conversation;
@@ -344,7 +345,7 @@ impl Conversation {
     /// If the conversation is too long, summarises its older messages and waits for the summary. Without a
     /// summary, the prompt contains only the newest messages, and a note tells the user why.
     fn summarise_if_too_long(&mut self, context: &mut TurnContext<'_>) {
-        match self.compact_within(context.executor, context.cancel, SUMMARY_WAIT) {
+        match self.compact(Trigger::Size, context.executor, context.cancel, SUMMARY_WAIT) {
             Ok(_) | Err(ConversationError::Nothing(_)) => {}
             Err(error) => context.note(error.to_string()),
         }

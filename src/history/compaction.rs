@@ -61,6 +61,9 @@ pub struct CompactionPlan {
     pub range: Range<usize>,
     /// The request to send to the summary model.
     pub request: SummaryRequest,
+    /// Whether the history is too large without this compaction. If not, nothing is dropped from prompts when the
+    /// model fails.
+    pub is_due: bool,
 }
 
 /// How an answer of the summary model was used.
@@ -146,14 +149,29 @@ impl PlanInput<'_> {
         self.plan_until(self.answered() - self.kept())
     }
 
+    /// Returns the plan for a compaction that the user asks for. It summarises everything but the recent messages,
+    /// whatever the size of the conversation, and messages that were dropped without a summary.
+    pub(super) fn plan_on_request(&self) -> Option<CompactionPlan> {
+        let is_due = self.plan().is_some();
+        let has_dropped = self.summary.is_some_and(|summary| summary.dropped > 0);
+        let plan = if has_dropped {
+            Some(self.plan_for(self.covered().max(self.answered() - self.kept())))
+        } else {
+            self.plan_all()
+        };
+        plan.map(|plan| CompactionPlan { is_due, ..plan })
+    }
+
     pub(super) fn level(&self) -> Level {
         Level::of(self.sizes.content(0..self.messages.len()).tokens())
     }
 
     fn plan_until(&self, end: usize) -> Option<CompactionPlan> {
-        if end <= self.covered() {
-            return None;
-        }
+        (end > self.covered()).then(|| self.plan_for(end))
+    }
+
+    /// Returns a plan for a summary of the first `end` messages.
+    fn plan_for(&self, end: usize) -> CompactionPlan {
         // Messages that were dropped from prompts without a summary are still stored, so summarise them now.
         let range = self.summary.map_or(0, Summary::described)..end;
         let earlier = self.summary.filter(|_| range.start > 0);
@@ -163,7 +181,7 @@ impl PlanInput<'_> {
             covers: end,
             digest: digest_of(&self.messages[..end]),
         };
-        Some(CompactionPlan { level: self.level(), range, request })
+        CompactionPlan { level: self.level(), range, request, is_due: true }
     }
 
     fn summary_prompt(&self, earlier: Option<&Summary>, range: Range<usize>) -> String {

@@ -226,6 +226,13 @@ impl GeminiHistoryManager {
         self.plan_input().plan()
     }
 
+    /// Returns the plan for a compaction that the user asks for; `None` if there is nothing to summarise. The history
+    /// need not be too large, and the circuit breaker does not matter. The caller asks the model and passes its answer
+    /// to [`Self::apply_summary`].
+    pub fn plan_requested_compaction(&self) -> Option<CompactionPlan> {
+        self.plan_input().plan_on_request()
+    }
+
     /// Compacts the history if it is too large. If the history needs no model for that, it changes
     /// [`Self::summary`] at once and returns `None`: it uses a cached summary, or, while the model is failing,
     /// drops the oldest messages from prompts. Otherwise returns a plan: the caller asks the model and passes
@@ -249,7 +256,7 @@ impl GeminiHistoryManager {
 
     /// Uses the answer of the summary model. An answer that is empty, or not smaller than what it replaces,
     /// counts as a failure of the model. After two failures in a row, or without a summarizer, drops the
-    /// messages from prompts instead.
+    /// messages from prompts instead, unless the prompts have room for them ([`CompactionPlan::is_due`]).
     pub fn apply_summary(&mut self, plan: &CompactionPlan, answer: Result<String, SummaryError>) -> Applied {
         if self.pending.as_ref() == Some(&plan.request.digest) {
             self.pending = None;
@@ -264,6 +271,7 @@ impl GeminiHistoryManager {
                 self.summary = Some(summary.clone());
                 Applied::Accepted(summary)
             }
+            Err(error) if !plan.is_due => Applied::Rejected(error),
             Err(error) => {
                 let is_last_straw = error.is_failure_of_model() && self.breaker.failed(self.now);
                 if is_last_straw || error == SummaryError::NoSummarizer {

@@ -151,6 +151,34 @@ fn compact_on_request() {
     assert!(error.contains("nothing to summarise"), "{error}");
 }
 
+/// The user asks for a summary of a short conversation, and after guard has dropped messages without a summary. guard
+/// must make the summary both times.
+#[test]
+fn compact_on_request_needs_no_long_conversation() {
+    let talk = Talk::with_summary(
+        "conversation-compact-short",
+        "if [ -e fail ]; then exit 1; fi; echo They chose plum.",
+    );
+    for number in 0..6 {
+        talk.says(&format!("echo ok # {number} {}", words(50)));
+    }
+    let done = talk.history(&["compact", "@"]);
+    assert_eq!((&done["covers"], &done["made_by"]), (&4.into(), &"generic".into()), "{done:#}");
+    let failing = talk.worktree().join("fail");
+    std::fs::write(&failing, "").unwrap();
+    fill(&talk, 9);
+    let dropped = diff(&talk);
+    assert_eq!(dropped["summary"]["made_by"], "truncation", "{dropped:#}");
+    std::fs::remove_file(&failing).unwrap();
+    let done = talk.history(&["compact", "@"]);
+    assert_eq!(done["made_by"], "generic", "{done:#}");
+    let described = diff(&talk);
+    assert!(
+        described["left_out"].as_array().unwrap().iter().all(|one| one["is_in_summary"] == true),
+        "{described:#}"
+    );
+}
+
 /// The run that writes a summary must see the conversation's worktree, and must not see files that are only in the
 /// user's own checkout.
 #[test]

@@ -222,3 +222,34 @@ fn the_prompt_for_the_summary_model_is_bounded() {
     assert!(plan.request.prompt.contains("earlier messages are not shown]"));
     assert!(plan.request.prompt.contains("answer 1996 "), "the newest ones are shown");
 }
+
+/// The user asks for a summary of a short conversation. If the model fails, nothing may be dropped from prompts, because
+/// they have room for all messages.
+#[test]
+fn a_requested_compaction_needs_no_long_conversation() {
+    let mut history = exchanges(&[100; 6]);
+    assert_eq!(history.maybe_compress(), None);
+    let plan = history.plan_requested_compaction().unwrap_or_else(|| panic!("no plan"));
+    assert_eq!((plan.range.clone(), plan.is_due), (0..4, false));
+    for _ in 0..3 {
+        let failed = history.apply_summary(&plan, Err(SummaryError::Timeout { seconds: 1 }));
+        assert!(matches!(failed, Applied::Rejected(SummaryError::Timeout { .. })), "{failed:?}");
+    }
+    assert_eq!((history.summary(), history.breaker()), (None, &CircuitBreaker::default()));
+    accept(&mut history, &plan, "A summary.");
+    assert_eq!(history.plan_requested_compaction(), None);
+}
+
+/// guard has dropped messages without a summary. The user asks for a summary, which must describe them.
+#[test]
+fn a_requested_compaction_summarises_dropped_messages() {
+    let mut history = exchanges(&[1_000; 12]);
+    let dropped = history.truncate_history().map(|summary| summary.dropped);
+    assert_eq!((dropped, history.maybe_compress()), (Some(16), None));
+    let plan = history.plan_requested_compaction().unwrap_or_else(|| panic!("no plan"));
+    assert_eq!(plan.range, 0..16);
+    let summary = accept(&mut history, &plan, "A summary.");
+    assert_eq!((summary.covers, summary.dropped), (16, 0));
+    assert_eq!(history.build_prompt("next").left_out, 0);
+    assert_eq!(history.plan_requested_compaction(), None);
+}
