@@ -11,8 +11,8 @@ use super::store::{Conversation, Conversations};
 use super::{ConversationError, summary_files};
 use crate::agent;
 use crate::history::{
-    GeminiHistoryManager, HistoryConfig, Message, MessageForm, Role, SummarySource, estimate_tokens,
-    limits_of,
+    GeminiHistoryManager, HistoryConfig, Message, MessageForm, Role, SizeWarning, SummarySource,
+    estimate_tokens, limits_of,
 };
 
 /// How much of the model's context a conversation uses.
@@ -77,6 +77,9 @@ pub struct LeftOutMessage {
 pub(super) struct BuiltPrompt {
     pub(super) text: String,
     pub(super) estimated_tokens: usize,
+    /// The estimated number of tokens that the model receives: those of the prompt or, if the agent has its own session,
+    /// of all messages.
+    pub(super) context_tokens: usize,
     pub(super) notes: Vec<String>,
 }
 
@@ -156,17 +159,23 @@ impl Conversation {
             None => history.build_prompt(message),
         };
         let notes = built.warning.iter().map(ToString::to_string).collect();
-        BuiltPrompt { text: built.prompt_text, estimated_tokens: built.estimated_tokens, notes }
+        let estimated_tokens = built.estimated_tokens;
+        let context_tokens = if self.record.settings.is_native() {
+            history.estimated_total_tokens() + estimate_tokens(message)
+        } else {
+            estimated_tokens
+        };
+        BuiltPrompt { text: built.prompt_text, estimated_tokens, context_tokens, notes }
     }
 
-    /// Returns the estimated number of tokens that the model receives for a message: those of the prompt or, if
-    /// the agent has its own session, of the whole session.
-    pub(super) fn context_tokens(&self, message: &str) -> usize {
+    /// Returns the bare message as the prompt for an agent whose own session contains the earlier messages.
+    pub(super) fn bare_prompt(&self, message: &str) -> BuiltPrompt {
         let history = self.history();
-        if self.record.settings.is_native() {
-            return history.estimated_total_tokens() + estimate_tokens(message);
-        }
-        history.build_prompt(message).estimated_tokens
+        let estimated_tokens = estimate_tokens(message);
+        let context_tokens = history.estimated_total_tokens() + estimated_tokens;
+        let warning = SizeWarning::about_session(context_tokens, &limits_of(&history.config().model));
+        let notes = warning.iter().map(ToString::to_string).collect();
+        BuiltPrompt { text: message.to_string(), estimated_tokens, context_tokens, notes }
     }
 
     /// Returns how much of the model's context the conversation uses.

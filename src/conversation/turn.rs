@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::compaction::Trigger;
+use super::context::BuiltPrompt;
 use super::message_log::{Ended, Entry, Sent};
 use super::record::{Turn, TurnState};
 use super::store::Conversation;
@@ -21,7 +22,6 @@ use super::worktree_snapshot::{ConversationTree, Snapshot};
 use super::{ConversationError, check_message};
 use crate::agent::AgentEvent;
 use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor, Sandbox};
-use crate::history::estimate_tokens;
 use crate::outcome::{ErrorDetail, ErrorKind};
 use crate::terminal_text;
 use crate::transcript::EventType;
@@ -116,6 +116,8 @@ pub struct TurnResult {
 struct Question {
     prompt: String,
     estimated_tokens: usize,
+    /// Whether the model receives more than `SMALL_PROMPT` tokens, so that a shorter prompt may help after a time-out.
+    is_long: bool,
     /// Whether guard resumes the agent's own session. Otherwise the prompt contains the history.
     resumes: bool,
     session: String,
@@ -184,8 +186,8 @@ impl Conversation {
         let has_turns = self.record.last_active().is_some();
         let session = self.record.session();
         let question = if resumes {
-            let estimated_tokens = estimate_tokens(context.message);
-            Question { prompt: context.message.to_string(), estimated_tokens, resumes, session }
+            let built = self.bare_prompt(context.message);
+            Question { resumes, ..question_of(built, session, context) }
         } else {
             self.question_with_history(context, session, None)
         };
@@ -229,16 +231,14 @@ impl Conversation {
         max_tokens: Option<usize>,
     ) -> Question {
         let is_first = self.earlier_turns().next().is_none();
-        if is_first && self.record.settings.is_native() {
-            // There is no history yet, and the agent's session will store it, so the prompt is the user's
-            // message alone.
-            let prompt = context.message.to_string();
-            let estimated_tokens = estimate_tokens(&prompt);
-            return Question { prompt, estimated_tokens, resumes: false, session };
-        }
-        let built = self.build_prompt(context.message, max_tokens);
-        built.notes.into_iter().for_each(|note| context.note(note));
-        Question { prompt: built.text, estimated_tokens: built.estimated_tokens, resumes: false, session }
+        // Without a history, the prompt is the user's message alone: the agent's session will store it. But a prompt
+        // with a limit may have to be cut.
+        let built = if is_first && self.record.settings.is_native() && max_tokens.is_none() {
+            self.bare_prompt(context.message)
+        } else {
+            self.build_prompt(context.message, max_tokens)
+        };
+        question_of(built, session, context)
     }
 
     fn execute(&self, question: &Question, context: &mut TurnContext<'_>) -> ExecResult {
@@ -258,7 +258,7 @@ impl Conversation {
             max_tokens: options.max_tokens,
             max_requests: options.max_requests,
             // Do not retry a long prompt unchanged: `recover` makes it shorter first.
-            retry_timeouts: self.context_tokens(context.message) <= SMALL_PROMPT,
+            retry_timeouts: !question.is_long,
             read: options.read.clone(),
             write: options.write.clone(),
             environment: options.environment.clone(),
@@ -287,7 +287,6 @@ impl Conversation {
             if !is_timeout && kind != ErrorKind::SessionLost {
                 return;
             }
-            let is_long = self.context_tokens(context.message) > SMALL_PROMPT;
             if self.has_left_work(exec) {
                 context.note(
                     "guard did not send the message again, because the agent had already changed files",
@@ -297,7 +296,7 @@ impl Conversation {
                 }
                 return;
             }
-            if is_timeout && (is_shortened || !is_long) {
+            if is_timeout && (is_shortened || !question.is_long) {
                 return self.offer_to_clear(exec);
             }
             let error = terminal_text::one_line(exec.run.error.as_deref().unwrap_or_default());
@@ -307,8 +306,10 @@ impl Conversation {
                     "the agent did not answer in time ({kind}); guard tries once more with a shorter prompt"
                 ));
                 self.summarise_if_too_long(context);
-                let session = question.session.clone();
-                *question = self.question_with_history(context, session, Some(SMALL_PROMPT));
+                let shorter =
+                    self.question_with_history(context, question.session.clone(), Some(SMALL_PROMPT));
+                // The conversation is as long as before, so guard sends the shorter prompt only once.
+                *question = Question { is_long: true, ..shorter };
             } else if question.resumes {
                 context.note(format!(
                     "the agent's own session is lost ({error}); guard began a new session with the stored history"
@@ -414,6 +415,18 @@ impl Conversation {
         let mode = self.record.settings.turn_mode();
         let turn = Turn { state, mode, ..empty_turn(message) };
         TurnResult { turn, exec, notes: Vec::new() }
+    }
+}
+
+/// Returns the question with a prompt, in a new session of the agent, and reports the prompt's notes.
+fn question_of(built: BuiltPrompt, session: String, context: &mut TurnContext<'_>) -> Question {
+    built.notes.into_iter().for_each(|note| context.note(note));
+    Question {
+        prompt: built.text,
+        estimated_tokens: built.estimated_tokens,
+        is_long: built.context_tokens > SMALL_PROMPT,
+        resumes: false,
+        session,
     }
 }
 

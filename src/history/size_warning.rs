@@ -73,6 +73,39 @@ pub enum SizeWarning {
         /// The size of all messages of the conversation.
         tokens: usize,
     },
+    /// The agent's own session is larger than the size that prompts for this model should stay below.
+    #[error(
+        "the agent's own session has about {tokens} tokens; answers become slow above {target} tokens; \
+         if the agent no longer needs the earlier messages, clear the history or start a new conversation"
+    )]
+    SessionLarge {
+        /// The size of all messages of the session, including the new one.
+        tokens: usize,
+        /// The size that prompts should stay below.
+        target: usize,
+    },
+    /// The agent's own session is so large that the answer will be slow.
+    #[error(
+        "the agent's own session has about {tokens} tokens; with more than {warning} tokens an answer takes \
+         30 seconds or more; clear the history, or start a new conversation"
+    )]
+    SessionSlow {
+        /// The size of all messages of the session, including the new one.
+        tokens: usize,
+        /// The size above which the model answers slowly.
+        warning: usize,
+    },
+    /// The agent's own session is so large that a time-out is likely.
+    #[error(
+        "the agent's own session has about {tokens} tokens, more than the practical maximum of {maximum}: \
+         the model will probably time out; clear the history, or start a new conversation"
+    )]
+    SessionTooLarge {
+        /// The size of all messages of the session, including the new one.
+        tokens: usize,
+        /// The size above which the model is likely to time out.
+        maximum: usize,
+    },
 }
 
 impl SizeWarning {
@@ -86,6 +119,20 @@ impl SizeWarning {
             Some(Self::PromptLarge { tokens: prompt, target: limits.target })
         } else if conversation > limits.maximum {
             Some(Self::ConversationLong { tokens: conversation })
+        } else {
+            None
+        }
+    }
+
+    /// Returns the warning about the size of the agent's own session, of which the model receives every message; `None`
+    /// if the session is small enough.
+    pub fn about_session(tokens: usize, limits: &ModelLimits) -> Option<Self> {
+        if tokens > limits.maximum {
+            Some(Self::SessionTooLarge { tokens, maximum: limits.maximum })
+        } else if tokens > limits.warning {
+            Some(Self::SessionSlow { tokens, warning: limits.warning })
+        } else if tokens > limits.target {
+            Some(Self::SessionLarge { tokens, target: limits.target })
         } else {
             None
         }
@@ -106,5 +153,14 @@ mod tests {
         assert_eq!(about(40_000, 0), Some(SizeWarning::PromptLarge { tokens: 40_000, target: 16_000 }));
         assert_eq!(about(40_001, 0), Some(SizeWarning::PromptSlow { tokens: 40_001, warning: 40_000 }));
         assert_eq!(about(60_001, 0), Some(SizeWarning::PromptTooLarge { tokens: 60_001, maximum: 60_000 }));
+    }
+
+    #[test]
+    fn a_session_has_the_limits_of_a_prompt() {
+        let about = |tokens| SizeWarning::about_session(tokens, &ModelLimits::default());
+        assert_eq!(about(16_000), None);
+        assert_eq!(about(16_001), Some(SizeWarning::SessionLarge { tokens: 16_001, target: 16_000 }));
+        assert_eq!(about(40_001), Some(SizeWarning::SessionSlow { tokens: 40_001, warning: 40_000 }));
+        assert_eq!(about(60_001), Some(SizeWarning::SessionTooLarge { tokens: 60_001, maximum: 60_000 }));
     }
 }

@@ -7,12 +7,13 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use super::printed_json;
+use super::{printed_json, words};
 use crate::support::{UserShell, make_program};
 
 /// A script that acts like the Gemini CLI. It stores its prompts in its session and in a file of the worktree. If the
 /// worktree has a file `forget`, it begins a new session instead of resuming the old one. It answers the prompt
-/// `arguments` with its arguments, and fails after the prompt `fail`.
+/// `arguments` with its arguments, and fails after the prompt `fail`. It does not answer a prompt with the word SLOW that
+/// has more than 8,000 tokens.
 const SCRIPT: &str = r#"#!/bin/bash
 for word in "$@"; do
   case "$before" in
@@ -22,6 +23,7 @@ for word in "$@"; do
   case "$word" in --prompt=*) prompt=${word#--prompt=} ;; esac
   before=$word
 done
+case "$prompt" in *SLOW*) if ((${#prompt} > 32000)); then sleep 60; fi ;; esac
 file=$HOME/.gemini/tmp/$session
 mkdir -p "$HOME/.gemini/tmp"
 if [ -z "$begins" ] && ! [ -e "$file" ]; then
@@ -175,6 +177,28 @@ fn a_cleared_conversation_does_not_resume() {
     let two = native.continued("second");
     assert_eq!(two["result"], "known: 1", "{two:#}");
     assert_eq!(native.prompt(&two), "second");
+}
+
+/// A native session becomes long. guard must warn the user, in the first turn and in a turn that resumes the session.
+#[test]
+fn a_large_native_session_is_reported() {
+    let native = Native::new("conversation-native-large");
+    let one = native.turn(&words(17_000), &[]);
+    assert!(one["notes"].to_string().contains("the agent's own session has about 17"), "{one:#}");
+    let two = native.continued("second");
+    assert_eq!(native.prompt(&two), "second");
+    assert!(two["notes"].to_string().contains("answers become slow above 16000 tokens"), "{two:#}");
+}
+
+/// The agent does not answer a large first message. guard must try once more with a prompt of at most 8,000 tokens.
+#[test]
+fn a_large_first_message_is_cut_after_a_time_out() {
+    let native = Native::new("conversation-native-slow");
+    let one = native.turn(&format!("SLOW {}", words(10_000)), &["--timeout", "2"]);
+    assert_eq!(one["success"], true, "{one:#}");
+    assert!(one["notes"].to_string().contains("tries once more with a shorter prompt"), "{one:#}");
+    assert!(one["turn"]["estimated_tokens"].as_u64().unwrap() <= 8_000, "{one:#}");
+    assert!(native.prompt(&one).contains("characters left out"), "{one:#}");
 }
 
 /// An MCP client passes the id of a conversation as SESSION_ID. Its call must be the next turn of that conversation,
