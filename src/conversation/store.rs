@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 use super::compaction::RunningCompaction;
 use super::message_log::{self, Entry};
 use super::record::{Mode, NewConversation, Record, Settings, Turn};
-use super::{ConversationError, at};
+use super::{ConversationError, at, summary_files};
 use crate::agent;
 use crate::sys::remove_tree::remove_tree;
 
@@ -325,8 +325,8 @@ impl Conversations {
         Ok(id)
     }
 
-    /// Creates a new conversation with a copy of the active turns of another one, up to the turn `at_turn`. The
-    /// new one gets its own worktree, which begins at the last commit in its directory.
+    /// Creates a new conversation with a copy of the active turns of another one, up to the turn `at_turn`, and of its
+    /// summaries. The new one gets its own worktree, which begins at the last commit in its directory.
     pub fn fork(&self, record: &Record, at_turn: Option<usize>) -> Result<Conversation, ConversationError> {
         let last = match at_turn {
             Some(number) if record.active_turns().any(|turn| turn.number == number) => number,
@@ -342,7 +342,13 @@ impl Conversations {
         };
         let turns = record.active_turns().filter(|turn| turn.number <= last);
         let entries: Vec<Entry> = turns.flat_map(super::export::entries).collect();
-        self.create_with(settings, entries)
+        let fork = self.create_with(settings, entries)?;
+        // Without the summaries, guard would only have to make them again.
+        let copied = summary_files::copy(&self.directory(&record.settings.id), &fork.directory);
+        if let Err(error) = copied {
+            tracing::warn!(conversation = %fork.id(), %error, "guard cannot copy the summaries of the conversation");
+        }
+        Ok(fork)
     }
 }
 

@@ -79,6 +79,20 @@ pub(super) fn save(conversation: &Path, summary: &Summary) -> io::Result<()> {
     Ok(())
 }
 
+/// Copies the summaries of a conversation to another one. Does not copy the failures of the summary model.
+pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let files = files(from);
+    if files.is_empty() {
+        return Ok(());
+    }
+    create_folder(to)?;
+    for path in files {
+        let Some(name) = path.file_name() else { continue };
+        write_by_rename(&folder(to).join(name), &fs::read(&path)?)?;
+    }
+    Ok(())
+}
+
 /// Returns the stored circuit breaker, which counts the recent failures of the summary model.
 pub(super) fn breaker(conversation: &Path) -> CircuitBreaker {
     read(&breaker_file(conversation)).unwrap_or_default()

@@ -41,6 +41,22 @@ fn a_long_conversation_gets_a_summary() {
     assert_eq!(talk.user.kept_runs().len(), before + 1, "the turn is the only new run");
 }
 
+/// The user forks a conversation that has a summary. The fork must use the same summary, without a run that makes a new
+/// one.
+#[test]
+fn a_fork_keeps_the_summary() {
+    let talk = Talk::with_summary("conversation-fork-summary", "echo They chose plum.");
+    fill(&talk, 7);
+    let fork = talk.history(&["fork", "@"]);
+    let id = fork["SESSION_ID"].as_str().unwrap();
+    let shown = talk.history(&["diff", id]);
+    assert_eq!(shown["summary"]["text"], "They chose plum.", "{shown:#}");
+    let before = talk.user.kept_runs().len();
+    let turn = talk.turn("echo next", &["--session", id]);
+    assert_eq!(turn["result"], "next", "{turn:#}");
+    assert_eq!(talk.user.kept_runs().len(), before + 1, "the turn is the only new run");
+}
+
 /// The summariser fails twice. guard must drop the oldest messages from the prompt, put a note in their place, and
 /// continue the conversation.
 #[test]
