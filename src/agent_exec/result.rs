@@ -135,6 +135,12 @@ impl ExecResult {
         if let Some(session) = &prepared.session {
             run.session_id.clone_from(&session.id);
         }
+        if let Some(message) = run.error_kind.and_then(|kind| time_limit_message(kind, request)) {
+            if let Some(detail) = &mut run.error_detail {
+                detail.message.clone_from(&message);
+            }
+            run.error = Some(message);
+        }
         let mut metrics = None;
         if let Some(conclusion) = conclusion {
             apply_conclusion(&mut run, &conclusion, &stderr);
@@ -154,6 +160,24 @@ impl ExecResult {
         }
         let all_messages = request.return_all_messages.then_some(messages);
         Self { run, attempts, events, all_messages, metrics, notes }
+    }
+}
+
+/// Returns the message about a run that guard ended at a time limit. The message of `guard run` does not fit, because it
+/// says how to set no limit, and a request must have limits.
+fn time_limit_message(kind: ErrorKind, request: &ExecRequest) -> Option<String> {
+    match kind {
+        ErrorKind::IdleTimeout => Some(format!(
+            "the run was idle (no output, no new program, no CPU work) for {} seconds, which is the idle limit; \
+             `--timeout TIME`, or `timeout` in a request, sets another limit of at most a week",
+            request.timeout
+        )),
+        ErrorKind::Timeout => Some(format!(
+            "the run did not end within {} seconds, which is the limit for the whole run; `--max-duration TIME`, or \
+             `max_duration` in a request, sets another limit of at most a week",
+            request.max_duration
+        )),
+        _ => None,
     }
 }
 

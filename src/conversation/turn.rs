@@ -74,6 +74,9 @@ pub struct TurnOptions {
     /// Whether guard summarises older messages in the background after the turn, if the conversation has become
     /// long.
     pub compacts: bool,
+    /// The command with which the user can clear the history, for the error of a turn that timed out; `None` means
+    /// `guard history clear ID`.
+    pub clear_command: Option<&'static str>,
 }
 
 impl Default for TurnOptions {
@@ -94,6 +97,7 @@ impl Default for TurnOptions {
             return_all_messages: false,
             return_metrics: false,
             compacts: true,
+            clear_command: None,
         }
     }
 }
@@ -292,12 +296,12 @@ impl Conversation {
                     "guard did not send the message again, because the agent had already changed files",
                 );
                 if is_timeout {
-                    self.offer_to_clear(exec);
+                    self.offer_to_clear(exec, context.options);
                 }
                 return;
             }
             if is_timeout && (is_shortened || !question.is_long) {
-                return self.offer_to_clear(exec);
+                return self.offer_to_clear(exec, context.options);
             }
             let error = terminal_text::one_line(exec.run.error.as_deref().unwrap_or_default());
             if is_timeout {
@@ -353,10 +357,13 @@ impl Conversation {
     }
 
     /// Adds to the error of a turn that timed out a hint that the user can clear the history.
-    fn offer_to_clear(&self, exec: &mut ExecResult) {
+    fn offer_to_clear(&self, exec: &mut ExecResult, options: &TurnOptions) {
+        let command = match options.clear_command {
+            Some(command) => command.to_string(),
+            None => format!("guard history clear {}", self.short_id()),
+        };
         let offer = format!(
-            "; if the conversation has become too long, `guard history clear {}` begins it again in the same worktree",
-            self.short_id()
+            "; if the conversation has become too long, `{command}` begins it again in the same worktree"
         );
         let detail = exec.run.error_detail.as_mut().map(|detail| &mut detail.message);
         exec.run.error.iter_mut().chain(detail).for_each(|text| text.push_str(&offer));

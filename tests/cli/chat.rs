@@ -164,6 +164,24 @@ fn neither_ctrl_c_nor_a_failure_ends_the_conversation() {
     terminal.shows("code-0");
 }
 
+/// A turn reaches its time limit. The error must name commands that work while the conversation is open, and only limits
+/// that `guard chat` accepts.
+#[test]
+fn a_time_out_names_commands_that_work_here() {
+    let environment = one_environment();
+    let command = chat_command(&environment).replace(" chat ", " chat --timeout 2 --max-retries 0 ");
+    let Some(terminal) = Terminal::open(&environment) else { return };
+    terminal.types(&format!("cd ../repository; clear; {command}"));
+    terminal.shows("gemini · 0/");
+    terminal.types("sleep");
+    let screen = terminal.shows("`/clear` begins it again in the same worktree");
+    assert!(!screen.contains("guard history clear") && !screen.contains("--timeout 0"), "{screen}");
+    terminal.types("/clear");
+    terminal.shows("the agent forgets the earlier messages");
+    terminal.types("/quit");
+    terminal.shows("come back: guard chat --session ");
+}
+
 /// A signal other than Ctrl-C must end the conversation, even while guard waits for a message, and leave the terminal
 /// usable.
 #[test]

@@ -49,6 +49,8 @@ fn a_time_out_offers_to_clear_the_history() {
     let error = result["error"].as_str().unwrap();
     let id = result["SESSION_ID"].as_str().unwrap();
     assert!(error.contains(&format!("guard history clear {}", &id[id.len() - 8..])), "{error}");
+    // A turn must have a limit, so the error must not advise to set none.
+    assert!(error.contains("`--timeout TIME`") && !error.contains("--timeout 0"), "{error}");
 }
 
 /// The agent changes files and then prints nothing until the idle limit. guard must not ask it again, and must tell

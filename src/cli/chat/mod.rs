@@ -38,7 +38,9 @@ pub(super) fn run(args: &Chat, out: &mut dyn Write) -> Result<Exit, Failure> {
             interactive::check_terminal()?;
             let (conversation, executor) = (open_or_create(args)?, exec::executor()?);
             let (store, is_new) = (conversations()?, args.session.is_none());
-            interactive::run(&store, conversation, is_new, &turn_options(args), &executor, out)
+            // This process has the conversation's lock, so `guard history clear` would be refused.
+            let options = TurnOptions { clear_command: Some("/clear"), ..turn_options(args) };
+            interactive::run(&store, conversation, is_new, &options, &executor, out)
         }
     }
 }
