@@ -24,7 +24,7 @@ mod session;
 pub use cancel::Cancel;
 pub use cli_version::{OutdatedAgent, check_version};
 pub use handle::{DROPPED, EventStream, RESULT, Running};
-pub use request::{ExecRequest, RequestError, Sandbox};
+pub use request::{ExecRequest, RequestError, Sandbox, check_limits, check_model};
 pub use result::{Attempt, EventCounts, ExecResult, apply_conclusion, ending};
 
 use std::ffi::OsString;

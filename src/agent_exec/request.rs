@@ -237,19 +237,9 @@ impl ExecRequest {
                 self.cd
             ));
         }
-        for (name, seconds) in [("timeout", self.timeout), ("max_duration", self.max_duration)] {
-            if seconds == 0 || seconds > 7 * 24 * 3600 {
-                return bad(format!("`{name}` is {seconds} seconds; it must be from 1 to 604800 (a week)"));
-            }
-        }
-        if self.max_retries > 10 {
-            return bad(format!("`max_retries` is {}; it must be at most 10", self.max_retries));
-        }
-        let is_invalid =
-            |name: &String| name.starts_with('-') || name.contains(|c: char| c.is_whitespace() || c == '\0');
-        if let Some(model) = self.model.as_ref().filter(|name| name.is_empty() || is_invalid(name)) {
-            return bad(format!("`model`: {model:?} is not a valid model name"));
-        }
+        check_limits(self.timeout, self.max_duration, self.max_retries)
+            .and_then(|()| self.model.as_deref().map_or(Ok(()), check_model))
+            .or_else(bad)?;
         if self.here && self.in_place {
             return bad("`here` and `in_place` exclude each other; set only one of them".to_string());
         }
@@ -328,6 +318,28 @@ impl ExecRequest {
             (None, Sandbox::WorkspaceWrite) => "strict",
         }
     }
+}
+
+/// Fails, with a message, if a request cannot have these time limits, in seconds, or this number of retries.
+pub fn check_limits(timeout: u64, max_duration: u64, max_retries: u32) -> Result<(), String> {
+    for (name, seconds) in [("timeout", timeout), ("max_duration", max_duration)] {
+        if seconds == 0 || seconds > 7 * 24 * 3600 {
+            return Err(format!("`{name}` is {seconds} seconds; it must be from 1 to 604800 (a week)"));
+        }
+    }
+    if max_retries > 10 {
+        return Err(format!("`max_retries` is {max_retries}; it must be at most 10"));
+    }
+    Ok(())
+}
+
+/// Fails, with a message, if a text cannot be the name of a model, for example because a CLI would take it for an option.
+pub fn check_model(name: &str) -> Result<(), String> {
+    let is_option = name.starts_with('-');
+    if name.is_empty() || is_option || name.contains(|c: char| c.is_whitespace() || c == '\0') {
+        return Err(format!("`model`: {name:?} is not a valid model name"));
+    }
+    Ok(())
 }
 
 /// Returns the names that the field `agent` accepts, separated by commas.

@@ -31,7 +31,7 @@ was reached, 125 guard itself failed, 127 the agent is not installed, 141 the re
 pub(crate) const HISTORY_EXAMPLES: &str = "\
 Examples:
   guard history list                        # the conversations, the newest first
-  guard history show @                      # the turns of the newest one; an id may be shortened to its end
+  guard history show @                      # the turns of the newest one; the last 4 or more characters of an id are enough
   guard history search 'dark mode'
   guard history diff 4f3a9c21               # what the next prompt leaves out, and the summary that stands for it
   guard history export @ --format markdown > conversation.md

@@ -184,6 +184,12 @@ fn search(
     if json {
         print_json(&hits, out)?;
     }
+    if hits.is_empty() && !json {
+        note(&format!(
+            "guard: no message of any conversation contains \"{}\"",
+            terminal_text::one_line(text)
+        ));
+    }
     for hit in hits.iter().filter(|_| !json) {
         let excerpt = terminal_text::one_line(&hit.excerpt);
         writeln!(out, "{}  turn {:<3} {:<9} {excerpt}", hit.short_id, hit.turn, hit.role)?;

@@ -132,7 +132,7 @@ impl ConversationError {
     pub fn hint(&self) -> &str {
         match self {
             Self::Unknown(_) => {
-                "`guard history list` shows the conversations; an id may be shortened to its end"
+                "`guard history list` shows the conversations; the last 4 or more characters of an id are enough"
             }
             Self::None => "start a conversation: guard chat --once 'MESSAGE'",
             Self::Ambiguous { .. } => "give more of the end of the id",

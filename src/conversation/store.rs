@@ -20,6 +20,7 @@ use super::message_log::{self, Entry};
 use super::record::{Mode, NewConversation, Record, Settings, Turn};
 use super::{ConversationError, at, summary_files};
 use crate::agent;
+use crate::agent_exec::check_model;
 use crate::sys::remove_tree::remove_tree;
 
 const SETTINGS: &str = "conversation.json";
@@ -389,9 +390,7 @@ fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
     if new.mode == Mode::Native && !adapter.is_some_and(|adapter| adapter.has_sessions()) {
         return wrong(format!("{agent} has no sessions of its own; choose the mode own-history or auto"));
     }
-    if new.model.as_ref().is_some_and(|model| model.len() > LONGEST_NAME) {
-        return wrong(format!("the name of the model is longer than {LONGEST_NAME} bytes"));
-    }
+    check_model_name(new.model.as_deref())?;
     let cd = at("open", &new.cd, new.cd.canonicalize())?;
     if !cd.is_dir() {
         return wrong(format!("{} is not a directory", cd.display()));
@@ -414,16 +413,22 @@ fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
     })
 }
 
+fn check_model_name(model: Option<&str>) -> Result<(), ConversationError> {
+    let Some(model) = model else { return Ok(()) };
+    if model.len() > LONGEST_NAME {
+        let problem = format!("the name of the model is longer than {LONGEST_NAME} bytes");
+        return Err(ConversationError::Settings(problem));
+    }
+    check_model(model).map_err(ConversationError::Settings)
+}
+
 /// Writes the settings of a conversation with another model. Returns the new settings.
 pub(super) fn write_model(
     directory: &Path,
     settings: &Settings,
     model: Option<String>,
 ) -> Result<Settings, ConversationError> {
-    if model.as_ref().is_some_and(|model| model.len() > LONGEST_NAME) {
-        let problem = format!("the name of the model is longer than {LONGEST_NAME} bytes");
-        return Err(ConversationError::Settings(problem));
-    }
+    check_model_name(model.as_deref())?;
     let settings = Settings { model, ..settings.clone() };
     write_settings(directory, &settings)?;
     Ok(settings)

@@ -21,7 +21,7 @@ use super::turn_control::{TurnControl, is_paused};
 use super::worktree_snapshot::{ConversationTree, Snapshot};
 use super::{ConversationError, check_message};
 use crate::agent::AgentEvent;
-use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor, Sandbox};
+use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor, Sandbox, check_limits, check_model};
 use crate::outcome::{ErrorDetail, ErrorKind};
 use crate::terminal_text;
 use crate::transcript::EventType;
@@ -99,6 +99,15 @@ impl Default for TurnOptions {
             compacts: true,
             clear_command: None,
         }
+    }
+}
+
+impl TurnOptions {
+    /// Fails if no turn can have these options.
+    pub fn check(&self) -> Result<(), ConversationError> {
+        check_limits(self.timeout, self.max_duration, self.max_retries)
+            .and_then(|()| self.model.as_deref().map_or(Ok(()), check_model))
+            .map_err(ConversationError::Settings)
     }
 }
 

@@ -19,7 +19,9 @@ fn the_life_of_a_conversation() {
     assert!(code == 0 && shown.contains("> echo two\n\ntwo\n"), "{shown}");
     let hits = talk.history(&["search", "ECHO TWO"]);
     assert_eq!((&hits[0]["turn"], &hits[0]["role"]), (&2.into(), &"user".into()), "{hits:#}");
-    assert_eq!(talk.guard(&["history", "search", "no such words"]).2, 1);
+    let (printed, error, code) = talk.guard(&["history", "search", "no such words"]);
+    assert_eq!((printed.as_str(), code), ("", 1));
+    assert_eq!(error, "guard: no message of any conversation contains \"no such words\"\n");
     let (document, _, _) = talk.guard(&["history", "export", short]);
     assert!(document.starts_with("# my work\n") && document.contains("```text\necho two\n```"), "{document}");
     let fork = talk.history(&["fork", short, "--at", "1"]);
@@ -56,14 +58,21 @@ fn mistakes_are_explained() {
         ),
         (vec!["chat", "--once", "x", "--cd", "/no/such/directory"], "No such file"),
         (vec!["history", "search", " "], "is empty"),
+        (vec!["chat", "--once", "x", "--timeout", "0"], "`timeout` is 0 seconds; it must be from 1 to"),
+        (vec!["chat", "--once", "x", "--max-duration", "2w"], "`max_duration` is 1209600 seconds"),
+        (vec!["chat", "--once", "x", "--max-retries", "11"], "`max_retries` is 11"),
+        (vec!["chat", "--once", "x", "-m", ""], "`model`: \"\" is not a valid model name"),
     ] {
         let (_, error, code) = talk.guard(&arguments);
         assert_eq!(code, 2, "{arguments:?}: {error}");
         assert!(error.contains(expected), "{arguments:?}: {error}");
+        assert!(talk.conversations().is_empty(), "{arguments:?} left a conversation");
     }
     talk.says("echo hi");
     for (arguments, expected) in [
         (vec!["history", "show", "zzzzzzzz"], "there is no conversation"),
+        (vec!["history", "show", "zzzzzzzz"], "the last 4 or more characters of an id are enough"),
+        (vec!["chat", "--once", "x", "--session", "@", "-m", ""], "is not a valid model name"),
         (vec!["history", "show", "../.."], "there is no conversation"),
         (vec!["history", "fork", "@", "--at", "7"], "has no turn 7"),
         (vec!["history", "compact", "@"], "nothing to summarise"),

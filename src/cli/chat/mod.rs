@@ -31,6 +31,8 @@ impl From<ConversationError> for Failure {
 }
 
 pub(super) fn run(args: &Chat, out: &mut dyn Write) -> Result<Exit, Failure> {
+    // Check the options before guard creates a conversation, so that refused options leave no empty conversation.
+    turn_options(args).check()?;
     match &args.once {
         Some(message) => once::run(args, message, out),
         None => {
