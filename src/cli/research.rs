@@ -11,6 +11,7 @@ use super::exec::{executor, print};
 use super::exit_code::Exit;
 use super::research_args::{Research, llm_config};
 use super::research_display::{Lines, LiveDisplay, StreamDisplay};
+use super::run::user_config;
 use super::{Failure, note};
 use crate::agent;
 use crate::agent_exec::Executor;
@@ -258,7 +259,7 @@ fn started(args: &Research) -> Result<Started, Failure> {
     Ok(Started {
         query,
         config: args.research_config(),
-        model: args.model(),
+        model: args.model(user_config()?.research.model.as_deref()),
         agent: args.agent.clone(),
         directory,
         policy: args.policy.clone(),

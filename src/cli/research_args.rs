@@ -113,9 +113,12 @@ impl Research {
         }
     }
 
-    /// The model that a new research run uses.
-    pub(crate) fn model(&self) -> String {
-        self.model.clone().unwrap_or_else(|| default_model(self.agent.as_deref()).to_string())
+    /// The model that a new research run uses: the given one, or `configured` of the user's configuration if no agent is
+    /// given, or the default of the agent.
+    pub(crate) fn model(&self, configured: Option<&str>) -> String {
+        let configured = configured.filter(|_| self.agent.is_none());
+        let default = configured.unwrap_or_else(|| default_model(self.agent.as_deref()));
+        self.model.clone().unwrap_or_else(|| default.to_string())
     }
 }
 
@@ -153,11 +156,15 @@ mod tests {
         let research = parse("x 'Compare async runtimes' --max-queries 7 --timeout 45 --max-tokens 9000");
         let research = research.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(research.research_config().max_queries, 7);
-        let llm = llm_config(&research.model(), research.limits());
+        let llm = llm_config(&research.model(None), research.limits());
         assert_eq!((llm.timeout.as_secs(), llm.max_tokens), (45, Some(9000)));
         assert_eq!(llm.model, "gemini-3-flash-preview");
-        assert_eq!(parse("x q --agent gemini").map(|research| research.model()), Ok(llm.model));
-        assert_eq!(parse("x q --agent claude").map(|research| research.model()), Ok(String::new()));
+        let model = |line: &str, configured| parse(line).map(|research| research.model(configured));
+        assert_eq!(model("x q --agent gemini", None), Ok(llm.model.clone()));
+        assert_eq!(model("x q --agent claude", None), Ok(String::new()));
+        assert_eq!(model("x q", Some("configured")), Ok("configured".to_string()));
+        assert_eq!(model("x q --model given", Some("configured")), Ok("given".to_string()));
+        assert_eq!(model("x q --agent gemini", Some("configured")), Ok(llm.model));
         for wrong in [
             "x",
             "x q --max-queries 0",

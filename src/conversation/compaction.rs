@@ -16,7 +16,6 @@ use serde::Serialize;
 use super::record::Settings;
 use super::store::Conversation;
 use super::{ConversationError, at, context, summary_files};
-use crate::agent;
 use crate::agent_exec::{Cancel, ExecRequest, Executor, Sandbox};
 use crate::history::{Applied, CircuitBreaker, CompactionPlan, GeminiHistoryManager, Summary, SummaryError};
 use crate::outcome::ErrorKind;
@@ -88,6 +87,8 @@ impl Drop for RunningCompaction {
 struct Job {
     directory: PathBuf,
     settings: Settings,
+    /// The model that writes the summary; `None` means the default model of the agent's CLI.
+    summary_model: Option<String>,
     history: GeminiHistoryManager,
     plan: CompactionPlan,
     executor: Executor,
@@ -171,7 +172,7 @@ impl Job {
             agent: Some(self.settings.agent.clone()),
             sandbox: Sandbox::ReadOnly,
             fresh_agent: true,
-            model: agent::named(&self.settings.agent).and_then(|adapter| adapter.summary_model),
+            model: self.summary_model.clone(),
             timeout: seconds,
             max_duration: seconds,
             max_retries: 0,
@@ -220,6 +221,7 @@ impl Conversation {
         let job = |history, plan| Job {
             directory: self.directory.clone(),
             settings: self.record.settings.clone(),
+            summary_model: self.history_settings.summary_model(&self.record.settings),
             history,
             plan,
             executor: executor.clone(),

@@ -88,18 +88,39 @@ fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Returns the settings for the history. The agent's adapter determines the models and the longest prompt.
-fn config_of(settings: &Settings) -> HistoryConfig {
-    let defaults = HistoryConfig::default();
-    let adapter = agent::named(&settings.agent);
-    let longest = adapter.as_ref().map_or(usize::MAX, |adapter| adapter.longest_prompt());
-    let summary_model = adapter.and_then(|adapter| adapter.summary_model);
-    HistoryConfig {
-        model: settings.model_in_use().unwrap_or_else(|| settings.agent.clone()),
-        summary_model: summary_model.unwrap_or_else(|| settings.agent.clone()),
+/// The user's settings for prompts that contain the history of a conversation. `None` means the default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HistorySettings {
+    /// The maximum size of a prompt, in estimated tokens.
+    pub max_prompt_tokens: Option<usize>,
+    /// The model that summarises conversations with Gemini.
+    pub summary_model: Option<String>,
+}
+
+impl HistorySettings {
+    /// Returns the model that summarises a conversation with these settings; `None` means the default model of the
+    /// agent's CLI. The user's setting names a model of Gemini, which other agents do not know.
+    pub(super) fn summary_model(&self, settings: &Settings) -> Option<String> {
+        let configured = self.summary_model.clone().filter(|_| settings.agent == "gemini");
+        configured.or_else(|| agent::named(&settings.agent).and_then(|adapter| adapter.summary_model))
+    }
+
+    /// Returns the configuration of the history. The agent's adapter determines the models and the longest prompt.
+    fn config_of(&self, settings: &Settings) -> HistoryConfig {
+        let defaults = HistoryConfig::default();
+        let longest = agent::named(&settings.agent).map_or(usize::MAX, |adapter| adapter.longest_prompt());
         // A token has at most four bytes, so a quarter of the longest prompt's bytes always fits.
-        max_summary_input_tokens: defaults.max_summary_input_tokens.min(longest / 4),
-        ..defaults
+        let most_tokens = longest / 4;
+        let max_prompt_tokens = self.max_prompt_tokens.unwrap_or(defaults.max_prompt_tokens).min(most_tokens);
+        HistoryConfig {
+            model: settings.model_in_use().unwrap_or_else(|| settings.agent.clone()),
+            summary_model: self.summary_model(settings).unwrap_or_else(|| settings.agent.clone()),
+            max_prompt_tokens,
+            // The older messages must be summarised before they no longer fit.
+            summary_threshold: defaults.summary_threshold.min(max_prompt_tokens / 2),
+            max_summary_input_tokens: defaults.max_summary_input_tokens.min(most_tokens),
+            ..defaults
+        }
     }
 }
 
@@ -125,12 +146,13 @@ fn messages_of(turn: &Turn) -> [Message; 2] {
 /// Returns the history of these turns, with the stored summary that covers most of them.
 fn history_of<'t>(
     settings: &Settings,
+    history_settings: &HistorySettings,
     turns: impl Iterator<Item = &'t Turn>,
     directory: &Path,
 ) -> GeminiHistoryManager {
     let messages: Vec<Message> = turns.flat_map(messages_of).collect();
     let summary = summary_files::best(directory, &messages);
-    let history = GeminiHistoryManager::from_parts(config_of(settings), messages, summary);
+    let history = GeminiHistoryManager::from_parts(history_settings.config_of(settings), messages, summary);
     let mut history = history.with_state(Default::default(), summary_files::breaker(directory));
     history.set_time(now());
     history
@@ -148,7 +170,7 @@ impl Conversation {
     }
 
     pub(super) fn history(&self) -> GeminiHistoryManager {
-        history_of(&self.record.settings, self.earlier_turns(), &self.directory)
+        history_of(&self.record.settings, &self.history_settings, self.earlier_turns(), &self.directory)
     }
 
     /// Builds the prompt for a message, with at most `max_tokens`, or with the default limit if that is `None`.
@@ -201,7 +223,8 @@ impl Conversations {
     pub fn next_prompt(&self, text: &str) -> Result<NextPrompt, ConversationError> {
         let record = self.read(text)?;
         let directory = self.directory(&record.settings.id);
-        let history = history_of(&record.settings, record.active_turns(), &directory);
+        let turns = record.active_turns();
+        let history = history_of(&record.settings, self.history_settings(), turns, &directory);
         Ok(next_prompt(&record, &history))
     }
 }

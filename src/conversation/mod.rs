@@ -27,7 +27,7 @@ mod undo;
 mod worktree_snapshot;
 
 pub use compaction::Compacted;
-pub use context::{ContextUse, LeftOutMessage, NextPrompt, ShownSummary};
+pub use context::{ContextUse, HistorySettings, LeftOutMessage, NextPrompt, ShownSummary};
 pub use continue_request::GivenOptions;
 pub use export::Format;
 pub use record::{Mode, NewConversation, Record, Settings, Turn, TurnMode, TurnState};

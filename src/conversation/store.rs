@@ -16,6 +16,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::compaction::RunningCompaction;
+use super::context::HistorySettings;
 use super::message_log::{self, Entry};
 use super::record::{Mode, NewConversation, Record, Settings, Turn};
 use super::{ConversationError, at, summary_files};
@@ -38,6 +39,7 @@ const EXCERPT: usize = 60;
 #[derive(Debug, Clone)]
 pub struct Conversations {
     root: PathBuf,
+    history_settings: HistorySettings,
 }
 
 /// A conversation in a list.
@@ -89,6 +91,7 @@ pub struct SearchHit {
 pub struct Conversation {
     pub(super) directory: PathBuf,
     pub(super) record: Record,
+    pub(super) history_settings: HistorySettings,
     /// The turns that were neither cleared nor undone.
     active: Vec<Turn>,
     pub(super) compaction: Option<RunningCompaction>,
@@ -108,7 +111,17 @@ fn short_id(id: &str) -> String {
 impl Conversations {
     /// Returns the conversations that are stored below the directory `root`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), history_settings: HistorySettings::default() }
+    }
+
+    /// Sets how guard builds prompts that contain the history.
+    #[must_use]
+    pub fn with_history_settings(self, history_settings: HistorySettings) -> Self {
+        Self { history_settings, ..self }
+    }
+
+    pub(super) fn history_settings(&self) -> &HistorySettings {
+        &self.history_settings
     }
 
     /// Creates and locks a new conversation.
@@ -152,7 +165,7 @@ impl Conversations {
         for synced in [directory, &self.root] {
             at("sync", synced, File::open(synced).and_then(|directory| directory.sync_all()))?;
         }
-        Ok(Conversation::new(directory.to_path_buf(), Record::new(settings, entries, 0), lock))
+        Ok(self.conversation(directory.to_path_buf(), Record::new(settings, entries, 0), lock))
     }
 
     /// Opens and locks a conversation. `text` is its id, the end of its id, or `@` for the one that was used
@@ -164,7 +177,21 @@ impl Conversations {
         let messages = directory.join(MESSAGES);
         at("repair", &messages, message_log::cut_torn_line(&messages))?;
         let record = self.load(&id)?;
-        Ok(Conversation::new(directory, record, lock))
+        Ok(self.conversation(directory, record, lock))
+    }
+
+    fn conversation(&self, directory: PathBuf, record: Record, lock: Flock<File>) -> Conversation {
+        let active = record.active_turns().cloned().collect();
+        let history_settings = self.history_settings.clone();
+        Conversation {
+            directory,
+            record,
+            history_settings,
+            active,
+            compaction: None,
+            running: None,
+            _lock: lock,
+        }
     }
 
     /// Returns the id and the control directory of a conversation. `text` is its id, the end of its id, or `@`.
@@ -470,11 +497,6 @@ fn is_locked(directory: &Path) -> bool {
 }
 
 impl Conversation {
-    fn new(directory: PathBuf, record: Record, lock: Flock<File>) -> Self {
-        let active = record.active_turns().cloned().collect();
-        Self { directory, record, active, compaction: None, running: None, _lock: lock }
-    }
-
     /// Returns the id of the conversation.
     pub fn id(&self) -> &str {
         &self.record.settings.id
@@ -552,6 +574,7 @@ impl Conversation {
     /// Creates a new conversation with a copy of the active turns of this one, up to the turn `at_turn`.
     pub fn fork(&self, at_turn: Option<usize>) -> Result<Conversation, ConversationError> {
         let root = self.directory.parent().unwrap_or(Path::new("/"));
-        Conversations::at(root).fork(&self.record, at_turn)
+        let conversations = Conversations::at(root).with_history_settings(self.history_settings.clone());
+        conversations.fork(&self.record, at_turn)
     }
 }

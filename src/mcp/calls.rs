@@ -61,9 +61,14 @@ impl Drop for Ending {
 }
 
 impl Calls {
-    pub(super) fn new(executor: Executor, results: ResultStore, max_calls: usize, log: fn(&str)) -> Self {
+    pub(super) fn new(
+        executor: Executor,
+        conversations: Conversations,
+        results: ResultStore,
+        max_calls: usize,
+        log: fn(&str),
+    ) -> Self {
         let (state, ends) = (Mutex::default(), watch::Sender::new(0));
-        let conversations = Conversations::at(executor.sessions.with_file_name("conversations"));
         Self { executor, conversations, results, max_calls, log, state, ends }
     }
 

@@ -78,8 +78,10 @@ pub fn serve_http(setting: McpConfig, listening: Listening, token: Token, stop: 
 fn run(setting: McpConfig, serve: impl AsyncFnOnce(Arc<Shared>) -> io::Result<()>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let results = ResultStore { directory: setting.calls };
-    let calls = Arc::new(Calls::new(setting.executor, results, setting.most_calls, setting.log));
     let (batches, work) = (setting.batches, setting.work);
+    let conversations = work.conversations.clone();
+    let calls = Calls::new(setting.executor, conversations, results, setting.most_calls, setting.log);
+    let calls = Arc::new(calls);
     let shared = Arc::new(Shared::new(calls.clone(), batches, work, setting.roots, setting.log));
     let served = runtime.block_on(async {
         let served = serve(shared).await;

@@ -1,11 +1,12 @@
 //! Reads the user's configuration, `$XDG_CONFIG_HOME/guard/config.toml`: API gateways with the sources of their keys,
-//! prices of models, agents, defaults of `guard run`, how long guard keeps its records, and the store of the batch
-//! queue. Also parses the configuration of a project, `.guard/config.toml`, which has only defaults of `guard run`.
+//! prices of models, agents, defaults of `guard run`, how long guard keeps its records, the store of the batch queue,
+//! and settings of conversations and research. Also parses the configuration of a project, `.guard/config.toml`, which has only defaults of `guard run`.
 //!
 //! guard accepts settings of gateways only from the user: such a setting decides which program guard runs outside the
 //! sandbox to get a key, and which server receives the key.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -13,6 +14,9 @@ use serde::Deserialize;
 
 /// The maximum size of the configuration file, in bytes. A larger file is rejected.
 const LARGEST: u64 = 1 << 20;
+/// The valid values of `max_prompt_tokens`: guard summarises no conversation with fewer than 5,000 tokens, and uses at
+/// most 900,000 tokens of a model's context.
+const PROMPT_TOKENS: RangeInclusive<usize> = 5_000..=900_000;
 
 /// The user's configuration.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
@@ -37,6 +41,30 @@ pub struct Config {
     /// Where `guard batch` and `guard worker` store their queue of tasks.
     #[serde(default)]
     pub batch: BatchConfig,
+    /// The size of prompts in conversations, and the model that summarises them.
+    #[serde(default)]
+    pub conversation: ConversationConfig,
+    /// The defaults of `guard research`, for options that are not on its command line.
+    #[serde(default)]
+    pub research: ResearchDefaults,
+}
+
+/// Settings of conversations in which guard puts the history into the prompts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConversationConfig {
+    /// The maximum size of a prompt in estimated tokens, from 5000 to 900000. Default: 16000.
+    pub max_prompt_tokens: Option<usize>,
+    /// The model that summarises the older messages of conversations with Gemini. Default: `gemini-2.5-flash`.
+    pub summary_model: Option<String>,
+}
+
+/// Defaults of `guard research`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ResearchDefaults {
+    /// The model, if the command line names neither a model nor an agent. Default: `gemini-3-flash-preview`.
+    pub model: Option<String>,
 }
 
 /// Where guard stores the queue of the tasks of batches.
@@ -244,6 +272,21 @@ pub enum ConfigProblem {
     /// A price of a model is negative or not a number. Contains the model's name.
     #[error("[prices.\"{0}\"]: a price must be a number that is not negative")]
     Price(String),
+    /// The maximum size of prompts is too small or too large.
+    #[error(
+        "[conversation]: max_prompt_tokens is {0}; it must be from {least} to {most}",
+        least = PROMPT_TOKENS.start(),
+        most = PROMPT_TOKENS.end()
+    )]
+    PromptTokens(usize),
+    /// The value of a key cannot be the name of a model.
+    #[error("{key}: {name:?} is not a valid model name")]
+    Model {
+        /// The table and the name of the key.
+        key: &'static str,
+        /// The value of the key.
+        name: String,
+    },
 }
 
 impl Config {
@@ -295,6 +338,19 @@ impl Config {
                 return Err(ConfigProblem::Price(model.clone()));
             }
         }
+        if let Some(tokens) =
+            config.conversation.max_prompt_tokens.filter(|tokens| !PROMPT_TOKENS.contains(tokens))
+        {
+            return Err(ConfigProblem::PromptTokens(tokens));
+        }
+        for (key, name) in [
+            ("[conversation] summary_model", &config.conversation.summary_model),
+            ("[research] model", &config.research.model),
+        ] {
+            if let Some(name) = name.as_ref().filter(|name| !is_model_name(name)) {
+                return Err(ConfigProblem::Model { key, name: name.clone() });
+            }
+        }
         Ok(config)
     }
 
@@ -308,6 +364,12 @@ impl Config {
         let known = self.prices.iter().filter(|(name, _)| model.starts_with(name.as_str()));
         known.max_by_key(|(name, _)| name.len()).map(|(_, price)| *price)
     }
+}
+
+/// Returns whether a text can be the name of a model on a command line.
+fn is_model_name(name: &str) -> bool {
+    let is_wrong = |character: char| character.is_whitespace() || character.is_control();
+    !name.is_empty() && !name.starts_with('-') && !name.contains(is_wrong)
 }
 
 #[cfg(test)]
@@ -336,6 +398,11 @@ mod tests {
             ("[prices.x]\ninput = nan\noutput = 0\n", "not negative"),
             ("[state]\nkeep = \"soon\"\n", "such as"),
             ("[state]\nkeep_mib = -1\n", "keep_mib"),
+            ("[conversation]\nmax_prompt_tokens = 4999\n", "must be from 5000 to 900000"),
+            ("[conversation]\nmax_prompt_tokens = -1\n", "max_prompt_tokens"),
+            ("[conversation]\nsummary_model = \"\"\n", "[conversation] summary_model: \"\" is not"),
+            ("[conversation]\nmodel = \"m\"\n", "unknown field"),
+            ("[research]\nmodel = \"--yolo\"\n", "[research] model: \"--yolo\" is not"),
             ("[[[", "TOML parse error"),
         ] {
             let error = Config::parse(text).err().map(|error| error.to_string()).unwrap_or_default();

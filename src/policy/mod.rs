@@ -30,8 +30,8 @@ mod value_parsers;
 
 pub use builtin::BUILT_IN;
 pub use config_toml::{
-    AgentConfig, BatchConfig, Config, ConfigError, ConfigProblem, GatewayConfig, LoginUse, Price,
-    ProjectConfig, RunDefaults, StateConfig, TimeLimit,
+    AgentConfig, BatchConfig, Config, ConfigError, ConfigProblem, ConversationConfig, GatewayConfig,
+    LoginUse, Price, ProjectConfig, ResearchDefaults, RunDefaults, StateConfig, TimeLimit,
 };
 pub use diagnostic::{Diagnostic, Location, Severity, Source};
 pub use diff::{described, diff, execute};

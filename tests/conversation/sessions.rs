@@ -13,12 +13,13 @@ use crate::support::{UserShell, make_program};
 /// A script that acts like the Gemini CLI. It stores its prompts in its session and in a file of the worktree. If the
 /// worktree has a file `forget`, it begins a new session instead of resuming the old one. It answers the prompt
 /// `arguments` with its arguments, and fails after the prompt `fail`. It does not answer a prompt with the word SLOW that
-/// has more than 8,000 tokens.
+/// has more than 8,000 tokens. When asked for a summary, it answers with the name of its model.
 const SCRIPT: &str = r#"#!/bin/bash
 for word in "$@"; do
   case "$before" in
   --session-id) session=$word; begins=yes ;;
   --resume) session=$word ;;
+  --model) model=$word ;;
   esac
   case "$word" in --prompt=*) prompt=${word#--prompt=} ;; esac
   before=$word
@@ -35,6 +36,7 @@ printf '%s\n' "${prompt//$'\n'/ }" >> "$file"
 printf '%s' "$prompt" > prompt
 printf '{"type":"init","session_id":"%s"}\n' "$session"
 case "$prompt" in
+*'## Messages to Summarise'*) answer="summary by $model" ;;
 arguments) answer="$*" ;;
 fail) exit 3 ;;
 *) answer="known: $(wc -l < "$file")" ;;
@@ -166,6 +168,26 @@ fn own_history_begins_a_session_in_every_turn() {
     let two = native.continued("second");
     assert_eq!((&two["result"], &two["turn"]["mode"]), (&"known: 1".into(), &"own-history".into()));
     assert!(native.prompt(&two).contains("User: first\n\nAssistant: known: 1"), "{}", native.prompt(&two));
+}
+
+/// The user's configuration sets the maximum size of prompts and the model of summaries. guard must use both.
+#[test]
+fn the_configuration_sets_the_prompt_limit_and_the_summary_model() {
+    let native = Native::new("conversation-configured");
+    native.user.types(
+        "mkdir -p ~/.config/guard && printf '[conversation]\nmax_prompt_tokens = 6000\nsummary_model = \"gemini-2.5-pro\"\n' \
+         > ~/.config/guard/config.toml",
+    );
+    native.turn(&words(2_000), &["--mode", "own-history"]);
+    for _ in 0..5 {
+        let result = native.continued(&words(100));
+        assert!(result["turn"]["estimated_tokens"].as_u64().unwrap() <= 6_000, "{result:#}");
+    }
+    native.user.types("GEMINI_API_KEY=key guard history compact @");
+    let diff: Value = serde_json::from_str(&native.user.types("guard history diff @ --json")).unwrap();
+    assert_eq!(diff["limit"], 6_000, "{diff:#}");
+    assert_eq!(diff["summary"]["text"], "summary by gemini-2.5-pro", "{diff:#}");
+    assert_eq!(diff["summary"]["made_by"], "gemini-2.5-pro", "{diff:#}");
 }
 
 /// The user clears the history. guard must not resume the native session, because it still contains the old messages.

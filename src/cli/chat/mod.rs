@@ -15,9 +15,11 @@ use std::time::Duration;
 
 use super::chat_args::Chat;
 use super::exit_code::Exit;
+use super::run::user_config;
 use super::{Failure, exec};
 use crate::conversation::{
-    Conversation, ConversationError, Conversations, NewConversation, TurnOptions, check_message,
+    Conversation, ConversationError, Conversations, HistorySettings, NewConversation, TurnOptions,
+    check_message,
 };
 use crate::transcript::runs_dir;
 
@@ -52,7 +54,12 @@ pub(super) fn conversations() -> Result<Conversations, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
-    Ok(Conversations::at(runs.with_file_name("conversations")))
+    // A configuration that guard cannot use does not prevent reading conversations. Every turn reports it.
+    let config = user_config().unwrap_or_default().conversation;
+    let history_settings =
+        HistorySettings { max_prompt_tokens: config.max_prompt_tokens, summary_model: config.summary_model };
+    let conversations = Conversations::at(runs.with_file_name("conversations"));
+    Ok(conversations.with_history_settings(history_settings))
 }
 
 /// Opens the conversation that the options name, or starts a new one.
