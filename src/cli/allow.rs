@@ -1,6 +1,7 @@
 //! `guard allow`: allows an action that guard refused, by a new rule in the user's or the project's policy. Also
 //! `guard run --allow`, which adds such rules for one run only.
 
+use std::fmt;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use super::{Failure, note, run_reference};
 use crate::command::{Context, Cwd};
 use crate::decide::{self, rules_to_allow};
 use crate::outcome::RunResult;
-use crate::policy::{self, Policy, PolicyDirs, Source};
+use crate::policy::{self, Policy, PolicyDirs, ProjectConfig, Source};
 use crate::terminal_text;
 use crate::transcript::{Event, EventType, Run, Step};
 
@@ -70,12 +71,19 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     let target = Target::choose(args, &base)?;
     let before = target.text()?;
     let edited = target.edited(&before, options)?;
+    let other_policy = target.other_policy();
     if edited == before {
         writeln!(out, "{} already allows the action of event {}", target.path.display(), event.seq)?;
+        if let Some(other) = other_policy {
+            writeln!(out, "{other}")?;
+        }
         return Ok(Exit::Success);
     }
     target.check(&edited)?;
     show_change(&target, &before, &edited, out)?;
+    if let Some(other) = &other_policy {
+        writeln!(out, "{other}")?;
+    }
     out.flush()?;
     if args.dry_run {
         return Ok(Exit::Success);
@@ -87,7 +95,15 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     target.check_and_write(&edited)?;
     writeln!(out, "wrote {}", target.path.display())?;
     if target.is_project {
-        writeln!(out, "commit this file: guard reads it from the commit that a run starts at")?;
+        match other_policy {
+            None => writeln!(out, "commit this file: guard reads it from the commit that a run starts at")?,
+            Some(other) => writeln!(
+                out,
+                "change line {} of {}, and commit both files: guard reads them from the commit that a run starts at",
+                other.line,
+                other.config.display()
+            )?,
+        }
         writeln!(out, "then confirm its content: the next run asks you to, or run `guard config trust` now")?;
     }
     Ok(Exit::Success)
@@ -191,6 +207,26 @@ struct Target {
     base: String,
 }
 
+/// The line of a project's configuration that names a policy other than the project's own, which runs therefore do
+/// not use.
+struct OtherPolicy {
+    config: PathBuf,
+    line: usize,
+    name: String,
+}
+
+impl fmt::Display for OtherPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (config, line, own) = (self.config.display(), self.line, policy::PROJECT_POLICY);
+        let name = terminal_text::replace(&self.name);
+        write!(
+            f,
+            "runs do not use {own} yet: line {line} of {config} names another policy, {name:?}\n  \
+             hint: remove this line, or change it to: policy = \"{own}\""
+        )
+    }
+}
+
 impl Target {
     fn choose(args: &Allow, base: &str) -> Result<Self, Failure> {
         let current = std::env::current_dir().unwrap_or_default();
@@ -220,6 +256,19 @@ impl Target {
             ));
         };
         Ok(Self { path: directory.join(format!("{base}.toml")), is_project: false, base: base.to_string() })
+    }
+
+    /// Returns the line of the project's configuration that makes runs use a policy other than this file, if there is
+    /// one. A configuration that guard cannot read is reported by the next run.
+    fn other_policy(&self) -> Option<OtherPolicy> {
+        if !self.is_project {
+            return None;
+        }
+        let config = self.path.with_file_name(Path::new(policy::PROJECT_CONFIG).file_name()?);
+        let text = std::fs::read_to_string(&config).ok()?;
+        let name = ProjectConfig::parse(&text).ok()?.run.policy?;
+        let line = ProjectConfig::policy_line(&text)?;
+        (name != policy::PROJECT_POLICY).then_some(OtherPolicy { config, line, name })
     }
 
     /// Checks that guard can load the edited text as a policy.

@@ -12,7 +12,7 @@ use super::defaults::Defaults;
 use super::exit_code::Exit;
 use super::json::print_json;
 use super::{Failure, run};
-use crate::policy::PROJECT_CONFIG;
+use crate::policy::{PROJECT_CONFIG, PROJECT_POLICY};
 use crate::terminal_text;
 
 pub(super) fn config(action: &ConfigAction, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -63,17 +63,25 @@ fn show(with_origin: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Fail
 fn trust(out: &mut dyn Write) -> Result<Exit, Failure> {
     let defaults = defaults()?;
     let requests = defaults.requests()?;
-    if defaults.project.is_none() {
-        writeln!(out, "the commit at HEAD has no {PROJECT_CONFIG}")?;
+    let Some(project) = &defaults.project else {
+        writeln!(out, "the commit at HEAD has neither {PROJECT_CONFIG} nor {PROJECT_POLICY}")?;
         return Ok(Exit::Success);
-    }
+    };
     for request in &requests {
         writeln!(out, "  - {}", terminal_text::replace(request))?;
     }
     defaults.trust()?;
     match requests.len() {
         0 => writeln!(out, "the project asks for nothing beyond what you allow")?,
-        _ => writeln!(out, "you have confirmed this content of {PROJECT_CONFIG} and the project's policy")?,
+        _ => writeln!(out, "you have confirmed this content of {}", project.files_in_use().join(" and "))?,
+    }
+    if project.has_unused_policy() {
+        let named = terminal_text::replace(&defaults.policy_name);
+        writeln!(
+            out,
+            "runs do not use {PROJECT_POLICY}: {PROJECT_CONFIG} names the policy {named:?} instead"
+        )?;
+        writeln!(out, "to use it, remove the line `policy = …` from {PROJECT_CONFIG}, and commit the file")?;
     }
     Ok(Exit::Success)
 }
@@ -180,7 +188,9 @@ fn proposed(root: &Path) -> String {
          # agent cannot change it for itself. `guard config show --origin` shows what is in force.\n\n[run]\n",
     );
     text.push_str(
-        "# For agents that work unattended: git commands that only add to the run's branch, no commands that act outside the run.\npolicy = \"strict\"\n",
+        "# For agents that work unattended: git commands that only add to the run's branch, no commands that act outside the run.\n\
+         # This is guard's default. If you set a policy here, runs ignore .guard/policy.toml, which `guard allow` writes.\n\
+         # policy = \"strict\"\n",
     );
     let presets: Vec<&str> = found.iter().filter_map(|(language, _)| language.preset).collect();
     if presets.is_empty() {

@@ -115,6 +115,20 @@ impl Project {
         }
     }
 
+    /// Returns true if the commit contains a policy of the project that runs do not use, because the configuration
+    /// names another one.
+    pub(super) fn has_unused_policy(&self) -> bool {
+        self.policy_text.is_some() && self.config.run.policy.as_deref() != Some(PROJECT_POLICY)
+    }
+
+    /// Returns the paths of the project's files that runs use.
+    pub(super) fn files_in_use(&self) -> Vec<&'static str> {
+        let is_config_used = !self.config_text.is_empty();
+        let is_policy_used = self.policy_text.is_some() && !self.has_unused_policy();
+        let files = [(PROJECT_CONFIG, is_config_used), (PROJECT_POLICY, is_policy_used)];
+        files.into_iter().filter(|(_, is_used)| *is_used).map(|(path, _)| path).collect()
+    }
+
     /// Returns the hash of the project's configuration and policy. guard stores it when the user confirms them.
     fn hash(&self) -> String {
         let mut hasher = Sha256::new();
@@ -209,12 +223,13 @@ impl Defaults {
         }
         let list: Vec<String> =
             requests.iter().map(|line| format!("  - {}", terminal_text::replace(line))).collect();
-        let files = if project.policy_text.is_some() && project.config_text.is_empty() {
-            PROJECT_POLICY
-        } else {
-            PROJECT_CONFIG
-        };
-        let message = format!("this project's {files} asks for more than you allow:\n{}", list.join("\n"));
+        let files = project.files_in_use();
+        let verb = if files.len() == 1 { "asks" } else { "ask" };
+        let message = format!(
+            "this project's {} {verb} for more than you allow:\n{}",
+            files.join(" and "),
+            list.join("\n")
+        );
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             return Err(Failure::usage(
                 message,

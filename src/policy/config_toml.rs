@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use toml::de::{DeTable, DeValue};
 
 /// The maximum size of the configuration file, in bytes. A larger file is rejected.
 const LARGEST: u64 = 1 << 20;
@@ -180,6 +181,16 @@ impl ProjectConfig {
             return Err(ConfigProblem::ProjectPolicy(policy.to_string()));
         }
         Ok(config)
+    }
+
+    /// Returns the number of the line that sets `policy` in the text of a project's configuration, counted from 1.
+    pub fn policy_line(text: &str) -> Option<usize> {
+        let table = DeTable::parse(text).ok()?;
+        let (_, run) = table.get_ref().iter().find(|(name, _)| name.get_ref() == "run")?;
+        let DeValue::Table(entries) = run.get_ref() else { return None };
+        let (key, _) = entries.iter().find(|(name, _)| name.get_ref() == "policy")?;
+        let before = text.get(..key.span().start)?;
+        Some(before.matches('\n').count() + 1)
     }
 }
 
@@ -385,6 +396,19 @@ mod tests {
         assert_eq!(config.price("gemini-2.5-flash-001").map(|price| price.input), Some(0.1));
         assert_eq!(config.price("gemini-2.5-pro").map(|price| price.output), Some(2.5));
         assert_eq!(config.price("other"), None);
+    }
+
+    #[test]
+    fn the_line_that_names_a_projects_policy_is_found() {
+        for (text, line) in [
+            ("[run]\n# policy = \"a\"\n\npolicy = \"strict\"\n", Some(4)),
+            ("run.policy = \"strict\"\n", Some(1)),
+            ("[run]\n# policy = \"strict\"\ndeps = true\n", None),
+            ("policy = \"strict\"\n", None),
+            ("[run\npolicy = \"strict\"\n", None),
+        ] {
+            assert_eq!(ProjectConfig::policy_line(text), line, "{text}");
+        }
     }
 
     #[test]

@@ -42,6 +42,55 @@ fn a_git_verb_is_allowed_for_one_run_and_for_the_team() {
     user.sees("guard run -- git branch x", &["asks for more than you allow"]);
 }
 
+/// The configuration that `guard init` writes must not prevent the rules that `guard allow --project` saves.
+#[test]
+fn a_rule_is_saved_after_a_repository_was_set_up() {
+    let user = UserShell::new("everyday-init-allow");
+    user.sees("guard init", &["# policy = \"strict\""]);
+    user.types("git add .guard && git commit -qm 'Set up guard' && guard config trust");
+    user.types("guard run -q -- git tag v1; test $? = 126");
+    user.sees_with_code("guard allow @ --project --yes", 0, &["wrote ", "commit this file"]);
+    user.types("git add .guard && git commit -qm 'Allow tags'");
+    user.sees(
+        "guard run -- git tag v1",
+        &["this project's .guard/config.toml and .guard/policy.toml ask for more than you allow"],
+    );
+    user.sees_with_code(
+        "guard config trust",
+        0,
+        &["you have confirmed this content of .guard/config.toml and .guard/policy.toml"],
+    );
+    user.types("guard run -q -- git tag v1");
+}
+
+/// If the project's configuration names another policy, a rule in the project's own policy has no effect. guard must
+/// say so, and say which line to change.
+#[test]
+fn a_rule_that_the_projects_configuration_ignores_is_reported() {
+    let user = UserShell::new("everyday-other-policy");
+    user.types(
+        "mkdir .guard && printf '[run]\\n# Why.\\npolicy = \"standard\"\\n' > .guard/config.toml &&
+         git add .guard && git commit -qm config && guard config trust",
+    );
+    user.types("guard run -q -- git tag v1; test $? = 126");
+    let reported =
+        ["runs do not use .guard/policy.toml yet: line 3 of ", "names another policy, \"standard\""];
+    user.sees_with_code("guard allow @ --project --dry-run", 0, &reported);
+    let printed = user.sees_with_code("guard allow @ --project --yes", 0, &reported);
+    assert!(printed.contains("change line 3 of ") && printed.contains("commit both files"), "{printed}");
+    user.sees_with_code("guard allow @ --project --yes", 0, &["already allows", reported[0]]);
+    user.types("git add .guard && git commit -qm 'Allow tags'");
+    let printed = user.sees_with_code(
+        "guard config trust",
+        0,
+        &["confirmed this content of .guard/config.toml\n", "runs do not use .guard/policy.toml"],
+    );
+    assert!(!printed.contains(".guard/config.toml and"), "{printed}");
+    user.types("guard run -q -- git tag v1; test $? = 126");
+    user.types("sed -i 3d .guard/config.toml && git commit -qam 'Use the policy' && guard config trust");
+    user.types("guard run -q -- git tag v1");
+}
+
 #[test]
 fn a_refused_host_is_allowed_and_saved() {
     let user = UserShell::new("everyday-host");
