@@ -7,12 +7,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use super::args::Allow;
+use super::defaults::BUILT_IN_POLICY;
 use super::exit_code::Exit;
 use super::{Failure, note, run_reference};
 use crate::command::{Context, Cwd};
 use crate::decide::{self, rules_to_allow};
 use crate::outcome::RunResult;
-use crate::policy::{self, Policy, PolicyDirs, ProjectConfig, Source};
+use crate::policy::{self, Policy, PolicyDirs, PolicyError, ProjectConfig, Source};
 use crate::terminal_text;
 use crate::transcript::{Event, EventType, Run, Step};
 
@@ -67,13 +68,15 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
         ));
         return Ok(Exit::Problem);
     };
-    let base = run.policy().unwrap_or("strict").to_string();
-    let target = Target::choose(args, &base)?;
+    let target = Target::choose(args, &run)?;
     let before = target.text()?;
     let edited = target.edited(&before, options)?;
     let other_policy = target.other_policy();
     if edited == before {
         writeln!(out, "{} already allows the action of event {}", target.path.display(), event.seq)?;
+        if let Some(file) = target.other_file(&run) {
+            writeln!(out, "{file}; if it refuses the action, add the rule to its file")?;
+        }
         if let Some(other) = other_policy {
             writeln!(out, "{other}")?;
         }
@@ -94,6 +97,9 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     }
     target.check_and_write(&edited)?;
     writeln!(out, "wrote {}", target.path.display())?;
+    if let Some(file) = target.other_file(&run) {
+        writeln!(out, "{file}; its own rules can still refuse the action")?;
+    }
     if target.is_project {
         match other_policy {
             None => writeln!(out, "commit this file: guard reads it from the commit that a run starts at")?,
@@ -121,9 +127,15 @@ pub(super) fn save_answered(result: &RunResult) {
             ));
             continue;
         };
-        let saved = Target::of_user(&result.policy).and_then(|target| {
+        let saved = Target::of_user(&run).and_then(|target| {
             let before = target.text()?;
             let edited = target.edited(&before, options)?;
+            if let Some(file) = target.other_file(&run).filter(|_| edited == before) {
+                return Err(Failure::usage(
+                    format!("cannot save your answer: {file}"),
+                    "add a rule to the file of that policy, which asks the question",
+                ));
+            }
             target.check_and_write(&edited)?;
             Ok(target.path)
         });
@@ -203,8 +215,33 @@ fn events(run: &Run, is_wanted: impl Fn(&Event) -> bool) -> Result<Vec<Event>, F
 struct Target {
     path: PathBuf,
     is_project: bool,
-    /// The policy that the file extends if guard has to create it.
+    /// The policy that the file extends if guard has to create it; empty if the project's policy exists.
     base: String,
+}
+
+/// Returns the name of the policy that a new policy for runs like this one extends.
+fn base_of(run: &Run) -> Result<String, Failure> {
+    extendable_name(run.policy().unwrap_or(BUILT_IN_POLICY), run.policy_extends())
+}
+
+/// Returns the name of the policy that a new policy can extend: `name` or, if guard finds no policy of this name, the
+/// first policy in `extends` that it finds. guard finds no policy by the name in a file that the user gave by its path.
+pub(super) fn extendable_name<'n>(
+    name: &'n str,
+    extends: impl Iterator<Item = &'n str>,
+) -> Result<String, Failure> {
+    let dirs = PolicyDirs::from_environment();
+    // A file that guard finds but cannot read has to be repaired, so use its name and not that of another policy.
+    let is_found =
+        |name: &&str| !matches!(policy::find(name, &dirs, None), Err(PolicyError::NotFound { .. }));
+    std::iter::once(name).chain(extends).find(is_found).map(str::to_string).ok_or_else(|| {
+        let name = terminal_text::replace(name);
+        let directory = dirs.user.clone().unwrap_or_else(|| PathBuf::from("~/.config/guard/policies"));
+        Failure::usage(
+            format!("a new policy cannot extend `{name}`: guard finds no policy of this name"),
+            format!("copy the file of the policy to {}", directory.join(format!("{name}.toml")).display()),
+        )
+    })
 }
 
 /// The line of a project's configuration that names a policy other than the project's own, which runs therefore do
@@ -228,7 +265,7 @@ impl fmt::Display for OtherPolicy {
 }
 
 impl Target {
-    fn choose(args: &Allow, base: &str) -> Result<Self, Failure> {
+    fn choose(args: &Allow, run: &Run) -> Result<Self, Failure> {
         let current = std::env::current_dir().unwrap_or_default();
         let repository = current.ancestors().find(|level| level.join(".git").exists());
         if args.project || (!args.user && repository.is_some()) {
@@ -238,24 +275,30 @@ impl Target {
                     "change to a directory of the repository, or use --user",
                 ));
             };
-            return Ok(Self {
-                path: root.join(policy::PROJECT_POLICY),
-                is_project: true,
-                base: base.to_string(),
-            });
+            let path = root.join(policy::PROJECT_POLICY);
+            let base = if path.exists() { String::new() } else { base_of(run)? };
+            return Ok(Self { path, is_project: true, base });
         }
-        Self::of_user(base)
+        Self::of_user(run)
     }
 
-    /// Returns the file of the user's own policy with the name `base`.
-    fn of_user(base: &str) -> Result<Self, Failure> {
+    /// Returns the file of the user's own policy that applies to runs like this one.
+    fn of_user(run: &Run) -> Result<Self, Failure> {
+        let base = base_of(run)?;
         let Some(directory) = PolicyDirs::from_environment().user else {
             return Err(Failure::usage(
                 "guard cannot find the directory of your policies",
                 "set HOME or XDG_CONFIG_HOME",
             ));
         };
-        Ok(Self { path: directory.join(format!("{base}.toml")), is_project: false, base: base.to_string() })
+        Ok(Self { path: directory.join(format!("{base}.toml")), is_project: false, base })
+    }
+
+    /// Returns a text about the run's policy if it is a file other than the user's policy to which guard adds the rule.
+    fn other_file(&self, run: &Run) -> Option<String> {
+        let used = run.policy().filter(|used| !self.is_project && *used != self.base)?;
+        let used = terminal_text::replace(used);
+        Some(format!("the run used the policy `{used}`, a file that extends `{}`", self.base))
     }
 
     /// Returns the line of the project's configuration that makes runs use a policy other than this file, if there is

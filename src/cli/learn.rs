@@ -16,7 +16,7 @@ use crate::transcript::{Event, EventType, Step};
 const MAX_COMMANDS: usize = 100_000;
 
 pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let base = super::run::policy_here(args.policy.as_deref())?;
+    let base = extendable(&super::run::policy_here(args.policy.as_deref())?)?;
     if args.out.symlink_metadata().is_ok() && !args.force {
         return Err(Failure::usage(
             format!("{} already exists", args.out.display()),
@@ -62,6 +62,20 @@ pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
         base.name
     )?;
     Ok(exit)
+}
+
+/// Returns the policy that the learned policy extends: the policy of the runs or, if guard does not find it by its
+/// name, the nearest policy that it extends.
+fn extendable(policy: &Policy) -> Result<Policy, Failure> {
+    let name = allow::extendable_name(&policy.name, policy.extends.iter().map(String::as_str))?;
+    let base = decide::load(&name, &PolicyDirs::from_environment(), false)?;
+    if base.sources != policy.sources {
+        let file = terminal_text::replace(&policy.sources[policy.own_source()].name);
+        note(&format!(
+            "guard: a policy cannot extend {file} by its name, so the learned policy extends `{name}`"
+        ));
+    }
+    Ok(base)
 }
 
 fn count(number: usize, thing: &str) -> String {

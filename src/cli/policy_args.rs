@@ -135,7 +135,7 @@ Examples:
 
 guard shows the change before it writes it, and asks on a terminal. --project writes .guard/policy.toml in this repository; it
 takes effect when it is committed. --user writes a policy of the same name below ~/.config/guard/policies, which extends the
-one that the run used.
+one that the run used. If the run used a policy file that has no name there, --user takes the policy that this file extends.
 Exit codes: 0 written, 1 not confirmed, or nothing can allow it, 2 bad usage.";
 
 #[derive(Debug, Args)]

@@ -113,6 +113,12 @@ impl Run {
         policy.as_str().or_else(|| policy.get("name")?.as_str())
     }
 
+    /// Returns the names of the policies that the run's policy extends, nearest first.
+    pub fn policy_extends(&self) -> impl Iterator<Item = &str> {
+        let names = self.first.as_ref().and_then(|first| first.data.get("policy_extends")?.as_array());
+        names.into_iter().flatten().filter_map(Value::as_str)
+    }
+
     /// Returns the branch that the run works on, without `refs/heads/`.
     pub fn branch(&self) -> Option<&str> {
         self.first.as_ref()?.data.get("branch")?.as_str()

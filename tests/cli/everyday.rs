@@ -91,6 +91,40 @@ fn a_rule_that_the_projects_configuration_ignores_is_reported() {
     user.types("guard run -q -- git tag v1");
 }
 
+/// A policy cannot extend the project's policy, or a policy that the user gave by its path, by name. guard must extend
+/// the policy that such a file extends.
+#[test]
+fn a_rule_is_saved_after_a_run_with_a_policy_file() {
+    let user = UserShell::new("everyday-policy-file");
+    let file = |name: &str| format!("printf 'version = 1\\nname = \"{name}\"\\nextends = \"strict\"\\n'");
+    user.types(&format!(
+        "mkdir .guard && {} > .guard/policy.toml && {} > team.toml && git add . && git commit -qm policies",
+        file("project"),
+        file("team")
+    ));
+    for (options, command) in [("", "git tag v1"), ("--policy ./team.toml", "git branch topic")] {
+        user.types(&format!("guard run -q {options} -- {command}; test $? = 126"));
+        user.sees_with_code("guard allow @ --user --yes", 0, &["policies/strict.toml"]);
+        user.types(&format!("guard run -q {options} -- {command}"));
+    }
+    // `guard learn` must extend the same policy.
+    user.sees("guard learn --policy ./team.toml -- git tag v2", &["cannot extend ./team.toml by its name"]);
+    user.types("grep -q 'extends = \"strict\"' learned.toml");
+    user.types("guard run -q --policy ./learned.toml -- git tag v3");
+    user.types("guard learn --out again.toml -- true && guard run -q --policy ./again.toml -- true");
+    // If a policy file extends no other policy, there is no policy to extend. `guard learn` must say so before it runs
+    // the command.
+    let strict = concat!(env!("CARGO_MANIFEST_DIR"), "/policies/strict.toml");
+    user.types(&format!("sed 's/^name = .*/name = \"own\"/' {strict} > own.toml"));
+    user.types("guard run -q --policy ./own.toml -- git stash; test $? = 126");
+    let refused =
+        ["a new policy cannot extend `own`: guard finds no policy of this name", "policies/own.toml"];
+    user.sees_with_code("guard allow @ --user --yes", 2, &refused);
+    let runs = user.kept_runs().len();
+    user.sees_with_code("guard learn --policy ./own.toml --out own-learned.toml -- true", 2, &refused);
+    assert_eq!(user.kept_runs().len(), runs);
+}
+
 #[test]
 fn a_refused_host_is_allowed_and_saved() {
     let user = UserShell::new("everyday-host");

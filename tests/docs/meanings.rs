@@ -12,7 +12,7 @@ pub(super) const EVENTS: &[(&str, &[(&str, &str)])] = &[
         &[
             (
                 "run.started",
-                "The first event. `data` holds the command, the program, the policy, the working directory, and in a repository the branch and its base.",
+                "The first event. `data` holds the command, the program, the policy and the policies that it extends, the working directory, and in a repository the branch and its base.",
             ),
             ("sandbox.applied", "The sandbox is in force. `data` is the result's `enforcement`."),
             (

@@ -84,6 +84,32 @@ fn always_is_for_the_run() {
     assert!(shown.contains("first=1") && shown.contains("second=1"), "{shown}");
 }
 
+/// The run's policy is a file, which no policy can extend by its name. guard must save the rule in the user's policy that
+/// the file extends.
+#[test]
+fn an_answer_is_saved_in_the_policy_that_a_policy_file_extends() {
+    let scratch = scene("ask-save");
+    scratch.write(".config/guard/policies/asking.toml", POLICY);
+    let empty = |name: &str, extends: &str| format!("version = 1\nname = {name:?}\nextends = {extends:?}\n");
+    scratch.write(".config/guard/policies/mine.toml", empty("mine", "asking"));
+    scratch.write("asking.toml", empty("team", "mine"));
+    let shown = at_a_terminal(&scratch, &["s"]);
+    assert!(shown.contains("first=1") && shown.contains("guard: saved your answer in "), "{shown}");
+    assert!(shown.contains(".config/guard/policies/mine.toml"), "{shown}");
+    let shown = at_a_terminal(&scratch, &[]);
+    assert!(!shown.contains("the agent wants to run") && shown.contains("first=1"), "{shown}");
+}
+
+/// guard saves no rule that would have no effect, because the policy file itself contains the rule that asks.
+#[test]
+fn an_answer_to_a_rule_of_a_policy_file_is_not_saved() {
+    let scratch = scene("ask-save-file");
+    let shown = at_a_terminal(&scratch, &["s"]);
+    assert!(shown.contains("first=1") && shown.contains("guard: cannot save your answer: "), "{shown}");
+    assert!(shown.contains("the policy `asking`, a file that extends `strict`"), "{shown}");
+    assert!(!scratch.0.join(".config").exists());
+}
+
 #[test]
 fn enter_and_escape_are_a_no() {
     let scratch = scene("ask-no");

@@ -48,6 +48,8 @@ pub struct LaunchPlan {
     pub run_id: String,
     /// The name of the policy that the plan follows.
     pub policy: String,
+    /// The names of the policies that this policy extends, nearest first.
+    pub policy_extends: Vec<String>,
     /// The path of the program file to execute.
     pub program: PathBuf,
     /// The program's arguments, starting with its name.
@@ -231,6 +233,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     };
     let mut plan = LaunchPlan {
         policy: policy.name.clone(),
+        policy_extends: policy.extends.clone(),
         argv: request.command.clone(),
         program,
         control: run_folder.join("control"),

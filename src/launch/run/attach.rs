@@ -63,6 +63,7 @@ pub(super) fn attach(
         &json!({
             "command": plan.argv.iter().map(|argument| argument.to_string_lossy()).collect::<Vec<_>>(),
             "policy": plan.policy,
+            "policy_extends": plan.policy_extends,
             "folder": plan.folder.to_string_lossy(),
             "pid": std::process::id(),
             "program": plan.program.to_string_lossy(),
