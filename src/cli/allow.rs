@@ -21,7 +21,8 @@ use crate::transcript::{Event, EventType, Run, Step};
 pub(super) fn allow_for_one_run(policy: Policy, commands: &[String]) -> Result<Policy, Failure> {
     let mut policy = policy;
     for command in commands {
-        let rule = rules_as_toml(&policy, command, &format!("Allowed for this run by --allow {command:?}."))?;
+        let reason = format!("Allowed for this run by --allow {command:?}.");
+        let rule = rules_as_toml(&policy, command, decide::ALLOW_IDS, &reason)?;
         let header = policy::new_file(&policy.name, &policy.name, "");
         let source = Source {
             name: format!("--allow {command:?}"),
@@ -33,8 +34,8 @@ pub(super) fn allow_for_one_run(policy: Policy, commands: &[String]) -> Result<P
     Ok(policy)
 }
 
-/// Returns the rules that allow a command under a policy, as TOML.
-fn rules_as_toml(policy: &Policy, command: &str, reason: &str) -> Result<String, Failure> {
+/// Returns the rules that allow a command under a policy, as TOML. Their ids begin with `ids`.
+fn rules_as_toml(policy: &Policy, command: &str, ids: &str, reason: &str) -> Result<String, Failure> {
     let rules = rules_to_allow(policy, command, &context()).map_err(|error| {
         Failure::usage(
             error.to_string(),
@@ -42,7 +43,7 @@ fn rules_as_toml(policy: &Policy, command: &str, reason: &str) -> Result<String,
         )
     })?;
     let is_taken = |id: &str| policy.rules.iter().any(|rule| rule.id == id);
-    let rules: Vec<String> = rules.iter().map(|rule| rule.to_toml(reason, is_taken)).collect();
+    let rules: Vec<String> = rules.iter().map(|rule| rule.to_toml(ids, reason, is_taken)).collect();
     Ok(rules.join("\n"))
 }
 
@@ -373,7 +374,8 @@ impl Target {
                     return Ok(text.to_string());
                 }
                 let today = jiff::Zoned::now().date();
-                let rule = rules_as_toml(&policy, value, &format!("Allowed with `guard allow` on {today}."))?;
+                let reason = format!("Allowed with `guard allow` on {today}.");
+                let rule = rules_as_toml(&policy, value, &self.rule_ids(), &reason)?;
                 return Ok(policy::add_rule(text, &rule));
             }
             "--allow-host" => policy::add_to_list(text, "network", "allow", &quoted),
@@ -388,6 +390,12 @@ impl Target {
                 "correct the file, then check it with `guard policy lint`",
             )
         })
+    }
+
+    /// Returns the first part of the ids of rules in this file. The project's policy may extend the user's, and one of
+    /// the user's policies another, so each file has its own.
+    fn rule_ids(&self) -> String {
+        if self.is_project { "project".to_string() } else { format!("user.{}", self.base) }
     }
 
     /// Replaces the policy file atomically: writes a temporary file and renames it.

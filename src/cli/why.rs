@@ -152,9 +152,10 @@ fn explain_command(command: &[OsString], policy: Option<&str>) -> Result<Explana
         _ => None,
     };
     let is_taken = |id: &str| policy.rules.iter().any(|rule| rule.id == id);
+    let reason = "Say here why the command is needed.";
     let as_toml = |rules: Vec<decide::AllowRule>| {
         let rules: Vec<String> =
-            rules.iter().map(|rule| rule.to_toml("Say here why the command is needed.", is_taken)).collect();
+            rules.iter().map(|rule| rule.to_toml(decide::ALLOW_IDS, reason, is_taken)).collect();
         rules.join("\n")
     };
     Ok(Explanation {

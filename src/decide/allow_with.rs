@@ -13,6 +13,10 @@ use crate::terminal_text;
 
 /// The maximum number of denials that guard lifts to allow one command.
 const MOST_LIFTED: usize = 8;
+/// The maximum length of a rule's id, without a number that makes it unique. A policy allows 64 characters.
+const LONGEST_ID: usize = 56;
+/// The first part of the ids of rules that guard does not add to a policy file of the user or the project.
+pub const ALLOW_IDS: &str = "allow";
 /// The maximum length of a command that guard quotes in an option.
 const LONGEST_OPTION: usize = 400;
 
@@ -38,6 +42,8 @@ pub enum CannotAllow {
 #[derive(Debug, Clone)]
 pub struct AllowRule {
     rule: Rule,
+    /// The second part of the rule's id, after a part that says where the rule is.
+    slug: String,
     /// The command to allow, as the user gave it.
     command: String,
 }
@@ -59,8 +65,9 @@ impl AllowRule {
                 String::from_utf8(intent.program.name.clone()).ok()?
             }
         };
+        let slug = slug(&name);
         let rule = Rule {
-            id: format!("allow.{}", slug(&name)),
+            id: format!("{ALLOW_IDS}.{slug}"),
             action: Action::Allow,
             reason: format!("Allowed on request: {name}."),
             instead: String::new(),
@@ -71,7 +78,7 @@ impl AllowRule {
             lifts: Vec::new(),
             examples: Vec::new(),
         };
-        Some(Self { rule, command: command.to_string() })
+        Some(Self { rule, slug, command: command.to_string() })
     }
 
     /// Makes this rule lift the denial by the rule `denying`, but only for commands that match both that rule and the
@@ -141,15 +148,17 @@ impl AllowRule {
         }
     }
 
-    /// Returns the id that the rule has in the policy.
-    pub fn id(&self) -> &str {
+    /// Returns an id that is the same for all rules about the same program or git verb.
+    pub(super) fn id(&self) -> &str {
         &self.rule.id
     }
 
-    /// Returns the rule as TOML text for a policy file. `is_taken` returns true for an id that the policy already
-    /// uses.
-    pub fn to_toml(&self, reason: &str, is_taken: impl Fn(&str) -> bool) -> String {
-        let Rule { id, when, lifts, .. } = &self.rule;
+    /// Returns the rule as TOML text for a policy file. Its id begins with `ids`, which must differ between the files of
+    /// a chain of policies: two files of a chain may be edited independently, and must not get rules with the same id.
+    /// `is_taken` returns true for an id that the policy already uses.
+    pub fn to_toml(&self, ids: &str, reason: &str, is_taken: impl Fn(&str) -> bool) -> String {
+        let Rule { when, lifts, .. } = &self.rule;
+        let id: String = format!("{ids}.{}", self.slug).chars().take(LONGEST_ID).collect();
         let numbered = (2..).map(|number| format!("{id}-{number}"));
         let id = std::iter::once(id.clone()).chain(numbered).find(|id| !is_taken(id)).unwrap_or_default();
         let mut text = format!("[[command]]\nid = {}\n", quoted(&id));

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::allow_with::{AllowRule, CannotAllow, rule_for};
+use super::allow_with::{ALLOW_IDS, AllowRule, CannotAllow, rule_for};
 use super::{analyze, rule_on};
 use crate::command::{Context, Request};
 use crate::policy::{Action, Policy};
@@ -153,7 +153,7 @@ fn render(
     let is_taken = |id: &str| base.rules.iter().any(|rule| rule.id == id);
     for rule in rules {
         text.push('\n');
-        text.push_str(&rule.to_toml("guard saw this command in a learning run.", is_taken));
+        text.push_str(&rule.to_toml(ALLOW_IDS, "guard saw this command in a learning run.", is_taken));
     }
     text
 }

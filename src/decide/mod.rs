@@ -12,7 +12,7 @@ mod matching;
 mod network;
 mod verdict;
 
-pub use allow_with::{AllowRule, CannotAllow, rules_to_allow};
+pub use allow_with::{ALLOW_IDS, AllowRule, CannotAllow, rules_to_allow};
 pub use examples::{ExampleFailure, check_examples, load, load_text};
 pub use learn::{Learned, Seen, SeenCommand, learn};
 pub use network::{Allowed, NetworkRefusal, NetworkRules, host_option};

@@ -91,6 +91,19 @@ fn a_rule_that_the_projects_configuration_ignores_is_reported() {
     user.types("guard run -q -- git tag v1");
 }
 
+/// The project's policy extends the user's policy. Both contain a rule about the same command, so the rules must have
+/// different ids.
+#[test]
+fn a_user_saves_a_rule_that_the_project_has_saved() {
+    let user = UserShell::new("everyday-both");
+    user.types("guard run -q -- git tag v1; test $? = 126");
+    user.sees_with_code("guard allow @ --project --yes", 0, &["id = \"project.git-tag\""]);
+    user.types("git add .guard && git commit -qm 'Allow tags' && guard config trust");
+    user.types("guard run -q --policy strict -- git tag v1; test $? = 126");
+    user.sees_with_code("guard allow @ --user --yes", 0, &["id = \"user.strict.git-tag\""]);
+    user.types("guard run -q -- git tag v1 && guard run -q --policy strict -- git tag v1");
+}
+
 /// A policy cannot extend the project's policy, or a policy that the user gave by its path, by name. guard must extend
 /// the policy that such a file extends.
 #[test]

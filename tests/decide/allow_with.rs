@@ -25,7 +25,7 @@ fn action(policy: &Policy, command: &str) -> Action {
 /// Extends a policy by the rules that allow a command, as guard would write them to a file.
 fn allowing(policy: &Policy, command: &str) -> Policy {
     let rules = rules_to_allow(policy, command, &context()).unwrap();
-    let rules: Vec<String> = rules.iter().map(|rule| rule.to_toml("Because.", |_| false)).collect();
+    let rules: Vec<String> = rules.iter().map(|rule| rule.to_toml("team", "Because.", |_| false)).collect();
     let text = policy::add_rule(&policy::new_file("more", "strict", "More."), &rules.join("\n"));
     let source = Source { name: "more.toml".to_string(), text: text.clone().into(), built_in: false };
     decide::load_text(source, &PolicyDirs::default()).unwrap_or_else(|error| panic!("{error:?}\n{text}"))
@@ -64,6 +64,24 @@ fn one_rule_lifts_one_denial() {
     assert_eq!(action(&policy, "git rebase --no-verify main"), Action::Deny);
     assert_eq!(action(&policy, "git --git-dir=/srv/x/.git rebase main"), Action::Deny);
     assert_eq!(action(&policy, "git rebase -x 'git push' main"), Action::Deny);
+}
+
+/// The id of a rule contains the name of a policy and of a program, which together can be longer than an id may be.
+#[test]
+fn the_id_of_a_rule_is_short_enough_and_unused() {
+    let policy = strict();
+    let command = format!("{}/sudo x", "/usr".repeat(20));
+    let rules = rules_to_allow(&policy, &command, &context()).unwrap();
+    let id = |ids: &str, taken: &str| {
+        let text = rules[0].to_toml(ids, "Because.", |id| id == taken);
+        let line = text.lines().find_map(|line| line.strip_prefix("id = ")).unwrap();
+        line.trim_matches('"').to_string()
+    };
+    assert_eq!(id("project", ""), "project.sudo");
+    assert_eq!(id("project", "project.sudo"), "project.sudo-2");
+    let long = id(&format!("user.{}", "n".repeat(64)), "");
+    assert!(long.len() < 64, "{long}");
+    assert_eq!(id(&format!("user.{}", "n".repeat(64)), &long), format!("{long}-2"));
 }
 
 #[test]
