@@ -11,18 +11,29 @@ use super::defaults::BUILT_IN_POLICY;
 use super::exit_code::Exit;
 use super::{Failure, note, run_reference};
 use crate::command::{Context, Cwd};
-use crate::decide::{self, rules_to_allow};
+use crate::decide::{self, AllowRule, CannotAllow, rules_to_allow};
 use crate::outcome::RunResult;
 use crate::policy::{self, Policy, PolicyDirs, PolicyError, ProjectConfig, Source};
 use crate::terminal_text;
 use crate::transcript::{Event, EventType, Run, Step};
 
-/// Returns the policy with additional rules, which allow the commands that the user gave with `--allow`.
+/// Returns the policy with additional rules, which allow the commands that the user gave with `--allow`. A command that
+/// the policy already allows is no error: a script with the option must keep working when the rule has been saved.
 pub(super) fn allow_for_one_run(policy: Policy, commands: &[String]) -> Result<Policy, Failure> {
     let mut policy = policy;
     for command in commands {
         let reason = format!("Allowed for this run by --allow {command:?}.");
-        let rule = rules_as_toml(&policy, command, decide::ALLOW_IDS, &reason)?;
+        let rules = match rules_to_allow(&policy, command, &context()) {
+            Err(error @ CannotAllow::Already(..)) => {
+                note(&format!(
+                    "guard: --allow has no effect: {}",
+                    terminal_text::replace(&error.to_string())
+                ));
+                continue;
+            }
+            rules => rules.map_err(|error| cannot_allow(command, &error))?,
+        };
+        let rule = rules_as_toml(&policy, &rules, decide::ALLOW_IDS, &reason);
         let header = policy::new_file(&policy.name, &policy.name, "");
         let source = Source {
             name: format!("--allow {command:?}"),
@@ -34,17 +45,15 @@ pub(super) fn allow_for_one_run(policy: Policy, commands: &[String]) -> Result<P
     Ok(policy)
 }
 
-/// Returns the rules that allow a command under a policy, as TOML. Their ids begin with `ids`.
-fn rules_as_toml(policy: &Policy, command: &str, ids: &str, reason: &str) -> Result<String, Failure> {
-    let rules = rules_to_allow(policy, command, &context()).map_err(|error| {
-        Failure::usage(
-            error.to_string(),
-            format!("`guard why -- {command}` shows how guard judges the command"),
-        )
-    })?;
+fn cannot_allow(command: &str, error: &CannotAllow) -> Failure {
+    Failure::usage(error.to_string(), format!("`guard why -- {command}` shows how guard judges the command"))
+}
+
+/// Returns rules for a policy as TOML. Their ids begin with `ids`.
+fn rules_as_toml(policy: &Policy, rules: &[AllowRule], ids: &str, reason: &str) -> String {
     let is_taken = |id: &str| policy.rules.iter().any(|rule| rule.id == id);
     let rules: Vec<String> = rules.iter().map(|rule| rule.to_toml(ids, reason, is_taken)).collect();
-    Ok(rules.join("\n"))
+    rules.join("\n")
 }
 
 /// Returns the context for judging a command that runs in the current directory.
@@ -375,7 +384,9 @@ impl Target {
                 }
                 let today = jiff::Zoned::now().date();
                 let reason = format!("Allowed with `guard allow` on {today}.");
-                let rule = rules_as_toml(&policy, value, &self.rule_ids(), &reason)?;
+                let rules =
+                    rules_to_allow(&policy, value, &context).map_err(|error| cannot_allow(value, &error))?;
+                let rule = rules_as_toml(&policy, &rules, &self.rule_ids(), &reason);
                 return Ok(policy::add_rule(text, &rule));
             }
             "--allow-host" => policy::add_to_list(text, "network", "allow", &quoted),

@@ -30,6 +30,12 @@ fn a_git_verb_is_allowed_for_one_run_and_for_the_team() {
     user.sees("guard run -- git tag v4", &["asks for more than you allow", "git.refs", "guard config trust"]);
     user.types("guard config trust");
     user.types("guard run -q -- git tag v5");
+    // A script with `--allow` must work as before, although the option is not needed any more.
+    user.sees_with_code(
+        "guard run -q --allow 'git tag v1' -- git tag v5",
+        0,
+        &["guard: --allow has no effect: the policy `project` already allows `git tag v1`"],
+    );
     user.types("guard run -q -- git branch x; test $? = 126");
     user.types("guard run -q --policy strict -- git tag v6; test $? = 126");
     user.sees("guard check -- git tag v7", &["allowed", ".guard/policy.toml"]);
