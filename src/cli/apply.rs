@@ -57,7 +57,10 @@ pub(super) fn run_with(args: &Apply, later: &[PathBuf], out: &mut dyn Write) -> 
             let has_work = work.commits > 0 || !work.uncommitted.is_empty();
             return nothing(args, &mut workspace, has_work, out);
         }
-        Planned::Conflicts(paths) => return refuse(args, &workspace, Refusal::Conflicts(paths), out),
+        Planned::Conflicts { paths, work } => {
+            let is_committed = work.uncommitted.is_empty();
+            return refuse(args, &workspace, Refusal::Conflicts { paths, is_committed }, out);
+        }
         Planned::Overlaps(paths) => return refuse(args, &workspace, Refusal::Overlaps(paths), out),
     };
     let findings: Vec<Finding> =
@@ -269,8 +272,28 @@ fn nothing(
 
 /// Why guard cannot apply the changes of a run to the user's branch.
 enum Refusal {
-    Conflicts(Vec<PathBuf>),
+    Conflicts {
+        paths: Vec<PathBuf>,
+        /// True if the run has left no uncommitted changes.
+        is_committed: bool,
+    },
     Overlaps(Vec<PathBuf>),
+}
+
+/// Returns a hint with the commands that merge the run's branch. `git merge` would leave out uncommitted changes, so
+/// they must be committed first.
+fn merge_hint(workspace: &Workspace, is_committed: bool) -> String {
+    let quoted = |text: &str| shell_words::quote(&terminal_text::escape(text)).into_owned();
+    let merge = format!("git merge {}", quoted(workspace.branch()));
+    if is_committed {
+        return format!("merge the branch yourself and resolve the conflicts: {merge}");
+    }
+    let worktree = quoted(&workspace.worktree().to_string_lossy());
+    let message = quoted(&format!("Uncommitted work of {}", workspace.branch()));
+    format!(
+        "commit what the run left uncommitted, merge the branch yourself and resolve the conflicts:\n    \
+         git -C {worktree} add --all && git -C {worktree} commit -m {message} && {merge}"
+    )
 }
 
 fn refuse(
@@ -282,7 +305,7 @@ fn refuse(
     let branch = terminal_text::escape(workspace.branch()).into_owned();
     if args.json {
         let (conflicts, overlaps) = match &refusal {
-            Refusal::Conflicts(paths) => (texts(paths), Vec::new()),
+            Refusal::Conflicts { paths, .. } => (texts(paths), Vec::new()),
             Refusal::Overlaps(paths) => (Vec::new(), texts(paths)),
         };
         let value = json!({
@@ -293,10 +316,10 @@ fn refuse(
         return Ok(Exit::Problem);
     }
     match refusal {
-        Refusal::Conflicts(paths) => note(&format!(
-            "guard: {branch} conflicts with your branch in: {}\n  guard changed nothing\n  \
-             hint: merge the branch yourself and resolve the conflicts: git merge {branch}",
-            listed(&paths)
+        Refusal::Conflicts { paths, is_committed } => note(&format!(
+            "guard: {branch} conflicts with your branch in: {}\n  guard changed nothing\n  hint: {}",
+            listed(&paths),
+            merge_hint(workspace, is_committed)
         )),
         Refusal::Overlaps(paths) => note(&format!(
             "guard: {branch} changes files that you have also changed, or that you have as untracked files: {}\n  guard changed nothing\n  \

@@ -83,7 +83,12 @@ pub enum Planned {
     /// The user's branch already has all of the work, or the run did no work.
     Nothing(WholeWork),
     /// The work and the user's branch changed the same lines of these files, so that git cannot merge them.
-    Conflicts(Vec<PathBuf>),
+    Conflicts {
+        /// The paths of the files.
+        paths: Vec<PathBuf>,
+        /// The work of the run.
+        work: WholeWork,
+    },
     /// The user's working tree has changes or untracked files at these paths, which applying would overwrite.
     Overlaps(Vec<PathBuf>),
 }
@@ -125,7 +130,7 @@ impl Workspace {
         } else {
             match merge(&reader, &old, &theirs)? {
                 Ok(tree) => tree,
-                Err(conflicts) => return Ok(Planned::Conflicts(conflicts)),
+                Err(paths) => return Ok(Planned::Conflicts { paths, work }),
             }
         };
         let changes = changes(&reader, &old, &tree)?;

@@ -444,3 +444,17 @@ END",
     user.types("test -z \"$(git for-each-ref refs/guard)\"");
     user.sees_with_code("cd / && guard restore", 2, &["not in a git repository"]);
 }
+
+/// `git merge` takes only commits, so the hint on a conflict must first commit what the run left uncommitted. The user
+/// types the hint as guard prints it.
+#[test]
+fn the_hint_on_a_conflict_includes_uncommitted_work() {
+    let user = UserShell::new("take-over conflict");
+    user.types("guard run -q --name c2 -- bash -c 'echo agent > README.md; echo new > added'");
+    user.types("echo mine > README.md && git commit -qam mine");
+    let printed =
+        user.sees_with_code("guard apply --yes", 1, &["conflicts with your branch in: README.md", "hint: "]);
+    let command = printed.lines().find(|line| line.contains("git -C")).unwrap_or_default();
+    user.sees_with_code(command, 1, &["CONFLICT (content): Merge conflict in README.md"]);
+    user.types("grep -q agent README.md && grep -q mine README.md && test \"$(cat added)\" = new");
+}
