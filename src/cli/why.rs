@@ -18,6 +18,7 @@ use crate::launch::LaunchPlan;
 use crate::policy::Action;
 use crate::terminal_text;
 use crate::transcript::{Event, EventType};
+use crate::workspace::{Repository, main_directory};
 
 /// The maximum number of refusals of a run that guard explains.
 const MOST_EXPLAINED: usize = 100;
@@ -38,6 +39,9 @@ struct Explanation {
     layer: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     allow_with: Option<String>,
+    /// What to do instead, if guard suggests no option that would allow the refused action.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instead: Option<String>,
     /// The policy rule that would allow the refused action, as TOML.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy_rule: Option<String>,
@@ -136,6 +140,7 @@ fn explain_event(event: &Event) -> Explanation {
         reason: text("reason").unwrap_or_default(),
         layer: event.event_type.parse().map_or("guard", layer),
         allow_with: text("allow_with"),
+        instead: None,
         policy_rule: None,
         count: None,
     }
@@ -171,9 +176,41 @@ fn explain_command(command: &[OsString], policy: Option<&str>) -> Result<Explana
         reason: verdict.cause.reason.clone(),
         layer: layer(EventType::DenyExec),
         allow_with: verdict.allow_with.clone(),
+        instead: None,
         policy_rule: rules.map(as_toml),
         count: None,
     })
+}
+
+/// Where a path is, as seen by a run in the current directory that gets its own worktree.
+enum PathPlace {
+    /// In the repository. The run uses the copy of the path in its worktree, which has this path.
+    Copied(PathBuf),
+    /// In the user's git directory, or in a checkout of the repository of which the run gets no copy.
+    UsersRepository,
+    /// Outside the repository, or the run gets no worktree.
+    Elsewhere,
+}
+
+impl PathPlace {
+    fn of(path: &Path, plan: &LaunchPlan) -> Self {
+        let Some(checkout) = plan.checkout.as_ref().filter(|own| !path.starts_with(&own.worktree)) else {
+            return Self::Elsewhere;
+        };
+        let current = std::env::current_dir().unwrap_or_default();
+        let top = Repository::find(&current).ok().flatten().and_then(|repository| repository.toplevel);
+        let inside = top.as_deref().and_then(|top| path.strip_prefix(top).ok());
+        let is_users = [main_directory(&checkout.common_dir), checkout.common_dir.as_path()]
+            .iter()
+            .any(|directory| path.starts_with(directory));
+        match inside {
+            Some(inside) if inside.as_os_str().is_empty() => Self::Copied(checkout.worktree.clone()),
+            Some(inside) if !inside.starts_with(".git") => Self::Copied(checkout.worktree.join(inside)),
+            Some(_) => Self::UsersRepository,
+            None if is_users => Self::UsersRepository,
+            None => Self::Elsewhere,
+        }
+    }
 }
 
 /// Explains what a run in the current directory may do with a path.
@@ -181,14 +218,16 @@ fn explain_path(path: &Path, write: bool, plan: &LaunchPlan) -> Result<Explanati
     let path = std::path::absolute(path)
         .map_err(|error| Failure::usage(format!("--path: {error}"), "name a file or a directory"))?;
     // The kernel follows symbolic links before it checks access, so resolve them here too.
-    let path = existing_part_resolved(&path);
+    let asked = existing_part_resolved(&path);
+    let place = PathPlace::of(&asked, plan);
+    let path = if let PathPlace::Copied(copy) = &place { copy.clone() } else { asked.clone() };
     let covering = plan.grants.iter().filter(|grant| path.starts_with(&grant.path));
     let grant = covering.max_by_key(|grant| grant.path.as_os_str().len());
     let hidden = plan.view.hidden.iter().find(|hidden| path.starts_with(hidden));
     let letter = if write { 'w' } else { 'r' };
     let verb = if write { "write" } else { "read" };
     let is_granted = grant.is_some_and(|grant| grant.rights.letters().contains(letter)) && hidden.is_none();
-    let reason = match (grant, hidden) {
+    let mut reason = match (grant, hidden) {
         (_, Some(hidden)) => format!("{} is hidden from runs.", hidden.display()),
         (Some(grant), None) if is_granted => {
             format!("The run may access {}: {}.", grant.path.display(), grant.why)
@@ -198,7 +237,27 @@ fn explain_path(path: &Path, write: bool, plan: &LaunchPlan) -> Result<Explanati
         }
         (None, None) => "Neither the policy nor the command line gives access to this path.".to_string(),
     };
-    let shown = path.to_string_lossy();
+    if matches!(place, PathPlace::Copied(_)) {
+        reason.push_str(
+            " A run works in a worktree of its own, so this answer is about the copy of the path there, not about your checkout.",
+        );
+    }
+    let shown = asked.to_string_lossy();
+    // guard never suggests to give a run write access to the user's checkout. The path of the worktree is different in
+    // every run, so no option can name it.
+    let (option, entry, instead) = match place {
+        PathPlace::Copied(_) => {
+            let instead = format!("use a policy that lets runs {verb} their worktree, such as `strict`");
+            (None, Some("{worktree}".to_string()), Some(instead))
+        }
+        PathPlace::UsersRepository if write => {
+            let instead = "let the run change its own worktree; `guard apply` brings its work to your branch";
+            (None, None, Some(instead.to_string()))
+        }
+        PathPlace::UsersRepository | PathPlace::Elsewhere => {
+            (Some(format!("--{verb} {}", shell_words::quote(&shown))), Some(shown.to_string()), None)
+        }
+    };
     Ok(Explanation {
         event: None,
         decision: if is_granted { "allowed" } else { "denied" },
@@ -207,9 +266,10 @@ fn explain_path(path: &Path, write: bool, plan: &LaunchPlan) -> Result<Explanati
         source: None,
         reason,
         layer: "Landlock in the kernel; with namespaces also the run's mounts",
-        allow_with: (!is_granted).then(|| format!("--{verb} {}", shell_words::quote(&shown))),
-        policy_rule: (!is_granted).then(|| {
-            format!("[filesystem]\noverride = true\n{verb} = [{}]\n", toml::Value::String(shown.to_string()))
+        allow_with: option.filter(|_| !is_granted),
+        instead: instead.filter(|_| !is_granted),
+        policy_rule: entry.filter(|_| !is_granted).map(|entry| {
+            format!("[filesystem]\noverride = true\n{verb} = [{}]\n", toml::Value::String(entry))
         }),
         count: None,
     })
@@ -255,9 +315,12 @@ fn print(explanation: &Explanation, out: &mut dyn Write) -> io::Result<()> {
     if explanation.decision == "allowed" {
         return Ok(());
     }
-    match &explanation.allow_with {
-        Some(options) => writeln!(out, "  allow:   guard run {}", terminal_text::replace(options))?,
-        None => writeln!(out, "  allow:   no option or rule can allow this; the sandbox itself refuses it")?,
+    match (&explanation.allow_with, &explanation.instead) {
+        (Some(options), _) => writeln!(out, "  allow:   guard run {}", terminal_text::replace(options))?,
+        (None, Some(instead)) => writeln!(out, "  instead: {}", terminal_text::replace(instead))?,
+        (None, None) => {
+            writeln!(out, "  allow:   no option or rule can allow this; the sandbox itself refuses it")?
+        }
     }
     if let Some(rule) = &explanation.policy_rule {
         writeln!(out, "  or with a policy that extends this one:")?;

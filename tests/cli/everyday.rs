@@ -169,6 +169,31 @@ fn paths_are_explained() {
     user.sees("guard why --path ~/data --write --json", &["\"decision\": \"denied\"", "\"policy_rule\""]);
 }
 
+/// A run has its own worktree, so an answer about a path in the repository must be about that worktree. guard must
+/// never suggest to give a run write access to the user's checkout.
+#[test]
+fn paths_in_the_repository_are_explained_for_the_runs_worktree() {
+    let user = UserShell::new("everyday-path-copy");
+    let copy = "this answer is about the copy of the path there";
+    for path in ["README.md", "$PWD/new/file", "."] {
+        user.sees_with_code(&format!("guard why --path {path} --write"), 0, &["allowed: write ", copy]);
+        user.sees_with_code(&format!("guard why --path {path}"), 0, &["allowed: read ", copy]);
+    }
+    // A policy can forbid a run to write its own worktree.
+    let readonly = "guard why --policy readonly --path README.md --write";
+    let printed = user.sees_with_code(readonly, 1, &["denied: write ", copy, "write = [\"{worktree}\"]"]);
+    assert!(!printed.contains("--write"), "{printed}");
+    // Of the user's git directory, and of another checkout of the repository, the run has no copy.
+    user.types("git worktree add -q ../linked -b linked");
+    for command in [
+        "guard why --path .git/config --write",
+        "cd ../linked && guard why --path ../project/README.md --write",
+    ] {
+        let printed = user.sees_with_code(command, 1, &["denied: write ", "instead: let the run change"]);
+        assert!(!printed.contains("--write") && !printed.contains(copy), "{printed}");
+    }
+}
+
 #[test]
 fn a_repository_is_set_up() {
     let user = UserShell::new("everyday-init");
