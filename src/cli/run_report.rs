@@ -47,15 +47,18 @@ pub(super) fn report_plan_error(
         LaunchError::CommandNotFound(_) => (
             ErrorKind::CommandNotFound,
             Exit::CommandNotFound,
-            "check the name, or give the program's path; guard searches your PATH",
+            "check the name, or give the program's path; guard searches your PATH".to_string(),
         ),
         LaunchError::NotExecutable { .. } => {
-            (ErrorKind::InvalidInput, Exit::CannotExecute, "give a program that is executable")
+            (ErrorKind::InvalidInput, Exit::CannotExecute, "give a program that is executable".to_string())
+        }
+        LaunchError::GrantedPathMissing { option, path } => {
+            (ErrorKind::InvalidInput, Exit::OwnFailure, hint_for_missing_path(option, path))
         }
         _ => (
             ErrorKind::InvalidInput,
             Exit::OwnFailure,
-            "`guard run --dry-run -- COMMAND` shows how guard would run the command",
+            "`guard run --dry-run -- COMMAND` shows how guard would run the command".to_string(),
         ),
     };
     let tool = request.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -68,8 +71,24 @@ pub(super) fn report_plan_error(
         duration: duration(Duration::ZERO),
         ..failure_result(kind, &error.to_string())
     };
-    print_failure(&result, hint, form, out)?;
+    print_failure(&result, &hint, form, out)?;
     Ok(exit)
+}
+
+/// Says how to grant access to a path that does not exist yet: create it, or grant the nearest directory that exists.
+fn hint_for_missing_path(option: &str, path: &Path) -> String {
+    let is_root = |directory: &Path| directory.parent().is_none();
+    let directory = path.ancestors().skip(1).find(|level| level.is_dir() && !is_root(level));
+    match directory {
+        Some(directory) => {
+            let directory = directory.to_string_lossy();
+            format!(
+                "create the file or directory first, or grant the directory that is to contain it: {option} {}",
+                shell_words::quote(&directory)
+            )
+        }
+        None => "create the file or directory first".to_string(),
+    }
 }
 
 /// Reports that guard cannot create the worktree of a run. guard has not started the run, and has left nothing

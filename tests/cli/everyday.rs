@@ -169,6 +169,22 @@ fn paths_are_explained() {
     user.sees("guard why --path ~/data --write --json", &["\"decision\": \"denied\"", "\"policy_rule\""]);
 }
 
+/// The kernel gives access only to files that exist. guard must say how to let a run create one.
+#[test]
+fn a_path_that_does_not_exist_is_granted_by_its_directory() {
+    let user = UserShell::new("everyday-missing path");
+    user.types("mkdir ~/data");
+    let directory = user.home().join("data");
+    let option = format!("--write '{}'", directory.display());
+    user.sees_with_code(
+        "guard run --write ~/data/sub/new -- true",
+        125,
+        &["data/sub/new: the path does not exist", "create the file or directory first, or grant", &option],
+    );
+    user.types(&format!("guard run -q {option} -- touch ~/data/new"));
+    user.sees("guard run --read /no-such-path -- true", &["hint: create the file or directory first\n"]);
+}
+
 /// A run has its own worktree, so an answer about a path in the repository must be about that worktree. guard must
 /// never suggest to give a run write access to the user's checkout.
 #[test]

@@ -3,6 +3,7 @@
 
 use std::cell::OnceCell;
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::environment::value;
@@ -96,12 +97,16 @@ pub(super) fn policy_grants(
             }
         }
     }
-    let given =
-        [(&request.options.read, Rights::ReadExecute), (&request.options.write, Rights::WriteExecute)];
-    for (paths, rights) in given {
+    let given = [
+        ("--read", &request.options.read, Rights::ReadExecute),
+        ("--write", &request.options.write, Rights::WriteExecute),
+    ];
+    for (option, paths, rights) in given {
         for path in paths {
-            let real = std::fs::canonicalize(path)
-                .map_err(|error| LaunchError::Input(format!("cannot grant {}: {error}", path.display())))?;
+            let real = std::fs::canonicalize(path).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => LaunchError::GrantedPathMissing { option, path: path.clone() },
+                _ => LaunchError::Input(format!("cannot grant {}: {error}", path.display())),
+            })?;
             grants.push(Grant { path: real, rights, why: "command line".to_string() });
         }
     }

@@ -143,6 +143,14 @@ pub enum LaunchError {
         /// Why the run may not use the directory.
         problem: String,
     },
+    /// A path of the option `--read` or `--write` does not exist, so the kernel cannot give the run access to it.
+    #[error("cannot grant {}: the path does not exist", path.display())]
+    GrantedPathMissing {
+        /// The option, such as `--write`.
+        option: &'static str,
+        /// The absolute path.
+        path: PathBuf,
+    },
     /// guard cannot use an option, a variable or a path of the policy. Contains the complete message.
     #[error("{0}")]
     Input(String),
