@@ -398,7 +398,7 @@ impl Target {
         edited.map_err(|error| {
             Failure::usage(
                 format!("{}: {error}", self.path.display()),
-                "correct the file, then check it with `guard policy lint`",
+                format!("correct the file, then check it with `{}`", super::lint_command(&self.path)),
             )
         })
     }

@@ -80,11 +80,13 @@ mod worktree_args;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::Path;
 
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 
-use crate::policy::{Diagnostic, PolicyError};
+use crate::policy::{Diagnostic, PolicyError, Severity};
+use crate::terminal_text;
 use colour::{stderr_colour, stdout_colour};
 use exit_code::Exit;
 
@@ -217,10 +219,7 @@ impl Failure {
                     let shown =
                         problems.iter().take(MOST_SHOWN).map(|problem| problem.render(stderr_colour()));
                     let shown: Vec<String> = shown.collect();
-                    format!(
-                        "{}\nguard: {error}\n  hint: `guard policy lint` shows all errors",
-                        shown.join("\n\n")
-                    )
+                    format!("{}\nguard: {error}\n  hint: {}", shown.join("\n\n"), lint_hint(problems))
                 }
                 PolicyError::NotFound { .. } => {
                     format!(
@@ -233,6 +232,23 @@ impl Failure {
             },
         }
     }
+}
+
+/// Returns a hint on how to check the file that contains the first error.
+fn lint_hint(problems: &[Diagnostic]) -> String {
+    let first = problems.iter().find(|problem| problem.severity == Severity::Error);
+    // A rule of an option has no file, and `guard allow` checks a file before it writes it.
+    let file = first.map(|problem| &problem.source).filter(|source| Path::new(&source.name).is_file());
+    match file {
+        Some(source) => format!("`{}` shows all errors", lint_command(Path::new(&source.name))),
+        None => "the messages above show what is wrong, and where".to_string(),
+    }
+}
+
+/// Returns the command that checks a policy file, as a user would type it.
+fn lint_command(path: &Path) -> String {
+    let path = terminal_text::escape(&path.to_string_lossy()).into_owned();
+    format!("guard policy lint {}", shell_words::quote(&path))
 }
 
 /// Prints a line to standard error. Ignores errors, such as a closed pipe.

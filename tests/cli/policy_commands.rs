@@ -55,6 +55,20 @@ fn a_shown_policy_can_be_used_as_a_file() {
     assert_eq!(check.status.code(), Some(1));
 }
 
+/// The hint on an invalid policy contains a command, which must work as guard prints it.
+#[test]
+fn the_hint_on_an_invalid_policy_names_its_file() {
+    let scratch = Scratch::new("lint hint");
+    let path = scratch.write("a.toml", "version = 1\nname = \"a\"\nextends = \"strict\"\nx = 1\n");
+    let extending = scratch.write("b.toml", "version = 1\nname = \"b\"\nextends = \"./a.toml\"\n");
+    for policy in [&path, &extending] {
+        let output = guard().args(["check", "--policy"]).arg(policy).args(["--", "ls"]).output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stderr);
+        let hint = format!("hint: `guard policy lint '{}'` shows all errors", path.display());
+        assert!(printed.contains(&hint), "{printed}");
+    }
+}
+
 #[test]
 fn lint_prints_json_for_machines() {
     let scratch = Scratch::new("lint");
