@@ -109,6 +109,22 @@ fn find_in(store: &Store, reference: &str) -> Result<Run, Failure> {
     }
 }
 
+/// Returns the shortest text that identifies a run for every command with a RUN argument: `@` if the run is the newest
+/// one, otherwise its short id.
+pub(super) fn shortest(run_id: &str) -> String {
+    let found = || {
+        let store = store().ok()?;
+        let newest = find_in(&store, "@").ok()?;
+        if newest.id == run_id {
+            return Some("@".to_string());
+        }
+        let ids = store.ids().ok()?;
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        short_ids(&ids).get(run_id).map(|short| (*short).to_string())
+    };
+    found().unwrap_or_else(|| run_id.to_string())
+}
+
 /// Finds the candidate that the user named. `candidates` must be sorted, with the newest run first.
 pub(super) fn pick(reference: &str, candidates: &[Candidate]) -> Result<usize, Failure> {
     if let Some(number) = position(reference) {

@@ -1,6 +1,7 @@
 //! The two lines that guard prints about a run for a person at a terminal, one when the run begins and one when it
 //! ends. With `-v`, guard prints the whole summary instead.
 
+use super::run_reference;
 use crate::launch::{LaunchPlan, Limits};
 use crate::outcome::{ErrorKind, RunResult};
 use crate::terminal_text;
@@ -69,16 +70,23 @@ pub(super) fn has_news(result: &RunResult) -> bool {
 /// Returns the line that guard prints when a run has ended: how it ended, which changes it left, and how to see what
 /// was refused.
 pub(super) fn ending(result: &RunResult) -> String {
-    format!("guard: {}", ending_of(result, "guard why @"))
+    run_ending(result, &run_reference::shortest(&result.run_id))
+}
+
+/// Returns the line that guard prints when a run has ended. `run` is the text that identifies the run on guard's command
+/// line.
+fn run_ending(result: &RunResult, run: &str) -> String {
+    format!("guard: {}", ending_of(result, &format!("guard why {run}"), &format!("guard log {run}")))
 }
 
 /// Returns the line that guard prints when a turn of a conversation has ended.
 pub(super) fn turn_ending(result: &RunResult) -> String {
-    ending_of(result, "/why")
+    ending_of(result, "/why", "guard log")
 }
 
-/// Describes how a run ended and which changes it left. `why` is the command that explains refusals.
-fn ending_of(result: &RunResult, why: &str) -> String {
+/// Describes how a run ended and which changes it left. `why` is the command that explains refusals, `log` the one that
+/// shows findings.
+fn ending_of(result: &RunResult, why: &str, log: &str) -> String {
     let time = format!("{:.1} s", result.duration_ms as f64 / 1000.0);
     let refused = result.denials.first().filter(|_| result.error_kind == Some(ErrorKind::PolicyDenied));
     let how = match (&result.error, result.exit_code) {
@@ -118,7 +126,7 @@ fn ending_of(result: &RunResult, why: &str) -> String {
     }
     if !result.findings.is_empty() {
         parts.push(format!(
-            "{} (guard log)",
+            "{} ({log})",
             plural(result.findings.len(), "finding to review", "findings to review")
         ));
     }
@@ -143,7 +151,7 @@ mod tests {
     #[test]
     fn one_line_says_how_a_run_ended() {
         let ok = RunResult { exit_code: Some(0), duration_ms: 3_200, ..RunResult::default() };
-        assert_eq!(ending(&ok), "guard: ok in 3.2 s");
+        assert_eq!(run_ending(&ok, "@"), "guard: ok in 3.2 s");
         let worktree = Worktree {
             branch: "task/\u{1b}[31mx".to_string(),
             kept: true,
@@ -157,12 +165,13 @@ mod tests {
             ..ok.clone()
         };
         assert_eq!(
-            ending(&failed),
+            run_ending(&failed, "@"),
             "guard: exit code 3 after 3.2 s · 2 paths not committed on task/\u{fffd}[31mx · 2 refused (guard why @)"
         );
+        assert!(run_ending(&failed, "0197f0a0").ends_with(" · 2 refused (guard why 0197f0a0)"));
         assert!(turn_ending(&failed).starts_with("exit code 3 after 3.2 s · "));
         assert!(turn_ending(&failed).ends_with(" · 2 refused (/why)"));
         let limit = RunResult { error: Some("the time limit\nwas reached".to_string()), ..ok };
-        assert_eq!(ending(&limit), "guard: the time limit was reached after 3.2 s");
+        assert_eq!(run_ending(&limit, "@"), "guard: the time limit was reached after 3.2 s");
     }
 }

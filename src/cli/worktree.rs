@@ -80,7 +80,7 @@ pub(super) fn find_or_newest(name: Option<&str>) -> Result<(PathBuf, workspace::
     }
 }
 
-/// Finds the workspace of a run, by the run's id, the beginning or end of the id, its branch, its name, or `@`.
+/// Finds the workspace of a run, by the run's id, the beginning or end of the id, its branch, its name, `@` or `@N`.
 fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> {
     let mut known: Vec<(PathBuf, workspace::Record)> =
         entries()?.into_iter().filter_map(|entry| Some((entry.run_folder, entry.record.ok()?))).collect();
@@ -95,8 +95,13 @@ fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> {
         }
     };
     let candidates: Vec<Candidate> = known.iter().map(candidate).collect();
-    // `@` means the newest run that still has a worktree.
-    let open: Vec<usize> = (0..known.len()).filter(|&index| candidates[index].branch.is_some()).collect();
+    // `@` means the newest run that still has a worktree. In a repository, only its runs count, so that nobody sees or
+    // applies the work of another repository by mistake.
+    let current = std::env::current_dir().unwrap_or_default();
+    let here = Repository::find(&current).ok().flatten().map(|repository| repository.common_dir);
+    let is_here = |index: usize| here.as_ref().is_none_or(|here| known[index].1.common_dir == *here);
+    let open: Vec<usize> =
+        (0..known.len()).filter(|&index| candidates[index].branch.is_some() && is_here(index)).collect();
     let found = match name.strip_prefix('@') {
         Some(_) => {
             let candidates: Vec<Candidate> = open.iter().map(|&index| candidates[index].clone()).collect();

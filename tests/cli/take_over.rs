@@ -458,3 +458,40 @@ fn the_hint_on_a_conflict_includes_uncommitted_work() {
     user.sees_with_code(command, 1, &["CONFLICT (content): Merge conflict in README.md"]);
     user.types("grep -q agent README.md && grep -q mine README.md && test \"$(cat added)\" = new");
 }
+
+/// `@` and `@N` must mean runs in the repository of the current directory.
+#[test]
+fn positions_of_runs_count_in_one_repository() {
+    let user = UserShell::new("take-over-position");
+    user.types(
+        "guard run -q --name a -- bash -c 'echo a > a' && guard run -q --name b -- bash -c 'echo b > b'",
+    );
+    user.types(
+        "git clone -q . ../other && cd ../other && git config user.name U && git config user.email u@example.org &&
+         guard run -q --name c -- bash -c 'echo c > c'",
+    );
+    for (position, file) in [("@", "b/b"), ("@1", "b/b"), ("@2", "b/a")] {
+        user.sees_with_code(&format!("guard diff {position}"), 0, &[file]);
+    }
+    user.sees_with_code("guard diff @3", 2, &["@3 matches no run"]);
+    user.sees_with_code("cd ../other && guard diff @1", 0, &["b/c"]);
+    user.sees_with_code("cd ../other && guard apply @2", 2, &["@2 matches no run"]);
+    // Outside of a repository, every run counts.
+    user.sees_with_code("cd .. && basename \"$(guard worktree path @1)\"", 0, &["c"]);
+}
+
+/// While a run was running, another one may have begun. Then `@` is the other run, so the last line must not name it.
+#[test]
+fn the_last_line_of_a_run_names_this_run() {
+    let user = UserShell::new("take-over-last-line");
+    let printed = user.types(
+        "mkdir ~/gate && export TERM=xterm NO_COLOR=1
+         printf 'git push\\nuntil test -e \"$1\"; do sleep 0.1; done\\n' > wait.sh && git add . && git commit -qm wait
+         script -qec \"guard run --name first --read $HOME/gate -- bash wait.sh $HOME/gate/go\" /dev/null > ~/first &
+         until guard ps | grep -q first; do sleep 0.1; done
+         guard run -q --name second -- true
+         touch ~/gate/go && wait && cat ~/first
+         echo && guard why \"$(sed -n 's/.*1 refused (guard why \\([^)]*\\)).*/\\1/p' ~/first)\"",
+    );
+    assert!(!printed.contains("guard why @") && printed.contains("denied: git push"), "{printed}");
+}
