@@ -94,10 +94,19 @@ impl WorkReader {
         stores_objects: bool,
     ) -> Result<Self, WorkspaceError> {
         if record.state == State::Removed {
-            return Err(WorkspaceError::refused(
-                format!("the worktree of the run {} was removed", record.run_id),
-                "`guard restore --list` shows what is saved of it",
-            ));
+            let run = &record.run_id;
+            return Err(match has_saved_work(&record) {
+                Ok(false) => WorkspaceError::refused(
+                    format!("the worktree of the run {run} was removed, and no work of the run is saved"),
+                    format!(
+                        "the run left nothing, or its work was applied; `guard log {run}` shows what it did"
+                    ),
+                ),
+                Ok(true) | Err(_) => WorkspaceError::refused(
+                    format!("the worktree of the run {run} was removed"),
+                    "`guard restore --list` shows what is saved of it",
+                ),
+            });
         }
         if record.admin_dir.as_os_str().is_empty() {
             return Err(WorkspaceError::refused(
@@ -306,6 +315,15 @@ impl WorkReader {
         };
         Ok(output.split(|byte| *byte == 0).filter_map(commit).collect())
     }
+}
+
+/// True if the user's repository contains work of the run that guard saved when it removed the run's worktree.
+fn has_saved_work(record: &Record) -> Result<bool, WorkspaceError> {
+    let git = Git::new(Trust::Neutral, "for-each-ref")?.git_dir(&record.common_dir);
+    let refs = format!("refs/guard/{}/", record.run_id);
+    let output =
+        git.current_dir(&record.common_dir).args(["--count=1", "--format=%(refname)", &refs]).run()?;
+    Ok(!output.is_empty())
 }
 
 /// Parses an entry of `git diff --numstat -z`: the number of added lines, the number of deleted lines, and the path.

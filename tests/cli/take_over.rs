@@ -495,3 +495,27 @@ fn the_last_line_of_a_run_names_this_run() {
     );
     assert!(!printed.contains("guard why @") && printed.contains("denied: git push"), "{printed}");
 }
+
+/// guard removes the worktree of a run that left nothing. There is nothing to restore either, so guard must not suggest
+/// it.
+#[test]
+fn a_run_that_left_nothing_has_nothing_to_restore() {
+    let user = UserShell::new("take-over-nothing");
+    user.types("guard run -q -- true");
+    let run = user.types("guard __complete runs | head -n 1");
+    for command in ["apply", "diff"] {
+        let printed = user.sees_with_code(
+            &format!("guard {command} {run}"),
+            2,
+            &["was removed, and no work of the run is saved", "guard log"],
+        );
+        assert!(!printed.contains("guard restore"), "{printed}");
+    }
+    user.types("guard run -q --name w -- bash -c 'echo x > x' && guard worktree clean --all");
+    let run = user.types("guard __complete runs | head -n 1");
+    user.sees_with_code(
+        &format!("guard apply {run}"),
+        2,
+        &["`guard restore --list` shows what is saved of it"],
+    );
+}
