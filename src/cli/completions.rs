@@ -9,6 +9,7 @@ use std::io::Write;
 use clap::{Command, CommandFactory};
 
 use super::exit_code::Exit;
+use super::run_reference::short_ids;
 use super::shell_args::{Complete, CompletedValues, Completions, Shell};
 use super::{Failure, args};
 use crate::policy::PolicyDirs;
@@ -60,16 +61,19 @@ pub(super) fn values(arguments: &Complete, out: &mut dyn Write) -> Result<Exit, 
     Ok(Exit::Success)
 }
 
-/// Returns the ids of the newest runs. An id begins with the time of the run's start, so sorting the ids sorts the runs
-/// by time.
+/// Returns the short ids of the newest runs, as tables print them, and then their whole ids. An id begins with the time
+/// of the run's start, so sorting the ids sorts the runs by time.
 fn run_ids() -> Vec<String> {
     let entries = runs_dir().ok().and_then(|runs| std::fs::read_dir(runs).ok());
     let names = entries.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let is_id = |name: &String| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     let mut ids: Vec<String> = names.filter(is_id).collect();
     ids.sort_unstable_by(|a, b| b.cmp(a));
-    ids.truncate(MOST_RUNS);
-    ids
+    let all: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let short = short_ids(&all);
+    let newest = || all.iter().take(MOST_RUNS);
+    let abbreviated = newest().map(|id| short[id]).filter(|short| !all.contains(short));
+    abbreviated.chain(newest().copied()).map(str::to_string).collect()
 }
 
 /// Returns the commands that take a run as an argument, as the user types them: `log`, `worktree path`.

@@ -84,10 +84,14 @@ fn shells_complete_commands_runs_and_policies() {
     user.types("guard run -q -- true && guard run -q -- true");
     let ids = user.types("guard __complete runs");
     let ids: Vec<&str> = ids.lines().collect();
-    assert!(ids.len() == 2 && ids[0] > ids[1], "{ids:?}");
+    let [newest, older, newest_id, older_id] = ids.as_slice() else { panic!("{ids:?}") };
+    assert!(newest_id > older_id, "{ids:?}");
+    // guard must offer the ids as tables print them, and whole ids.
+    assert!(newest_id.ends_with(newest) && older_id.ends_with(older) && newest.len() < 36, "{ids:?}");
+    user.sees("guard runs", &[newest, older]);
     // guard must not offer a directory name that is not a run id to the shell.
     user.types("mkdir -p ~/.local/state/guard/runs/'$(touch x)'");
-    assert_eq!(user.types("guard __complete runs").lines().count(), 2);
+    assert_eq!(user.types("guard __complete runs").lines().count(), 4);
     user.types("mkdir -p ~/.config/guard/policies && printf 'version = 1\\nname = \"team\"\\nextends = \"strict\"\\n' > ~/.config/guard/policies/team.toml");
     user.sees("guard __complete policies", &["team\n", "strict\n"]);
     let offered = |words: &str| {
@@ -100,7 +104,7 @@ fn shells_complete_commands_runs_and_policies() {
     assert_eq!(offered("guard log").lines().collect::<Vec<_>>(), ids);
     assert_eq!(offered("guard worktree path").lines().collect::<Vec<_>>(), ids);
     assert!(offered("guard run --policy").contains("team"));
-    assert!(!offered("guard policy").contains(ids[0]));
+    assert!(!offered("guard policy").contains(newest));
     user.sees("guard completions fish", &["-l policy -r -a '(guard __complete policies", "__complete runs"]);
     user.sees(
         "guard completions zsh",
