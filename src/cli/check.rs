@@ -21,7 +21,7 @@ const LONGEST_LINE: usize = 8 << 20;
 pub(super) fn run(args: Check, out: &mut dyn Write) -> Result<Exit, Failure> {
     let policy = super::run::policy_here(args.policy.as_deref())?;
     if let Some(target) = &args.connect {
-        return super::check_connect::run(target, &policy, args.json, out);
+        return super::check_connect::run("--connect", target, &policy, args.json, out);
     }
     let context = context(&args, &policy)?;
     if args.stdin {

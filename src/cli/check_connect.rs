@@ -38,10 +38,17 @@ pub(super) struct ConnectJson<'a> {
     policy: &'a str,
 }
 
-/// Prints whether a policy allows a connection. Judges the name only, without resolving it.
-pub(super) fn run(target: &str, policy: &Policy, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+/// Prints whether a policy allows a connection to the target that the user gave with `option`. Judges the name only,
+/// without resolving it.
+pub(super) fn run(
+    option: &str,
+    target: &str,
+    policy: &Policy,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
     let (host, port) = Host::parse_with_port(target, Some(443)).map_err(|error| {
-        Failure::usage(format!("--connect {target}: {error}"), "give HOST:PORT, such as example.org:443")
+        Failure::usage(format!("{option} {target}: {error}"), "give HOST:PORT, such as example.org:443")
     })?;
     let environment: Vec<_> = std::env::vars_os().collect();
     let (rules, notes) =

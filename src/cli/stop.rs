@@ -52,7 +52,14 @@ pub(super) fn run(args: &Stop, out: &mut dyn Write) -> Result<Exit, Failure> {
         if problem.is_some() {
             exit = Exit::Problem;
         }
-        let name = terminal_text::escape(short.get(run.id.as_str()).copied().unwrap_or(&run.id)).into_owned();
+        let transcript = run.transcript.to_string_lossy();
+        let name = match short.get(run.id.as_str()) {
+            Some(short) => short,
+            // The user gave a path from which no id follows, such as `../x`.
+            None if run.id.is_empty() => transcript.as_ref(),
+            None => &run.id,
+        };
+        let name = terminal_text::escape(name).into_owned();
         let branch = run.branch().map(|branch| format!(" ({})", terminal_text::escape(branch)));
         let name = format!("{name}{}", branch.unwrap_or_default());
         match (&problem, args.json) {

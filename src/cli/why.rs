@@ -53,7 +53,7 @@ struct Explanation {
 pub(super) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
     if let Some(host) = &args.host {
         let policy = super::run::policy_here(args.policy.as_deref())?;
-        let exit = super::check_connect::run(host, &policy, args.json, out)?;
+        let exit = super::check_connect::run("--host", host, &policy, args.json, out)?;
         if !args.json {
             writeln!(out, "  layer:   {}", layer(EventType::DenyNetwork))?;
         }

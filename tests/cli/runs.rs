@@ -132,6 +132,7 @@ fn runs_in_the_background_are_followed_and_stopped() {
     assert!(began.elapsed() < Duration::from_secs(60));
     user.sees("guard stop --all", &["no runs are running"]);
     user.types("guard stop; test $? = 2; guard stop nothing-like-that; test $? = 2");
+    user.sees_with_code("guard stop ../no-run", 1, &["guard: ../no-run: guard cannot tell whether"]);
 }
 
 #[test]
