@@ -259,7 +259,12 @@ fn summary(result: &RunResult) -> Vec<String> {
         (true, false) => ", without namespaces",
     };
     let shims = if result.enforcement.seccomp && !result.enforcement.shims { ", without shims" } else { "" };
-    lines.push(format!("guard: {ended} after {}{how}{shims}", result.duration));
+    // A command that the policy refuses takes no time.
+    let after = match result.error_kind {
+        Some(ErrorKind::PolicyDenied) => String::new(),
+        _ => format!(" after {}", result.duration),
+    };
+    lines.push(format!("guard: {ended}{after}{how}{shims}"));
     if !result.files_changed.is_empty() {
         let shown: Vec<&str> =
             result.files_changed.iter().take(MOST_SHOWN).map(|change| change.path.as_str()).collect();

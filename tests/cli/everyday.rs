@@ -7,6 +7,7 @@ fn a_git_verb_is_allowed_for_one_run_and_for_the_team() {
     let user = UserShell::new("everyday-verb");
     let tag = "guard run -- git tag v1";
     user.sees(tag, &["refused: git tag v1 (rule git.refs)", "to allow this: guard run --allow 'git tag v1'"]);
+    user.sees(tag, &["/git: the policy refuses git tag v1 (rule git.refs)\n"]);
     user.sees(
         "guard why",
         &["denied: git tag v1", "rule:    git.refs (builtin:strict.toml:", "supervisor", "guard allow"],
@@ -152,6 +153,7 @@ fn a_refused_host_is_allowed_and_saved() {
     user.sees("guard why", &["registry.example", "layer:   the proxy", "always:  guard allow"]);
     user.sees("guard why --host registry.example:443", &["denied", "--allow-host registry.example:443"]);
     user.types("guard why --host registry.example:443; test $? = 1");
+    user.sees_with_code("guard why --host 'ex ample'", 2, &["guard: --host ex ample: "]);
     user.sees("guard allow @ --user --yes", &["policies/strict.toml (new)", "wrote"]);
     user.types("guard why --host registry.example:443");
     user.sees("guard run --dry-run -- true", &["registry.example"]);

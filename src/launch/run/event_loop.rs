@@ -86,7 +86,7 @@ pub(crate) struct RunEnd {
 #[derive(Debug)]
 pub(crate) struct ExecFailure {
     pub(crate) errno: i32,
-    /// The message of the supervisor's denial, if the supervisor denied the exec.
+    /// The denied command and the rule that denied it, if the supervisor denied the exec.
     pub(crate) denial: Option<String>,
 }
 

@@ -179,7 +179,8 @@ impl Running {
                     (_, None) => ErrorKind::UpstreamError,
                 };
                 let errno = || std::io::Error::from_raw_os_error(failure.errno).to_string();
-                let problem = failure.denial.clone().unwrap_or_else(errno);
+                let denied = failure.denial.as_ref().map(|denial| format!("the policy refuses {denial}"));
+                let problem = denied.unwrap_or_else(errno);
                 (kind, format!("cannot start {}: {problem}", plan.program.display()))
             }
             (RunEnd { stop_reason: Some(reason), .. }, _) => {

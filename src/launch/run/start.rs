@@ -92,7 +92,7 @@ impl Running {
                     denials.find(|denial| denial.kind == EventType::DenyExec && !denial.rule.is_empty());
                 Err(StartFailure::NotStarted(ExecFailure {
                     errno,
-                    denial: denial.map(|denial| denial.message),
+                    denial: denial.map(|denial| format!("{} (rule {})", denial.what, denial.rule)),
                 }))
             }
             Some(Some(AgentMessage::Failed(error))) => Err(start_failed("restrict the agent", error)),
