@@ -116,6 +116,35 @@ impl AllowRule {
         Some(())
     }
 
+    /// Extends this rule so that it also allows the commands that git starts for the verb of the intent. Does nothing if
+    /// the rule has conditions other than the verb, because the commands that git starts do not fulfil them.
+    fn allow_helpers(&mut self, policy: &Policy, intent: &Intent, context: &Context) {
+        let Some(git) = intent.git.as_ref().filter(|_| self.depends_on_verb_only()) else { return };
+        for helper in helpers(&git.name()) {
+            let argv = format!("git {helper}").split(' ').map(|word| word.as_bytes().to_vec()).collect();
+            let analysis = analyze(&Request::Argv(argv), context);
+            let [intent] = analysis.intents.as_slice() else { continue };
+            if rule_on(policy, None, intent).action == Action::Allow {
+                continue;
+            }
+            let Ok(other) = rule_for(policy, intent, helper) else { continue };
+            if other.depends_on_verb_only() {
+                self.rule.when.verbs.extend(other.rule.when.verbs);
+                let known = self.rule.lifts.clone();
+                self.rule.lifts.extend(other.rule.lifts.into_iter().filter(|id| !known.contains(id)));
+            }
+        }
+    }
+
+    fn depends_on_verb_only(&self) -> bool {
+        let when = &self.rule.when;
+        !when.verbs.is_empty()
+            && when.args.is_empty()
+            && when.variables.is_empty()
+            && when.paths.is_empty()
+            && when.subcommands.is_empty()
+    }
+
     /// Extends this rule so that it also matches the commands and lifts the denials of `other`, which is a rule for the
     /// same program or git verb.
     pub(super) fn absorb(&mut self, other: &Self) {
@@ -197,6 +226,50 @@ impl AllowRule {
     }
 }
 
+/// Returns the commands that git itself starts for a verb and without which the verb fails. The supervisor judges each
+/// of them when it starts, so a rule that allows the verb must allow them too. None of them does more than the verb can
+/// do. The list must not contain a command that runs programs which its caller chooses, such as `git remote-ext`, or
+/// that connects by other means than the proxy.
+fn helpers(verb: &str) -> &'static [&'static str] {
+    match verb {
+        "push" => &[
+            "remote-https",
+            "remote-http",
+            "send-pack",
+            "receive-pack",
+            "pack-objects",
+            "unpack-objects",
+            "index-pack --stdin",
+        ],
+        "fetch" | "clone" => &[
+            "remote-https",
+            "remote-http",
+            "fetch-pack",
+            "upload-pack",
+            "pack-objects",
+            "unpack-objects",
+            "index-pack --stdin",
+        ],
+        "pull" => &[
+            "fetch",
+            "merge",
+            "remote-https",
+            "remote-http",
+            "fetch-pack",
+            "upload-pack",
+            "pack-objects",
+            "unpack-objects",
+            "index-pack --stdin",
+        ],
+        "ls-remote" => &["remote-https", "remote-http", "upload-pack"],
+        "gc" => {
+            &["pack-refs", "reflog expire", "repack", "pack-objects", "prune", "worktree prune", "rerere gc"]
+        }
+        "repack" => &["pack-objects"],
+        _ => &[],
+    }
+}
+
 /// Returns the rules that allow the command `command`, which is shell text, under a policy that denies it.
 pub fn rules_to_allow(
     policy: &Policy,
@@ -204,7 +277,8 @@ pub fn rules_to_allow(
     context: &Context,
 ) -> Result<Vec<AllowRule>, CannotAllow> {
     let request = Request::Shell(command.as_bytes().to_vec());
-    let analysis = analyze(&request, &Context { limits: policy.command_limits(), ..context.clone() });
+    let context = Context { limits: policy.command_limits(), ..context.clone() };
+    let analysis = analyze(&request, &context);
     if let Some(refusal) = &analysis.refusal {
         return Err(CannotAllow::NotUnderstood(command.to_string(), refusal.to_string()));
     }
@@ -213,7 +287,8 @@ pub fn rules_to_allow(
         if rule_on(policy, None, intent).action == Action::Allow {
             continue;
         }
-        let rule = rule_for(policy, intent, command)?;
+        let mut rule = rule_for(policy, intent, command)?;
+        rule.allow_helpers(policy, intent, &context);
         if !rules.iter().any(|known| known.rule.id == rule.rule.id) {
             rules.push(rule);
         }

@@ -49,6 +49,25 @@ fn a_git_verb_is_allowed_for_one_run_and_for_the_team() {
     user.sees("guard run -- git branch x", &["asks for more than you allow"]);
 }
 
+/// For some verbs git starts other git commands, which the supervisor judges too. The option for the verb must be enough.
+#[test]
+fn a_git_verb_is_allowed_with_the_commands_that_git_starts_for_it() {
+    let user = UserShell::new("everyday-helpers");
+    let create = "git init -q --bare -b main \"$TMPDIR/remote\"";
+    let push = "git push -q \"$TMPDIR/remote\" HEAD:refs/heads/main";
+    user.types(&format!(
+        "printf '%s\\n' 'set -e' '{create}' '{push}' 'git -C \"$TMPDIR/remote\" log --oneline main' > push.sh &&
+         printf '%s\\n' 'git fetch -q \"$TMPDIR/remote\" main' 'git pull -q --no-rebase \"$TMPDIR/remote\" main' > pull.sh &&
+         git add . && git commit -qm scripts"
+    ));
+    user.types("guard run -q -- bash push.sh; test $? != 0");
+    user.sees_with_code("guard run -q --allow 'git push' -- bash push.sh", 0, &["scripts"]);
+    user.types(
+        "guard run -q --allow 'git push' --allow 'git fetch' --allow 'git pull' -- bash -ec '. ./push.sh; . ./pull.sh'",
+    );
+    user.types("guard run -q --allow 'git gc' -- git gc --quiet");
+}
+
 /// The configuration that `guard init` writes must not prevent the rules that `guard allow --project` saves.
 #[test]
 fn a_rule_is_saved_after_a_repository_was_set_up() {

@@ -143,7 +143,8 @@ fn what_is_allowed_is_only_what_was_asked() {
         let policy = allowing(&strict, command);
         assert_eq!(action(&policy, command), Action::Allow, "{option}");
         let analysis = judge(&strict, &request(command), &context()).1;
-        let names: Vec<String> = analysis.intents.iter().map(denied_name).collect();
+        let mut names: Vec<String> = analysis.intents.iter().map(denied_name).collect();
+        names.extend(started_by_git(&names).into_iter().map(|verb| format!("git {verb}")));
         for (analysis, of_line, name) in &denied {
             let is_allowed = decide::decide(&policy, analysis).action() == Action::Allow;
             assert!(
@@ -153,6 +154,86 @@ fn what_is_allowed_is_only_what_was_asked() {
             );
         }
     }
+}
+
+/// Returns the verbs that git itself starts for one of these commands.
+fn started_by_git(names: &[String]) -> Vec<&'static str> {
+    let packs = ["pack-objects", "unpack-objects", "index-pack"];
+    let receives = ["remote-https", "remote-http", "fetch-pack", "upload-pack"];
+    let verbs = |name: &String| match name.as_str() {
+        "git push" => {
+            [&["remote-https", "remote-http", "send-pack", "receive-pack"][..], &packs[..]].concat()
+        }
+        "git fetch" | "git clone" => [&receives[..], &packs[..]].concat(),
+        "git pull" => [&["fetch", "merge"][..], &receives[..], &packs[..]].concat(),
+        "git ls-remote" => vec!["remote-https", "remote-http", "upload-pack"],
+        "git gc" => vec!["pack-refs", "reflog", "repack", "pack-objects", "prune", "worktree", "rerere"],
+        "git repack" => vec!["pack-objects"],
+        _ => Vec::new(),
+    };
+    names.iter().flat_map(verbs).collect()
+}
+
+/// git starts other git commands for some verbs. A rule that allows such a verb must also allow these commands, and no
+/// others.
+#[test]
+fn what_git_starts_for_a_verb_is_allowed_with_it() {
+    let strict = strict();
+    let fetches = [
+        "git-remote-https origin https://example.org/x.git",
+        "git fetch-pack --stateless-rpc --stdin --lock-pack https://example.org/x.git",
+        "git-upload-pack /tmp/x.git",
+        "git index-pack --stdin --fix-thin --keep --pack_header=2,3",
+        "git unpack-objects --pack_header=2,3",
+    ];
+    let pushes = [
+        "git-remote-https origin https://example.org/x.git",
+        "git send-pack --stateless-rpc --helper-status --thin https://example.org/x.git",
+        "git pack-objects --all-progress-implied --revs --stdout --thin --delta-base-offset -q",
+        "git-receive-pack /tmp/x.git",
+    ];
+    let collects = [
+        "git pack-refs --all --prune",
+        "git reflog expire --all",
+        "git repack -d -l --cruft",
+        "git pack-objects --local --delta-base-offset .git/objects/pack/.tmp-1-pack",
+        "git prune --expire 2.weeks.ago --no-progress",
+        "git worktree prune --expire 3.months.ago",
+        "git rerere gc",
+    ];
+    let others = [
+        "git-remote-ext ext::sh",
+        "git remote-fd 3",
+        "git reset --hard",
+        "git branch x",
+        "git reflog delete HEAD@{1}",
+        "git worktree add ../x",
+        "git rebase main",
+        "git maintenance run",
+        "git credential fill",
+        "git config user.name x",
+        "ssh host git-upload-pack x",
+    ];
+    for (verb, allowed) in [
+        ("git fetch", &fetches[..]),
+        ("git clone https://example.org/x.git", &fetches),
+        ("git pull", &[&fetches[..], &["git fetch --update-head-ok", "git merge FETCH_HEAD"]].concat()),
+        ("git push", &pushes),
+        ("git gc", &collects),
+    ] {
+        let policy = allowing(&strict, verb);
+        for command in allowed {
+            assert_eq!(action(&strict, command), Action::Deny, "{command}");
+            assert_eq!(action(&policy, command), Action::Allow, "{verb}: {command}");
+        }
+        for command in others {
+            assert_eq!(action(&policy, command), Action::Deny, "{verb}: {command}");
+        }
+    }
+    assert_eq!(action(&allowing(&strict, "git fetch"), "git push"), Action::Deny);
+    assert_eq!(action(&allowing(&strict, "git fetch"), "git send-pack x"), Action::Deny);
+    assert_eq!(action(&allowing(&strict, "git push"), "git fetch"), Action::Deny);
+    assert_eq!(action(&allowing(&strict, "git ls-remote"), "git fetch-pack x"), Action::Deny);
 }
 
 fn denied_name(intent: &Intent) -> String {
