@@ -76,7 +76,8 @@ impl Calls {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Starts a call; `given` are the options of the request that the client has set. Returns the call's id and a receiver for its result, or the kind of error and a message.
+    /// Starts a call; `given` are the options of the request that the client has set. Returns the call's id and a
+    /// receiver for its result, or the kind of error and a message.
     pub(super) fn begin(
         self: &Arc<Self>,
         request: ExecRequest,

@@ -1,6 +1,7 @@
 //! Reads the user's configuration, `$XDG_CONFIG_HOME/guard/config.toml`: API gateways with the sources of their keys,
 //! prices of models, agents, defaults of `guard run`, how long guard keeps its records, the store of the batch queue,
-//! and settings of conversations and research. Also parses the configuration of a project, `.guard/config.toml`, which has only defaults of `guard run`.
+//! and settings of conversations and research. Also parses the configuration of a project, `.guard/config.toml`, which
+//! has only defaults of `guard run`.
 //!
 //! guard accepts settings of gateways only from the user: such a setting decides which program guard runs outside the
 //! sandbox to get a key, and which server receives the key.
