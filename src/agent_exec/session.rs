@@ -7,7 +7,6 @@
 //! next turn runs.
 
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -17,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::result::Failure;
 use crate::outcome::{ErrorKind, RunResult};
+use crate::sys::fs::{Durability, replace_file};
 
 /// The stored sessions of one agent. Each session has its own subdirectory.
 pub(super) struct Store {
@@ -203,19 +203,10 @@ impl Session {
 
     fn write(&self) -> Result<(), Failure> {
         let path = self.directory.join(RECORD);
-        let new = self.directory.join("session.json.new");
         let text = serde_json::to_vec(&self.record).unwrap_or_default();
-        // Write and rename, so that a complete record always exists. A power failure may still lose the record;
-        // resuming the session then fails with an error.
-        let written = OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .open(&new)
-            .and_then(|mut file| file.write_all(&text))
-            .and_then(|()| fs::rename(&new, &path));
-        written.map_err(|error| failed("write", &path, &error))
+        // A power failure may lose the record; resuming the session then fails with an error.
+        replace_file(&path, &text, 0o600, Durability::Unsynced)
+            .map_err(|error| failed("write", &path, &error))
     }
 }
 

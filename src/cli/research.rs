@@ -24,6 +24,7 @@ use crate::research::{
     JournalError, LlmClient, Report, ResearchFailed, RunControl, Started, UnknownEvents, ValidationMode,
     next_update,
 };
+use crate::sys::fs::{Durability, replace_file};
 use crate::terminal_text;
 use crate::transcript::runs_dir;
 
@@ -297,19 +298,6 @@ fn check_output(path: &Path) -> Result<(), Failure> {
     Err(Failure::usage(message, "name a file in an existing directory"))
 }
 
-/// Writes the report to a temporary file in the same directory and renames it, so that the report is never
-/// incomplete.
-fn write_report(path: &Path, text: &str) -> io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.new", uuid::Uuid::new_v4().simple()));
-    let new = PathBuf::from(name);
-    // An agent may have left symbolic links in the directory; `create_new` follows none.
-    std::fs::OpenOptions::new().write(true).create_new(true).open(&new)?.write_all(text.as_bytes())?;
-    std::fs::rename(&new, path).inspect_err(|_| {
-        let _ = std::fs::remove_file(&new);
-    })
-}
-
 fn finish(args: &Research, report: &Report, out: &mut dyn Write) -> Result<Exit, Failure> {
     if args.json {
         serde_json::to_writer(&mut *out, report).map_err(io::Error::from)?;
@@ -319,7 +307,7 @@ fn finish(args: &Research, report: &Report, out: &mut dyn Write) -> Result<Exit,
     }
     out.flush()?;
     if let Some(path) = &args.output {
-        write_report(path, &report.markdown()).map_err(|error| {
+        replace_file(path, report.markdown().as_bytes(), 0o666, Durability::Unsynced).map_err(|error| {
             Failure::usage(
                 format!("cannot write the report {}: {error}", path.display()),
                 format!(

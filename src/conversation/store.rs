@@ -5,7 +5,7 @@
 //! Only the process that holds the lock writes settings and entries. Reading needs no lock.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,7 @@ use super::record::{Mode, NewConversation, Record, Settings, Turn};
 use super::{ConversationError, at, summary_files};
 use crate::agent;
 use crate::agent_exec::check_model;
+use crate::sys::fs::{Durability, replace_file};
 use crate::sys::remove_tree::remove_tree;
 
 const SETTINGS: &str = "conversation.json";
@@ -464,24 +465,7 @@ pub(super) fn write_model(
 fn write_settings(directory: &Path, settings: &Settings) -> Result<(), ConversationError> {
     let path = directory.join(SETTINGS);
     let text = serde_json::to_vec_pretty(settings).unwrap_or_default();
-    at("write", &path, write_by_rename(&path, &text))
-}
-
-/// Replaces a file atomically: a reader gets either the complete old content or the complete new content.
-pub(super) fn write_by_rename(path: &Path, content: &[u8]) -> io::Result<()> {
-    let new = path.with_extension(format!("new-{}", std::process::id()));
-    let written = OpenOptions::new()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(&new)
-        .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_data()))
-        .and_then(|()| fs::rename(&new, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    written
+    at("write", &path, replace_file(&path, &text, 0o600, Durability::Synced))
 }
 
 fn lock(directory: &Path, id: &str) -> Result<Flock<File>, ConversationError> {

@@ -9,8 +9,8 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::store::write_by_rename;
 use crate::history::{CircuitBreaker, Message, Summary, digest_of};
+use crate::sys::fs::{Durability, replace_file};
 
 /// Maximum number of stored summaries. Older ones are deleted.
 const MOST_KEPT: usize = 32;
@@ -68,10 +68,8 @@ pub(super) fn save(conversation: &Path, summary: &Summary) -> io::Result<()> {
     if !is_digest {
         return Err(io::Error::other("the digest of a summary is not hexadecimal"));
     }
-    write_by_rename(
-        &folder(conversation).join(format!("{}.json", summary.digest)),
-        &serde_json::to_vec(summary)?,
-    )?;
+    let path = folder(conversation).join(format!("{}.json", summary.digest));
+    replace_file(&path, &serde_json::to_vec(summary)?, 0o600, Durability::Synced)?;
     let all = files(conversation);
     for old in &all[..all.len().saturating_sub(MOST_KEPT)] {
         let _ = fs::remove_file(old);
@@ -88,7 +86,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     create_folder(to)?;
     for path in files {
         let Some(name) = path.file_name() else { continue };
-        write_by_rename(&folder(to).join(name), &fs::read(&path)?)?;
+        replace_file(&folder(to).join(name), &fs::read(&path)?, 0o600, Durability::Synced)?;
     }
     Ok(())
 }
@@ -100,5 +98,5 @@ pub(super) fn breaker(conversation: &Path) -> CircuitBreaker {
 
 pub(super) fn save_breaker(conversation: &Path, breaker: &CircuitBreaker) -> io::Result<()> {
     create_folder(conversation)?;
-    write_by_rename(&breaker_file(conversation), &serde_json::to_vec(breaker)?)
+    replace_file(&breaker_file(conversation), &serde_json::to_vec(breaker)?, 0o600, Durability::Synced)
 }

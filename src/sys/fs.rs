@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -85,6 +85,34 @@ pub fn read_regular_file(path: &Path, most: u64, links: Links) -> Result<Vec<u8>
         size if size > most => Err(OpenError::TooLarge { size, most }),
         _ => Ok(bytes),
     }
+}
+
+/// What a power failure right after [`replace_file`] may leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// The old file or the complete new one.
+    Synced,
+    /// Possibly an empty file.
+    Unsynced,
+}
+
+/// Replaces a file atomically: a reader gets either the complete old content or the complete new content. Creates the
+/// file if it does not exist. If the path is a symbolic link, replaces the link. The umask restricts `mode`.
+///
+/// The directory may contain files of an agent: the temporary file beside `path` has a random name and is created with
+/// `O_EXCL`, which follows no link. If the process is killed, the temporary file may stay.
+pub fn replace_file(path: &Path, content: &[u8], mode: u32, durability: Durability) -> io::Result<()> {
+    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_os_string();
+    name.push(format!(".{}.new", uuid::Uuid::new_v4().simple()));
+    let new = path.with_file_name(name);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+    let written = file.write_all(content).and_then(|()| match durability {
+        Durability::Synced => file.sync_data(),
+        Durability::Unsynced => Ok(()),
+    });
+    written.and_then(|()| std::fs::rename(&new, path)).inspect_err(|_| {
+        let _ = std::fs::remove_file(&new);
+    })
 }
 
 /// Opens a path relative to a directory with `O_PATH`, which gives a descriptor without access to the content.

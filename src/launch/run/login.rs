@@ -6,14 +6,13 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::sys::fs::{Links, OpenError, read_regular_file};
+use crate::sys::fs::{Durability, Links, OpenError, read_regular_file, replace_file};
 
 /// The maximum size of a file that guard accepts as a credential file, in bytes.
 const MAX_FILE_BYTES: u64 = 256 << 10;
@@ -173,17 +172,7 @@ fn read_in_home(home: &Path, at: &Path) -> io::Result<Option<Vec<u8>>> {
 /// Atomically replaces a file with one that only its owner can read.
 fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".guard-{}", std::process::id()));
-    let new = path.with_file_name(name);
-    let written =
-        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).and_then(|mut file| {
-            file.write_all(content)?;
-            file.sync_all()
-        });
-    written.and_then(|()| fs::rename(&new, path)).inspect_err(|_| {
-        let _ = fs::remove_file(&new);
-    })
+    replace_file(path, content, 0o600, Durability::Synced)
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::sys::fs::{Links, read_regular_file};
+use crate::sys::fs::{Durability, Links, read_regular_file, replace_file};
 use crate::sys::remove_tree::remove_tree;
 
 /// The name of the subdirectory of the run's directory to which guard moves foreign files, that is, files that it did
@@ -50,12 +50,7 @@ pub(crate) fn write_git_file(
         Ok(_) if names_quarantine(&file, run_folder) => None,
         Ok(_) => Some(move_foreign(&file, run_folder)?),
     };
-    // Create a new file and rename it, so that the replacement is atomic. The new file's name is random, so the agent
-    // cannot have created it.
-    let new = worktree.join(format!(".git.guard-{}", uuid::Uuid::now_v7()));
-    let mut made = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;
-    made.write_all(wanted)?;
-    fs::rename(&new, &file)?;
+    replace_file(&file, wanted, 0o644, Durability::Unsynced)?;
     Ok(moved)
 }
 

@@ -2,7 +2,7 @@
 //! workspace, so that another guard process can finish or undo an interrupted operation.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -11,6 +11,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::extra_files::ExtraFile;
+use crate::sys::fs::{Durability, replace_file};
 use crate::workspace::{WorkspaceError, at};
 
 const FILE: &str = "workspace.json";
@@ -134,16 +135,13 @@ impl Record {
     /// example, the user's repository itself shows whether guard had received the branch.
     pub(crate) fn write(&self, run_folder: &Path) -> Result<(), WorkspaceError> {
         let path = run_folder.join(FILE);
-        let write = || -> io::Result<()> {
-            let new = run_folder.join(".workspace.json.new");
-            let mut file = File::create(&new)?;
-            file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
-            if matches!(self.state, State::Open | State::Removing) {
-                file.sync_data()?;
-            }
-            std::fs::rename(&new, &path)
+        let sync = if matches!(self.state, State::Open | State::Removing) {
+            Durability::Synced
+        } else {
+            Durability::Unsynced
         };
-        at("write", &path, write())
+        let text = serde_json::to_vec_pretty(self).map_err(io::Error::other);
+        at("write", &path, text.and_then(|text| replace_file(&path, &text, 0o666, sync)))
     }
 }
 

@@ -20,6 +20,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sha2::{Digest, Sha256};
 
 use super::Search;
+use crate::sys::fs::{Durability, replace_file};
 use crate::sys::process::wait_until;
 use crate::sys::programs::ProgramSearch;
 use crate::transcript::base64;
@@ -249,9 +250,6 @@ fn read_output(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
 /// Writes an answer to the cache. If that fails, guard runs the tool again the next time.
 fn write_cache(file: &Path, answer: &str) {
     let Some(directory) = file.parent() else { return };
-    let new = directory.join(format!(".new-{}", std::process::id()));
-    // Write a new file and rename it, because two guard processes may write the same answer at once.
     let _ = std::fs::create_dir_all(directory)
-        .and_then(|()| std::fs::write(&new, answer))
-        .and_then(|()| std::fs::rename(&new, file));
+        .and_then(|()| replace_file(file, answer.as_bytes(), 0o666, Durability::Unsynced));
 }
