@@ -20,17 +20,21 @@ use crate::research::{
 /// the lease of the task.
 const RUNS_GRACE: Duration = Duration::from_secs(10);
 
-/// Answers the query of a task. The runs store their sessions in the directory `sessions`, which this function
-/// removes at the end. If the worker is killed, or the attempt fails for a reason that may be temporary, the next
-/// attempt continues the journal of this one, which is below `journals`.
+/// Answers the query of a task. The journal of the research is below `queue`, the directory of the queue. If the worker
+/// is stopped or killed, or the attempt fails for a reason that may be temporary, the next attempt continues this
+/// journal.
 pub(super) fn research(
     executor: &Executor,
-    sessions: &Path,
-    journals: &Path,
+    queue: &Path,
     claim: &Claim,
     cancel: &Cancel,
 ) -> Result<Map<String, Value>, TaskFailure> {
-    let executor = Executor { sessions: sessions.to_path_buf(), ..executor.clone() };
+    let name = name_of(&claim.lease);
+    // Nothing uses the sessions of sub-queries after an attempt, so they are stored apart from those of other runs. An
+    // attempt whose worker was killed leaves some.
+    let sessions = queue.join(format!("research-{name}"));
+    let _ = std::fs::remove_dir_all(&sessions);
+    let executor = Executor { sessions: sessions.clone(), ..executor.clone() };
     let backend = ExecutorBackend::new(executor, &claim.options.directory)
         .with_agent(claim.options.agent.clone())
         .with_policy(claim.options.policy.clone());
@@ -39,19 +43,21 @@ pub(super) fn research(
         llm_config(&claim.parameters, claim.options.agent.as_deref()),
     );
     let mut agent = DeepResearchAgent::new(research_config(&claim.parameters));
-    let journal = open_journal(journals, claim);
+    let journal = open_journal(&queue.join("research"), &name, claim);
     if let Some(journal) = &journal {
         agent = agent.with_journal(journal.clone());
     }
     let result = follow(&agent, client, claim, cancel);
-    if let Some(journal) = journal.filter(|_| !result.as_ref().is_err_and(|failure| failure.is_temporary)) {
+    // A worker that is stopped cancels its tasks and gives them back: the next attempt continues with the journal.
+    let may_continue = |failure: &TaskFailure| failure.is_temporary || failure.kind == TaskKind::Cancelled;
+    if let Some(journal) = journal.filter(|_| !result.as_ref().is_err_and(may_continue)) {
         let _ = std::fs::remove_dir_all(journal.directory());
     }
     // Dropping the stream has cancelled the remaining runs. They must not outlive the task, so wait for them.
     if !backend.wait_for_runs(RUNS_GRACE) {
         tracing::warn!(task = claim.task_id, "a run of the research has not ended yet");
     }
-    let _ = std::fs::remove_dir_all(sessions);
+    let _ = std::fs::remove_dir_all(&sessions);
     let FinalResult { answer, metadata, sources, unconfirmed, .. } = result?;
     Ok(object(json!({
         "answer": answer,
@@ -63,9 +69,7 @@ pub(super) fn research(
 
 /// Opens the journal of an earlier attempt at the task, or creates one. Returns `None` if that is not possible, for
 /// example because a worker whose lease has expired still uses it; the research then works without a journal.
-fn open_journal(journals: &Path, claim: &Claim) -> Option<Arc<Journal>> {
-    let Lease { batch, position, .. } = &claim.lease;
-    let batch: String = batch.chars().filter(char::is_ascii_hexdigit).collect();
+fn open_journal(journals: &Path, name: &str, claim: &Claim) -> Option<Arc<Journal>> {
     let started = Started {
         query: query(claim).to_string(),
         config: research_config(&claim.parameters),
@@ -76,10 +80,16 @@ fn open_journal(journals: &Path, claim: &Claim) -> Option<Arc<Journal>> {
         allow_hosts: Vec::new(),
         limits: RequestLimits::default(),
     };
-    Journal::continue_or_create(journals, &format!("{batch}-{position}"), started)
+    Journal::continue_or_create(journals, name, started)
         .inspect_err(|error| tracing::warn!(task = claim.task_id, %error, "the research has no journal"))
         .map(Arc::new)
         .ok()
+}
+
+/// Returns the name of a task's files: the same for every attempt.
+fn name_of(lease: &Lease) -> String {
+    let batch: String = lease.batch.chars().filter(char::is_ascii_hexdigit).collect();
+    format!("{batch}-{}", lease.position)
 }
 
 fn query(claim: &Claim) -> &str {

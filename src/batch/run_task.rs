@@ -83,11 +83,8 @@ impl TaskContext {
                 Ok(object(json!({ "memory_summary": summary })))
             }
             Builtin::Research => {
-                // Nothing uses the sessions of sub-queries after the task, so they are stored apart from those of
-                // other runs.
-                let sessions = self.runs.with_file_name(format!("batch/research-{}", uuid::Uuid::now_v7()));
-                let journals = self.runs.with_file_name("batch/research");
-                research_task::research(&self.executor, &sessions, &journals, claim, cancel)
+                let queue = self.runs.with_file_name("batch");
+                research_task::research(&self.executor, &queue, claim, cancel)
             }
         }
     }

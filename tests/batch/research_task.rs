@@ -3,6 +3,8 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::command_line::{poll_to_the_end, result};
@@ -82,9 +84,19 @@ fn a_cancelled_question_ends_its_agents() {
 /// and the synthesis.
 #[test]
 fn a_killed_worker_repeats_no_finished_sub_query() {
+    the_next_attempt_continues("batch-research-killed", Signal::SIGKILL);
+}
+
+/// A worker that is told to stop gives its tasks back. The next attempt must not ask again, or pay again, either.
+#[test]
+fn a_stopped_worker_repeats_no_finished_sub_query() {
+    the_next_attempt_continues("batch-research-stopped", Signal::SIGTERM);
+}
+
+fn the_next_attempt_continues(name: &str, signal: Signal) {
     let answers =
         r#"case "$question" in vendors | markets) sleep 300 ;; esac; say "\"All about $question.\"""#;
-    let researcher = Researcher::new("batch-research-killed", PLAN, answers, r#"say '"Done."'"#);
+    let researcher = Researcher::new(name, PLAN, answers, r#"say '"Done."'"#);
     let tasks = json!([{"task_id": "q", "type": "research", "parameters": {"query": "q"}}]);
     std::fs::write(researcher.user.home().join("tasks.json"), tasks.to_string()).unwrap();
     let (printed, code) = researcher.ends("guard batch submit --no-worker ~/tasks.json");
@@ -94,13 +106,14 @@ fn a_killed_worker_repeats_no_finished_sub_query() {
     let mut command = researcher.user.command("bash");
     command.args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut worker = command.spawn().unwrap();
-    let journal = || {
+    let answers = || {
         let (found, _) = researcher.ends("cat ~/.local/state/guard/batch/research/*/journal.jsonl");
         found.matches("{\"finished\":").count()
     };
-    wait_until("three answers", || journal() == 3);
-    worker.kill().unwrap();
+    wait_until("three answers", || answers() == 3);
+    kill(Pid::from_raw(i32::try_from(worker.id()).unwrap()), signal).unwrap();
     worker.wait().unwrap();
+    assert_eq!(answers(), 3);
     wait_until("the end of all runs", || researcher.ends("guard ps").0.contains("no runs"));
     let before = researcher.user.kept_runs().len();
     let agent = researcher.user.home().join("bin/gemini");
