@@ -42,6 +42,11 @@ pub(super) fn run_with(args: &Apply, later: &[PathBuf], out: &mut dyn Write) -> 
         }
         loaded => loaded?,
     };
+    let findings: Vec<Finding> =
+        std::iter::once(&folder).chain(later).flat_map(|folder| findings_of(folder)).collect();
+    if args.commit_only {
+        return commit_only(args, &mut workspace, &repository, &findings, out);
+    }
     let request = ApplyRequest {
         method: match (args.squash, args.uncommitted) {
             (true, _) => ApplyMethod::Squash,
@@ -59,12 +64,12 @@ pub(super) fn run_with(args: &Apply, later: &[PathBuf], out: &mut dyn Write) -> 
         }
         Planned::Conflicts { paths, work } => {
             let is_committed = work.uncommitted.is_empty();
-            return refuse(args, &workspace, Refusal::Conflicts { paths, is_committed }, out);
+            return refuse(args, &workspace, Refusal::Conflicts { paths, is_committed }, &findings, out);
         }
-        Planned::Overlaps(paths) => return refuse(args, &workspace, Refusal::Overlaps(paths), out),
+        Planned::Overlaps(paths) => {
+            return refuse(args, &workspace, Refusal::Overlaps(paths), &findings, out);
+        }
     };
-    let findings: Vec<Finding> =
-        std::iter::once(&folder).chain(later).flat_map(|folder| findings_of(folder)).collect();
     if !args.json {
         write_findings(&findings, out)?;
         out.flush()?;
@@ -281,25 +286,51 @@ enum Refusal {
 }
 
 /// Returns a hint with the commands that merge the run's branch. `git merge` would leave out uncommitted changes, so
-/// they must be committed first.
+/// they must be committed first: by guard, because `git commit` would run hooks on files that the agent wrote.
 fn merge_hint(workspace: &Workspace, is_committed: bool) -> String {
-    let quoted = |text: &str| shell_words::quote(&terminal_text::escape(text)).into_owned();
-    let merge = format!("git merge {}", quoted(workspace.branch()));
+    let merge = format!("git merge {}", shell_words::quote(&terminal_text::escape(workspace.branch())));
     if is_committed {
         return format!("merge the branch yourself and resolve the conflicts: {merge}");
     }
-    let worktree = quoted(&workspace.worktree().to_string_lossy());
-    let message = quoted(&format!("Uncommitted work of {}", workspace.branch()));
+    let run = &workspace.record().run_id;
     format!(
         "commit what the run left uncommitted, merge the branch yourself and resolve the conflicts:\n    \
-         git -C {worktree} add --all && git -C {worktree} commit -m {message} && {merge}"
+         guard apply {run} --commit-only && {merge}"
     )
+}
+
+/// Commits what the run left uncommitted to the run's branch.
+fn commit_only(
+    args: &Apply,
+    workspace: &mut Workspace,
+    repository: &Repository,
+    findings: &[Finding],
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    let paths = workspace.commit_work(repository, args.message.as_deref())?;
+    if args.json {
+        let report = json!({
+            "run_id": workspace.record().run_id, "branch": workspace.branch(), "applied": false,
+            "committed": texts(&paths), "findings": findings,
+        });
+        print_json(&report, out)?;
+        return Ok(Exit::Success);
+    }
+    write_findings(findings, out)?;
+    let branch = terminal_text::escape(workspace.branch()).into_owned();
+    if paths.is_empty() {
+        writeln!(out, "nothing to commit on {branch}: the run left no uncommitted changes")?;
+    } else {
+        writeln!(out, "committed {} to {branch}; guard ran no hooks", count(paths.len(), "path"))?;
+    }
+    Ok(Exit::Success)
 }
 
 fn refuse(
     args: &Apply,
     workspace: &Workspace,
     refusal: Refusal,
+    findings: &[Finding],
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
     let branch = terminal_text::escape(workspace.branch()).into_owned();
@@ -310,11 +341,14 @@ fn refuse(
         };
         let value = json!({
             "run_id": workspace.record().run_id, "branch": workspace.branch(), "applied": false, "conflicts": conflicts,
-            "overlaps": overlaps,
+            "overlaps": overlaps, "findings": findings,
         });
         print_json(&value, out)?;
         return Ok(Exit::Problem);
     }
+    // The hint may make the user merge the branch without guard, so show the findings before it.
+    write_findings(findings, out)?;
+    out.flush()?;
     match refusal {
         Refusal::Conflicts { paths, is_committed } => note(&format!(
             "guard: {branch} conflicts with your branch in: {}\n  guard changed nothing\n  hint: {}",

@@ -36,6 +36,7 @@ Examples:
   guard apply task/dark-mode --dry-run
   guard apply @ --squash -m 'Add a dark mode'
   guard apply @ --uncommitted --keep
+  guard apply @ --commit-only      # before you merge the run's branch yourself
 
 RUN is a run's id, a unique beginning or end of an id, the run's branch, or @ for the newest run here.
 guard changes nothing if the run is still running, if the merge would conflict, or if you have changes at the same paths. It runs no git
@@ -55,6 +56,9 @@ pub(crate) struct Apply {
     /// Change only your working tree and index; commit nothing
     #[arg(long)]
     pub(crate) uncommitted: bool,
+    /// Commit what the run left uncommitted to the run's branch, and apply nothing
+    #[arg(long, conflicts_with_all = ["merge", "squash", "uncommitted", "dry_run"])]
+    pub(crate) commit_only: bool,
     /// The message of the commit that guard creates for squashed work, for changes that the run left uncommitted, or
     /// for a merge
     #[arg(long, short, value_name = "MESSAGE", conflicts_with = "uncommitted")]

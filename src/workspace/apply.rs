@@ -117,7 +117,7 @@ impl Workspace {
         let mut theirs = work.tip.clone();
         if !work.uncommitted.is_empty() {
             let given = request.message.clone().filter(|_| request.method == ApplyMethod::Merge);
-            let message = given.unwrap_or_else(|| format!("Uncommitted work of {}", self.branch()));
+            let message = given.unwrap_or_else(|| self.default_work_message());
             theirs = commit(&reader, &who, &work.tree, &[&work.tip], &message)?;
             (work_message, work_commit) = (Some(message), Some(theirs.clone()));
         }
@@ -230,7 +230,13 @@ impl Workspace {
     fn read_to_commit(&self, reader: &WorkReader) -> Result<WholeWork, WorkspaceError> {
         let worktree = &self.record.worktree;
         let path = |path: &Path| crate::terminal_text::escape(&path.to_string_lossy()).into_owned();
-        let by_hand = || format!("commit the work yourself in {}, then apply it", worktree.display());
+        // Hooks of the repository may execute files in the worktree, which the agent wrote.
+        let by_hand = || {
+            format!(
+                "commit the work yourself without hooks, then apply it: git -C {} -c core.hooksPath=/dev/null commit -a",
+                crate::terminal_text::escape(&shell_words::quote(&worktree.to_string_lossy()))
+            )
+        };
         let work = match reader.read() {
             // `git add` fails if the agent has removed the owner's permissions on some files or directories.
             Err(WorkspaceError::Git(GitError::Failed { verb, .. })) if verb == "add" => {
@@ -292,7 +298,7 @@ impl Workspace {
     pub fn apply(&mut self, repository: &Repository, plan: &ApplyPlan) -> Result<(), WorkspaceError> {
         let Some(top) = &repository.toplevel else { return self.check_place(repository).map(drop) };
         if plan.method == ApplyMethod::Merge {
-            self.commit_on_branch(plan)?;
+            self.commit_on_branch(&plan.reader, &plan.work, plan.work_commit.as_deref())?;
         }
         let mark = format!("guard apply {}", self.branch());
         check_out(repository, top, &plan.old, &plan.tree)?;
@@ -307,19 +313,49 @@ impl Workspace {
         Ok(())
     }
 
-    /// Moves the run's branch to the commit that guard made from its uncommitted work, and updates the index of the
-    /// run's worktree.
-    fn commit_on_branch(&mut self, plan: &ApplyPlan) -> Result<(), WorkspaceError> {
-        if let Some(new) = &plan.work_commit {
+    /// Commits the uncommitted work of the run to the run's branch, and changes nothing else. No hooks run: they could
+    /// execute files that the agent wrote. Returns the paths that it committed.
+    pub fn commit_work(
+        &mut self,
+        repository: &Repository,
+        message: Option<&str>,
+    ) -> Result<Vec<PathBuf>, WorkspaceError> {
+        self.check_place(repository)?;
+        self.check_state()?;
+        let reader = WorkReader::new(self.record.clone(), &self.run_folder, true)?;
+        let work = self.read_to_commit(&reader)?;
+        if work.uncommitted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let who = TaskTree::identity(repository)?;
+        let message = message.map_or_else(|| self.default_work_message(), str::to_string);
+        let new = commit(&reader, &who, &work.tree, &[&work.tip], &message)?;
+        self.commit_on_branch(&reader, &work, Some(&new))?;
+        Ok(work.uncommitted)
+    }
+
+    fn default_work_message(&self) -> String {
+        format!("Add the work left uncommitted on {}", self.branch())
+    }
+
+    /// Moves the run's branch to `work_commit`, the commit that guard made from the uncommitted work, and updates the
+    /// index of the run's worktree.
+    fn commit_on_branch(
+        &mut self,
+        reader: &WorkReader,
+        work: &WholeWork,
+        work_commit: Option<&str>,
+    ) -> Result<(), WorkspaceError> {
+        if let Some(new) = work_commit {
             let branch = &self.record.branch;
             let git = self.real_git("update-ref")?.args(["-m", "guard apply: commit uncommitted work"]);
-            git.args([branch, new, &plan.work.tip]).run()?;
-            self.replace_index(&plan.reader.index())?;
+            git.args([branch, new, &work.tip]).run()?;
+            self.replace_index(&reader.index())?;
         }
         // The user may have added commits to the branch: write its current commit to the workspace's record.
-        let tip = plan.work_commit.as_ref().unwrap_or(&plan.work.tip);
-        if self.record.tip != *tip {
-            self.record.tip = tip.clone();
+        let tip = work_commit.unwrap_or(&work.tip);
+        if self.record.tip != tip {
+            self.record.tip = tip.to_string();
             self.set_state(self.record.state)?;
         }
         Ok(())

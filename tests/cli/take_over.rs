@@ -126,13 +126,13 @@ fn the_work_is_taken_over() {
         0,
         &[
             "applied task/a to main as a fast-forward: 2 commits, 3 files",
-            "committed 2 paths not committed by the run: \"Uncommitted work of task/a\"",
+            "committed 2 paths not committed by the run: \"Add the work left uncommitted on task/a\"",
             "undo: git reset --keep ",
             "removed: the run's worktree and branch; the work is saved in refs/guard/",
         ],
     );
     user.types(
-        "test \"$(git log --format=%s%an | tr '\\n' ,)\" = 'Uncommitted work of task/aU,Add aU,firstU,'",
+        "test \"$(git log --format=%s%an | tr '\\n' ,)\" = 'Add the work left uncommitted on task/aU,Add aU,firstU,'",
     );
     user.types("test -z \"$(git status --porcelain)\" && cat sub/a-new a-committed && grep -qx 3 README.md");
     user.types("test \"$(git branch)\" = '* main' && test \"$(git worktree list | wc -l)\" = 1");
@@ -387,7 +387,7 @@ fn what_git_cannot_commit_as_it_is_stops_the_command() {
     user.sees_with_code(
         "guard apply --yes",
         2,
-        &["x.bin is not committed, and needs a filter", "commit the work yourself in "],
+        &["x.bin is not committed, and needs a filter", "commit the work yourself without hooks, "],
     );
     user.types("cd \"$(guard worktree path task/m)\" && git add . && git commit -qm bin && cd - && guard apply --yes && cat x.bin");
 }
@@ -446,17 +446,35 @@ END",
 }
 
 /// `git merge` takes only commits, so the hint on a conflict must first commit what the run left uncommitted. The user
-/// types the hint as guard prints it.
+/// types the hint as guard prints it. Git hooks that the agent wrote into the worktree must not run, and guard must
+/// show the finding about them before the hint.
 #[test]
 fn the_hint_on_a_conflict_includes_uncommitted_work() {
     let user = UserShell::new("take-over conflict");
-    user.types("guard run -q --name c2 -- bash -c 'echo agent > README.md; echo new > added'");
+    user.types("git config core.hooksPath .husky/_");
+    user.types(
+        "guard run -q --name c2 -- bash -c 'echo agent > README.md; echo new > added; mkdir -p .husky/_; \
+         echo \"*\" > .husky/_/.gitignore; for hook in pre-commit post-commit commit-msg; do \
+         printf \"#!/bin/sh\\ntouch ../../hook-ran\\n\" > .husky/_/$hook; chmod +x .husky/_/$hook; done'",
+    );
     user.types("echo mine > README.md && git commit -qam mine");
-    let printed =
-        user.sees_with_code("guard apply --yes", 1, &["conflicts with your branch in: README.md", "hint: "]);
-    let command = printed.lines().find(|line| line.contains("git -C")).unwrap_or_default();
-    user.sees_with_code(command, 1, &["CONFLICT (content): Merge conflict in README.md"]);
+    let printed = user.sees_with_code(
+        "guard apply --yes",
+        1,
+        &["review: ", ".husky", "conflicts with your branch in: README.md", "hint: "],
+    );
+    let command = printed.lines().find(|line| line.contains("--commit-only")).unwrap_or_default();
+    user.sees_with_code(
+        command,
+        1,
+        &[
+            "committed 2 paths to task/c2; guard ran no hooks",
+            "CONFLICT (content): Merge conflict in README.md",
+        ],
+    );
     user.types("grep -q agent README.md && grep -q mine README.md && test \"$(cat added)\" = new");
+    user.types("test -z \"$(find .. -name hook-ran)\"");
+    user.sees("git merge --abort && guard apply c2 --commit-only", &["nothing to commit on task/c2"]);
 }
 
 /// `@` and `@N` must mean runs in the repository of the current directory.
