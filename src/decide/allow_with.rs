@@ -15,6 +15,8 @@ use crate::terminal_text;
 const MOST_LIFTED: usize = 8;
 /// The maximum length of a rule's id, without a number that makes it unique. A policy allows 64 characters.
 const LONGEST_ID: usize = 56;
+/// The maximum length of the part of a rule's id that names the program or git verb.
+const LONGEST_SLUG: usize = 40;
 /// The first part of the ids of rules that guard does not add to a policy file of the user or the project.
 pub const ALLOW_IDS: &str = "allow";
 /// The maximum length of a command that guard quotes in an option.
@@ -117,7 +119,9 @@ impl AllowRule {
     }
 
     /// Extends this rule so that it also allows the commands that git starts for the verb of the intent. Does nothing if
-    /// the rule has conditions other than the verb, because the commands that git starts do not fulfil them.
+    /// the rule has conditions other than the verb, because the commands that git starts do not fulfil them. Leaves out
+    /// commands that a rule of the user or the project refuses: who allows `git pull` has not changed their mind about
+    /// `git merge`.
     fn allow_helpers(&mut self, policy: &Policy, intent: &Intent, context: &Context) {
         let Some(git) = intent.git.as_ref().filter(|_| self.depends_on_verb_only()) else { return };
         for helper in helpers(&git.name()) {
@@ -128,11 +132,16 @@ impl AllowRule {
                 continue;
             }
             let Ok(other) = rule_for(policy, intent, helper) else { continue };
-            if other.depends_on_verb_only() {
+            let known = self.rule.lifts.clone();
+            let may_lift = |id: &String| known.contains(id) || is_built_in(policy, id);
+            if other.depends_on_verb_only() && other.rule.lifts.iter().all(may_lift) {
                 self.rule.when.verbs.extend(other.rule.when.verbs);
-                let known = self.rule.lifts.clone();
                 self.rule.lifts.extend(other.rule.lifts.into_iter().filter(|id| !known.contains(id)));
             }
+        }
+        if git.name() == "pull" {
+            // `git pull` merges, but it never discards a merge that has begun.
+            self.rule.when.unless_flags = ["--abort", "--quit"].map(str::to_string).to_vec();
         }
     }
 
@@ -187,7 +196,8 @@ impl AllowRule {
     /// `is_taken` returns true for an id that the policy already uses.
     pub fn to_toml(&self, ids: &str, reason: &str, is_taken: impl Fn(&str) -> bool) -> String {
         let Rule { when, lifts, .. } = &self.rule;
-        let id: String = format!("{ids}.{}", self.slug).chars().take(LONGEST_ID).collect();
+        let ids: String = ids.chars().take(LONGEST_ID - LONGEST_SLUG - 1).collect();
+        let id = format!("{ids}.{}", self.slug);
         let numbered = (2..).map(|number| format!("{id}-{number}"));
         let id = std::iter::once(id.clone()).chain(numbered).find(|id| !is_taken(id)).unwrap_or_default();
         let mut text = format!("[[command]]\nid = {}\n", quoted(&id));
@@ -201,6 +211,7 @@ impl AllowRule {
         };
         list("program", when.programs.iter().map(Pattern::as_str).collect());
         list("verb", when.verbs.iter().map(Pattern::as_str).collect());
+        list("unless_flags", when.unless_flags.iter().map(String::as_str).collect());
         list("subcommand", when.subcommands.iter().map(Pattern::as_str).collect());
         list("args", when.args.iter().map(Pattern::as_str).collect());
         list("variables", when.variables.iter().map(Pattern::as_str).collect());
@@ -226,10 +237,16 @@ impl AllowRule {
     }
 }
 
+/// Returns true if the rule with this id is a rule of a built-in policy.
+fn is_built_in(policy: &Policy, id: &str) -> bool {
+    policy.rules.iter().any(|rule| rule.id == id && policy.sources[rule.place.source].built_in)
+}
+
 /// Returns the commands that git itself starts for a verb and without which the verb fails. The supervisor judges each
-/// of them when it starts, so a rule that allows the verb must allow them too. None of them does more than the verb can
-/// do. The list must not contain a command that runs programs which its caller chooses, such as `git remote-ext`, or
-/// that connects by other means than the proxy.
+/// of them when it starts, so a rule that allows the verb must allow them too. The list must not contain a command that
+/// runs programs which its caller chooses, such as `git remote-ext`, or that connects by other means than the proxy.
+/// An agent can start the commands itself too: with `git ls-remote`, for example, `git remote-https` can also download
+/// objects from a host that the policy allows.
 fn helpers(verb: &str) -> &'static [&'static str] {
     match verb {
         "push" => &[
@@ -250,9 +267,12 @@ fn helpers(verb: &str) -> &'static [&'static str] {
             "unpack-objects",
             "index-pack --stdin",
         ],
+        // `git merge` saves the state of the worktree with `git stash create`, in a commit that no ref names.
+        "merge" => &["stash create"],
         "pull" => &[
             "fetch",
             "merge",
+            "stash create",
             "remote-https",
             "remote-http",
             "fetch-pack",
@@ -426,7 +446,7 @@ fn slug(name: &str) -> String {
     let fits = |character: char| {
         if character.is_ascii_alphanumeric() { character.to_ascii_lowercase() } else { '-' }
     };
-    let slug: String = name.chars().take(40).map(fits).collect();
+    let slug: String = name.chars().take(LONGEST_SLUG).map(fits).collect();
     slug.trim_matches('-').to_string()
 }
 

@@ -165,7 +165,8 @@ fn started_by_git(names: &[String]) -> Vec<&'static str> {
             [&["remote-https", "remote-http", "send-pack", "receive-pack"][..], &packs[..]].concat()
         }
         "git fetch" | "git clone" => [&receives[..], &packs[..]].concat(),
-        "git pull" => [&["fetch", "merge"][..], &receives[..], &packs[..]].concat(),
+        "git merge" => vec!["stash"],
+        "git pull" => [&["fetch", "merge", "stash"][..], &receives[..], &packs[..]].concat(),
         "git ls-remote" => vec!["remote-https", "remote-http", "upload-pack"],
         "git gc" => vec!["pack-refs", "reflog", "repack", "pack-objects", "prune", "worktree", "rerere"],
         "git repack" => vec!["pack-objects"],
@@ -205,6 +206,8 @@ fn what_git_starts_for_a_verb_is_allowed_with_it() {
         "git-remote-ext ext::sh",
         "git remote-fd 3",
         "git reset --hard",
+        "git merge --abort",
+        "git stash",
         "git branch x",
         "git reflog delete HEAD@{1}",
         "git worktree add ../x",
@@ -217,7 +220,11 @@ fn what_git_starts_for_a_verb_is_allowed_with_it() {
     for (verb, allowed) in [
         ("git fetch", &fetches[..]),
         ("git clone https://example.org/x.git", &fetches),
-        ("git pull", &[&fetches[..], &["git fetch --update-head-ok", "git merge FETCH_HEAD"]].concat()),
+        (
+            "git pull",
+            &[&fetches[..], &["git fetch --update-head-ok", "git merge FETCH_HEAD", "git stash create"]]
+                .concat(),
+        ),
         ("git push", &pushes),
         ("git gc", &collects),
     ] {
@@ -234,6 +241,38 @@ fn what_git_starts_for_a_verb_is_allowed_with_it() {
     assert_eq!(action(&allowing(&strict, "git fetch"), "git send-pack x"), Action::Deny);
     assert_eq!(action(&allowing(&strict, "git push"), "git fetch"), Action::Deny);
     assert_eq!(action(&allowing(&strict, "git ls-remote"), "git fetch-pack x"), Action::Deny);
+}
+
+/// A rule that allows a verb must not lift the user's own refusals of other verbs, even if git starts these for it.
+#[test]
+fn a_verb_does_not_allow_what_the_user_refuses() {
+    let rules = r#"
+[[command]]
+id = "team.no-merge"
+verb = "merge"
+action = "deny"
+reason = "Merges are for people."
+examples.deny = ["git merge main"]
+[[command]]
+id = "team.fetch"
+verb = "fetch"
+action = "ask"
+lifts = ["git.remote"]
+reason = "Ask first."
+"#;
+    let load = |text: &str| {
+        let source = Source { name: "team.toml".to_string(), text: text.into(), built_in: false };
+        decide::load_text(source, &PolicyDirs::default()).unwrap_or_else(|error| panic!("{error:?}\n{text}"))
+    };
+    let text = policy::add_rule(&policy::new_file("team", "strict", "A team."), rules);
+    let team = load(&text);
+    let pull = rules_to_allow(&team, "git pull", &context()).unwrap();
+    let policy = load(&policy::add_rule(&text, &pull[0].to_toml("team", "Because.", |_| false)));
+    assert_eq!(action(&policy, "git pull"), Action::Allow);
+    assert_eq!(action(&policy, "git merge main"), Action::Deny);
+    assert_eq!(action(&team, "git fetch"), Action::Ask);
+    assert_eq!(action(&policy, "git fetch"), Action::Ask);
+    assert_eq!(action(&policy, "git stash create"), Action::Allow);
 }
 
 fn denied_name(intent: &Intent) -> String {
