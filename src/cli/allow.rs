@@ -14,6 +14,7 @@ use crate::command::{Context, Cwd};
 use crate::decide::{self, AllowRule, CannotAllow, rules_to_allow};
 use crate::outcome::RunResult;
 use crate::policy::{self, Policy, PolicyDirs, PolicyError, ProjectConfig, Source};
+use crate::sys::fs::{Durability, Links, read_regular_file, replace_file};
 use crate::terminal_text;
 use crate::transcript::{Event, EventType, Run, Step};
 
@@ -231,7 +232,18 @@ struct Target {
 
 /// Returns the name of the policy that a new policy for runs like this one extends.
 fn base_of(run: &Run) -> Result<String, Failure> {
-    extendable_name(run.policy().unwrap_or(BUILT_IN_POLICY), run.policy_extends())
+    let name = run.policy().filter(|_| has_policy_of_user(run));
+    let missing = run.policy().unwrap_or(BUILT_IN_POLICY);
+    first_extendable(missing, name.into_iter().chain(run.policy_extends()))
+}
+
+/// Returns true if guard found the run's policy by its name, among the user's policies or the built-in ones. The policy
+/// of a project may have the name of one of the user's policies, but is none of them.
+fn has_policy_of_user(run: &Run) -> bool {
+    let Some(file) = run.policy_file() else { return true };
+    let name = run.policy().unwrap_or(BUILT_IN_POLICY);
+    let directory = PolicyDirs::from_environment().user;
+    directory.is_some_and(|directory| directory.join(format!("{name}.toml")) == file)
 }
 
 /// Returns the name of the policy that a new policy can extend: `name` or, if guard finds no policy of this name, the
@@ -240,11 +252,16 @@ pub(super) fn extendable_name<'n>(
     name: &'n str,
     extends: impl Iterator<Item = &'n str>,
 ) -> Result<String, Failure> {
+    first_extendable(name, std::iter::once(name).chain(extends))
+}
+
+/// Returns the first of the policies `names` that guard finds. `name` is the policy that an error names.
+fn first_extendable<'n>(name: &str, mut names: impl Iterator<Item = &'n str>) -> Result<String, Failure> {
     let dirs = PolicyDirs::from_environment();
     // A file that guard finds but cannot read has to be repaired, so use its name and not that of another policy.
     let is_found =
         |name: &&str| !matches!(policy::find(name, &dirs, None), Err(PolicyError::NotFound { .. }));
-    std::iter::once(name).chain(extends).find(is_found).map(str::to_string).ok_or_else(|| {
+    names.find(is_found).map(str::to_string).ok_or_else(|| {
         let name = terminal_text::replace(name);
         let directory = dirs.user.clone().unwrap_or_else(|| PathBuf::from("~/.config/guard/policies"));
         Failure::usage(
@@ -286,6 +303,13 @@ impl Target {
                 ));
             };
             let path = root.join(policy::PROJECT_POLICY);
+            let directory = path.parent().unwrap_or(root);
+            if directory.is_symlink() {
+                return Err(Failure::usage(
+                    format!("{} is a symbolic link, so guard writes no policy there", directory.display()),
+                    "replace the link by a directory",
+                ));
+            }
             let base = if path.exists() { String::new() } else { base_of(run)? };
             return Ok(Self { path, is_project: true, base });
         }
@@ -306,7 +330,8 @@ impl Target {
 
     /// Returns a text about the run's policy if it is a file other than the user's policy to which guard adds the rule.
     fn other_file(&self, run: &Run) -> Option<String> {
-        let used = run.policy().filter(|used| !self.is_project && *used != self.base)?;
+        let is_own = |used: &&str| *used == self.base && has_policy_of_user(run);
+        let used = run.policy().filter(|used| !self.is_project && !is_own(used))?;
         let used = terminal_text::replace(used);
         Some(format!("the run used the policy `{used}`, a file that extends `{}`", self.base))
     }
@@ -340,7 +365,10 @@ impl Target {
 
     /// Returns the current text of the policy file, or the text of a new one if there is no file.
     fn text(&self) -> Result<String, Failure> {
-        match std::fs::read_to_string(&self.path) {
+        // An agent may have committed a link in place of the project's file, which leads to a file of the user.
+        let links = if self.is_project { Links::Refuse } else { Links::Follow };
+        let read = read_regular_file(&self.path, policy::LARGEST_FILE as u64, links).map_err(io::Error::from);
+        match read.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other)) {
             Ok(text) => Ok(text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let (name, description) = if self.is_project {
@@ -352,7 +380,7 @@ impl Target {
             }
             Err(error) => Err(Failure::usage(
                 format!("cannot read {}: {error}", self.path.display()),
-                "change the owner or mode of the file so that you can read it",
+                "the policy must be a regular file of at most 1 MiB that you can read; correct or remove it",
             )),
         }
     }
@@ -414,9 +442,7 @@ impl Target {
         let written = || -> io::Result<()> {
             let directory = self.path.parent().unwrap_or(Path::new("/"));
             std::fs::create_dir_all(directory)?;
-            let draft = directory.join(format!(".policy-{}", std::process::id()));
-            std::fs::write(&draft, text)?;
-            std::fs::rename(&draft, &self.path)
+            replace_file(&self.path, text.as_bytes(), 0o666, Durability::Synced)
         };
         written().map_err(|error| {
             Failure::usage(

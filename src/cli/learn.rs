@@ -71,8 +71,17 @@ fn extendable(policy: &Policy) -> Result<Policy, Failure> {
     let base = decide::load(&name, &PolicyDirs::from_environment(), false)?;
     if base.sources != policy.sources {
         let file = terminal_text::replace(&policy.sources[policy.own_source()].name);
+        let is_inherited = |id: &str| base.rules.iter().any(|rule| rule.id == id);
+        let lost: Vec<String> = policy
+            .rules
+            .iter()
+            .filter(|rule| rule.action != Action::Allow && !is_inherited(&rule.id))
+            .map(|rule| terminal_text::replace(&rule.id))
+            .collect();
+        let lost =
+            if lost.is_empty() { String::new() } else { format!(", without the rules {}", lost.join(", ")) };
         note(&format!(
-            "guard: a policy cannot extend {file} by its name, so the learned policy extends `{name}`"
+            "guard: a policy cannot extend {file} by its name, so the learned policy extends `{name}`{lost}"
         ));
     }
     Ok(base)

@@ -52,9 +52,13 @@ pub(super) fn report_plan_error(
         LaunchError::NotExecutable { .. } => {
             (ErrorKind::InvalidInput, Exit::CannotExecute, "give a program that is executable".to_string())
         }
-        LaunchError::GrantedPathMissing { option, path } => {
-            (ErrorKind::InvalidInput, Exit::OwnFailure, hint_for_missing_path(option, path))
-        }
+        // guard suggests no directory to grant instead: the agent chooses the path, and the nearest directory that
+        // exists may be the user's home directory.
+        LaunchError::GrantedPathMissing { option, .. } => (
+            ErrorKind::InvalidInput,
+            Exit::OwnFailure,
+            format!("create the file or directory first; {option} can only grant a path that exists"),
+        ),
         _ => (
             ErrorKind::InvalidInput,
             Exit::OwnFailure,
@@ -73,22 +77,6 @@ pub(super) fn report_plan_error(
     };
     print_failure(&result, &hint, form, out)?;
     Ok(exit)
-}
-
-/// Says how to grant access to a path that does not exist yet: create it, or grant the nearest directory that exists.
-fn hint_for_missing_path(option: &str, path: &Path) -> String {
-    let is_root = |directory: &Path| directory.parent().is_none();
-    let directory = path.ancestors().skip(1).find(|level| level.is_dir() && !is_root(level));
-    match directory {
-        Some(directory) => {
-            let directory = directory.to_string_lossy();
-            format!(
-                "create the file or directory first, or grant the directory that is to contain it: {option} {}",
-                shell_words::quote(&directory)
-            )
-        }
-        None => "create the file or directory first".to_string(),
-    }
 }
 
 /// Reports that guard cannot create the worktree of a run. guard has not started the run, and has left nothing

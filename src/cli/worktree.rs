@@ -98,7 +98,10 @@ fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> {
     // `@` means the newest run that still has a worktree. In a repository, only its runs count, so that nobody sees or
     // applies the work of another repository by mistake.
     let current = std::env::current_dir().unwrap_or_default();
-    let here = Repository::find(&current).ok().flatten().map(|repository| repository.common_dir);
+    let here = match name.strip_prefix('@') {
+        Some(_) => Repository::find(&current)?.map(|repository| repository.common_dir),
+        None => None,
+    };
     let is_here = |index: usize| here.as_ref().is_none_or(|here| known[index].1.common_dir == *here);
     let open: Vec<usize> =
         (0..known.len()).filter(|&index| candidates[index].branch.is_some() && is_here(index)).collect();

@@ -22,6 +22,7 @@ use super::worktree_snapshot::{ConversationTree, Snapshot};
 use super::{ConversationError, check_message};
 use crate::agent::AgentEvent;
 use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor, Sandbox, check_limits, check_model};
+use crate::history::estimate_tokens;
 use crate::outcome::{ErrorDetail, ErrorKind};
 use crate::terminal_text;
 use crate::transcript::EventType;
@@ -34,6 +35,8 @@ const LONGEST_ANSWER: usize = 1 << 20;
 /// If the agent times out and the conversation has more tokens than this, guard tries again with a prompt of at
 /// most this many tokens.
 const SMALL_PROMPT: usize = 8_000;
+/// An upper bound for the tokens of a prompt besides the messages: the header and the headings.
+const PROMPT_FRAME: usize = 100;
 /// The maximum number of times that a turn waits, each time for `WAIT`, for the run of a killed turn to end.
 const MOST_WAITS: u32 = 40;
 const WAIT: Duration = Duration::from_millis(250);
@@ -310,6 +313,13 @@ impl Conversation {
                 return;
             }
             if is_timeout && (is_shortened || !question.is_long) {
+                return self.offer_to_clear(exec, context.options);
+            }
+            if is_timeout && estimate_tokens(context.message) + PROMPT_FRAME > SMALL_PROMPT {
+                context.note(
+                    "guard did not try again with a shorter prompt: that would cut your message, and the agent could act \
+                     on a part of it",
+                );
                 return self.offer_to_clear(exec, context.options);
             }
             let error = terminal_text::one_line(exec.run.error.as_deref().unwrap_or_default());

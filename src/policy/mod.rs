@@ -44,6 +44,7 @@ pub use model::{
     Home, Limits, Namespaces, Network, PathAccess, Place, Policy, Rule, Sandbox, TOOLCHAINS, Toolchains,
     Worktree,
 };
+pub use parse::LARGEST_FILE;
 pub use pattern::{PathPattern, Pattern, PatternError};
 pub use preset::{
     Answer, Call, Forbid, GATEWAYS, Gateway, KEY_VARIABLES, ModelPlace, PRESETS, Preset, PresetHost,

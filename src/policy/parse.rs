@@ -25,7 +25,7 @@ const PLACEHOLDERS: [&str; 6] = ["worktree", "home", "tmp", "system", "toolchain
 const MOST_RULES: usize = 1000;
 
 /// The maximum size of a policy file, in bytes. A larger file is rejected.
-pub(super) const LARGEST_FILE: usize = 1 << 20;
+pub const LARGEST_FILE: usize = 1 << 20;
 
 /// A value with the byte range of its text in the policy file.
 #[derive(Debug, Clone)]

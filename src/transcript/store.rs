@@ -119,6 +119,11 @@ impl Run {
         names.into_iter().flatten().filter_map(Value::as_str)
     }
 
+    /// Returns the path of the file of the run's policy, as guard read it; `None` for a built-in policy.
+    pub fn policy_file(&self) -> Option<&Path> {
+        self.first.as_ref()?.data.get("policy_file")?.as_str().map(Path::new)
+    }
+
     /// Returns the branch that the run works on, without `refs/heads/`.
     pub fn branch(&self) -> Option<&str> {
         self.first.as_ref()?.data.get("branch")?.as_str()

@@ -66,6 +66,12 @@ fn a_git_verb_is_allowed_with_the_commands_that_git_starts_for_it() {
         "guard run -q --allow 'git push' --allow 'git fetch' --allow 'git pull' -- bash -ec '. ./push.sh; . ./pull.sh'",
     );
     user.types("guard run -q --allow 'git gc' -- git gc --quiet");
+    // A pull of a branch that has diverged makes git save the state of the worktree (`git stash create`).
+    user.types(
+        "git switch -qc side && echo side > side && git add side && git commit -qm side && git switch -q main &&
+         echo main > main && git add main && git commit -qm main",
+    );
+    user.types("guard run -q --allow 'git pull' -- git pull -q --no-rebase --no-edit . side");
 }
 
 /// The configuration that `guard init` writes must not prevent the rules that `guard allow --project` saves.
@@ -190,20 +196,56 @@ fn paths_are_explained() {
     user.sees("guard why --path ~/data --write --json", &["\"decision\": \"denied\"", "\"policy_rule\""]);
 }
 
-/// The kernel gives access only to files that exist. guard must say how to let a run create one.
+/// The name that a project gives its policy must not decide which of the user's policies `guard allow --user` changes.
 #[test]
-fn a_path_that_does_not_exist_is_granted_by_its_directory() {
-    let user = UserShell::new("everyday-missing path");
-    user.types("mkdir ~/data");
-    let directory = user.home().join("data");
-    let option = format!("--write '{}'", directory.display());
-    user.sees_with_code(
-        "guard run --write ~/data/sub/new -- true",
-        125,
-        &["data/sub/new: the path does not exist", "create the file or directory first, or grant", &option],
+fn the_name_of_a_projects_policy_chooses_no_policy_of_the_user() {
+    let user = UserShell::new("everyday-name");
+    user.types(
+        "mkdir .guard && printf 'version = 1\\nname = \"integrator\"\\ndescription = \"d\"\\nextends = \"strict\"\\n' \
+         > .guard/policy.toml && git add .guard && git commit -qm policy && guard config trust",
     );
-    user.types(&format!("guard run -q {option} -- touch ~/data/new"));
-    user.sees("guard run --read /no-such-path -- true", &["hint: create the file or directory first\n"]);
+    user.types("guard run -q -- git tag v1; test $? = 126");
+    user.sees_with_code(
+        "guard allow @ --user --yes",
+        0,
+        &["policies/strict.toml", "the run used the policy `integrator`, a file that extends `strict`"],
+    );
+    user.types("test ! -e ~/.config/guard/policies/integrator.toml");
+}
+
+/// An agent may have committed `.guard` as a link. guard must not write the project's policy to where the link leads.
+#[test]
+fn a_rule_is_not_written_through_links_of_the_project() {
+    let user = UserShell::new("everyday-links");
+    user.types("guard run -q -- git tag v1; test $? = 126");
+    user.types("mkdir ~/elsewhere && ln -s ~/elsewhere .guard");
+    user.sees_with_code("guard allow @ --project --yes", 2, &[".guard is a symbolic link"]);
+    user.types(
+        "rm .guard && mkdir .guard && touch ~/elsewhere/file && ln -s ~/elsewhere/file .guard/policy.toml",
+    );
+    user.sees_with_code("guard allow @ --project --yes", 2, &["the policy must be a regular file"]);
+    user.types("rm .guard/policy.toml && mkfifo .guard/policy.toml");
+    user.sees_with_code("guard allow @ --project --yes", 2, &["the policy must be a regular file"]);
+    user.types("test ! -s ~/elsewhere/file && test \"$(ls ~/elsewhere)\" = file");
+}
+
+/// The kernel gives access only to files that exist. guard must say how to let a run write a new one, and must not
+/// suggest to grant the whole home directory instead.
+#[test]
+fn a_path_that_does_not_exist_cannot_be_granted() {
+    let user = UserShell::new("everyday-missing path");
+    let printed = user.sees_with_code(
+        "guard run --write ~/new -- true",
+        125,
+        &[
+            "/new: the path does not exist",
+            "hint: create the file or directory first; --write can only grant",
+        ],
+    );
+    assert!(!printed.contains("--write /"), "{printed}");
+    user.types(
+        "touch ~/new && guard run -q --write ~/new -- bash -c \"echo text > '$HOME/new'\" && grep -q text ~/new",
+    );
 }
 
 /// A run has its own worktree, so an answer about a path in the repository must be about that worktree. guard must

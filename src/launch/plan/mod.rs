@@ -50,6 +50,8 @@ pub struct LaunchPlan {
     pub policy: String,
     /// The names of the policies that this policy extends, nearest first.
     pub policy_extends: Vec<String>,
+    /// The path of the policy's file, as guard read it; `None` for a built-in policy.
+    pub policy_file: Option<String>,
     /// The path of the program file to execute.
     pub program: PathBuf,
     /// The program's arguments, starting with its name.
@@ -242,6 +244,9 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let mut plan = LaunchPlan {
         policy: policy.name.clone(),
         policy_extends: policy.extends.clone(),
+        policy_file: Some(&policy.sources[policy.own_source()])
+            .filter(|source| !source.built_in)
+            .map(|source| source.name.clone()),
         argv: request.command.clone(),
         program,
         control: run_folder.join("control"),

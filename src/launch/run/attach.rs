@@ -64,6 +64,7 @@ pub(super) fn attach(
             "command": plan.argv.iter().map(|argument| argument.to_string_lossy()).collect::<Vec<_>>(),
             "policy": plan.policy,
             "policy_extends": plan.policy_extends,
+            "policy_file": plan.policy_file,
             "folder": plan.folder.to_string_lossy(),
             "pid": std::process::id(),
             "program": plan.program.to_string_lossy(),
