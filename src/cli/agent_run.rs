@@ -14,8 +14,9 @@ use crate::launch::{CopiedLogin, LoginError, OutputReader, RunRequest, SavedHist
 use crate::outcome::RunResult;
 use crate::policy::Config;
 
-/// Returns the agent that a command line starts: the one that the user named, or the one whose program the command
-/// runs.
+/// Returns the agent that a command line starts: the agent `wanted`, which the user named, or else the agent whose
+/// program the command runs. Returns `None` if `wanted` is `none`, if there is no command, or if no agent has this
+/// program. Fails if guard knows no agent with the name `wanted`.
 pub(super) fn detect(
     wanted: Option<&str>,
     command: &[OsString],
@@ -40,8 +41,10 @@ pub(super) fn detect(
     Ok(adapter.map(|adapter: Adapter| adapter.configured(config).profile(arguments, has_terminal)))
 }
 
-/// Returns the agent login that guard copies into a run, if the user's configuration allows it: the login of the
-/// agent that the run starts, or of the agent that `--agent-login` names.
+/// Returns the agent login that guard copies into a run: the login of the agent that `--agent-login` names (`wanted`),
+/// or else of the agent that the run starts. Returns `None` if there is no such agent, or if the user's configuration
+/// does not allow guard to copy its login. Fails if guard cannot read the login, or if the command's program is in the
+/// working tree.
 pub(super) fn login(
     wanted: Option<&str>,
     profile: Option<&Profile>,
@@ -60,8 +63,9 @@ pub(super) fn login(
     copied.map(Some).map_err(|error| problem(error.into()))
 }
 
-/// Returns the path of a command's program if it is in the working tree of the run. An earlier agent, or an author of
-/// the repository, may have put a program with the name of an agent there.
+/// Returns the path of a command's program if this path, or the file to which it links, is in the working tree of the
+/// run. An earlier agent, or an author of the repository, may have put a program with the name of an agent there.
+/// Outside a repository, the run's directory counts as its working tree.
 fn program_in_working_tree(command: &[OsString], directory: &Path) -> Option<PathBuf> {
     let program = find_program(command)?;
     let directory = std::fs::canonicalize(directory).ok()?;
@@ -83,7 +87,7 @@ pub(super) struct NoLogin {
 
 #[derive(Debug, thiserror::Error)]
 enum LoginProblem {
-    #[error("guard does not start {}: the program is in the working tree, so an agent may have written it", .0.display())]
+    #[error("the program {} is in the working tree, so an agent may have written it", .0.display())]
     UntrustedProgram(PathBuf),
     #[error(transparent)]
     Login(#[from] LoginError),
@@ -101,7 +105,7 @@ impl NoLogin {
 }
 
 /// Returns the reason if guard cannot use the installed version of the agent; `None` if it can. Prints notes about
-/// the version for the user.
+/// the version to standard error.
 pub(super) fn version_problem(profile: &Profile, request: &RunRequest) -> Option<String> {
     let program: Vec<String> =
         request.command.iter().take(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -118,7 +122,7 @@ pub(super) fn is_installed(command: &[OsString]) -> bool {
 }
 
 /// Returns the program file that a command starts: the given path if it contains a slash, otherwise the first file of
-/// that name on PATH.
+/// that name on PATH. Returns `None` if there is no such file.
 fn find_program(command: &[OsString]) -> Option<PathBuf> {
     let program = command.first().map(PathBuf::from)?;
     if program.as_os_str().as_bytes().contains(&b'/') {
@@ -128,7 +132,9 @@ fn find_program(command: &[OsString]) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(&program)).find(|file| file.exists())
 }
 
-/// Adds the arguments, variables and files that the agent needs to a request whose working directory is known.
+/// Adds to a request what the agent needs: arguments, variables, files in the private home, and the place where guard
+/// stores its conversations. The request must already have its final working directory. Keeps the variables that the
+/// request sets, and stores no conversations if the request copies paths out of the home itself (`--home-to`).
 pub(super) fn prepare(profile: &Profile, request: &mut RunRequest) {
     request.command.splice(1..1, profile.added.iter().map(OsString::from));
     let options = &mut request.options;
@@ -162,7 +168,8 @@ fn history_place(agent: &str, request: &RunRequest) -> PathBuf {
     request.runs.with_file_name("history").join(agent).join(format!("{name}-{id}"))
 }
 
-/// Parses the output of a known agent that `guard run` runs, and adds the answer or the error to the run's result.
+/// Parses the output of a known agent that `guard run` runs, and adds the answer or the error to the run's result. If
+/// the command does not contact a model, only adds the agent's name.
 pub(super) struct AgentOutput {
     agent: String,
     /// Whether the agent uses the terminal. Its output is then for a person, so exit code 0 counts as success, whatever

@@ -1,5 +1,5 @@
-//! `guard allow`: allows an action that guard refused, by a new rule in the user's or the project's policy. Also
-//! `guard run --allow`, which adds such rules for one run only.
+//! `guard allow`: allows an action that guard refused, by adding a rule or a list entry to the user's or the project's
+//! policy. Also `guard run --allow`, which adds rules for one run only.
 
 use std::fmt;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -50,14 +50,16 @@ fn cannot_allow(command: &str, error: &CannotAllow) -> Failure {
     Failure::usage(error.to_string(), format!("`guard why -- {command}` shows how guard judges the command"))
 }
 
-/// Returns rules for a policy as TOML. Their ids begin with `ids`.
+/// Returns rules as TOML text, each with `reason`. Their ids begin with `ids` and differ from those of the policy's
+/// rules.
 fn rules_as_toml(policy: &Policy, rules: &[AllowRule], ids: &str, reason: &str) -> String {
     let is_taken = |id: &str| policy.rules.iter().any(|rule| rule.id == id);
     let rules: Vec<String> = rules.iter().map(|rule| rule.to_toml(ids, reason, is_taken)).collect();
     rules.join("\n")
 }
 
-/// Returns the context for judging a command that runs in the current directory.
+/// Returns the context for judging a command that runs in the current directory, or in `/` if guard cannot determine
+/// the current directory.
 pub(super) fn context() -> Context {
     let current = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     Context {
@@ -73,7 +75,7 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     let Some(event) = event else { return Ok(Exit::Problem) };
     let Some(options) = event.data.get("allow_with").and_then(serde_json::Value::as_str) else {
         note(&format!(
-            "guard: no option or policy rule can allow event {}: {}\n  hint: the sandbox itself refuses this in every run; work without it",
+            "guard: no option or policy rule can allow event {}: {}\n  hint: the sandbox itself refuses this action in every run; let the command work without it",
             event.seq,
             terminal_text::replace(&event.message)
         ));
@@ -86,7 +88,7 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     if edited == before {
         writeln!(out, "{} already allows the action of event {}", target.path.display(), event.seq)?;
         if let Some(file) = target.other_file(&run) {
-            writeln!(out, "{file}; if it refuses the action, add the rule to its file")?;
+            writeln!(out, "{file}; if that policy refuses the action, add the rule to its file")?;
         }
         if let Some(other) = other_policy {
             writeln!(out, "{other}")?;
@@ -109,7 +111,7 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     target.check_and_write(&edited)?;
     writeln!(out, "wrote {}", target.path.display())?;
     if let Some(file) = target.other_file(&run) {
-        writeln!(out, "{file}; its own rules can still refuse the action")?;
+        writeln!(out, "{file}; the rules in that file can still refuse the action")?;
     }
     if target.is_project {
         match other_policy {
@@ -126,7 +128,8 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Adds rules to the user's policy for the commands that the user allowed with the answer "save it as a rule".
+/// Adds rules to the user's policy for the commands that the user allowed with the answer "save it as a rule". Prints
+/// for each answer whether guard saved it. Does nothing if guard cannot find the run or read its transcript.
 pub(super) fn save_answered(result: &RunResult) {
     let Ok(run) = run_reference::find(Some(&result.run_id)) else { return };
     let Ok(answers) = events(&run, |event| event.event_type == EventType::Answer) else { return };
@@ -161,8 +164,10 @@ pub(super) fn save_answered(result: &RunResult) {
     }
 }
 
-/// Returns the refusal that `guard allow` should allow: the event with this number or, without a number, the only
-/// refusal that an option can lift. Returns `None` if there is none; lists the refusals and fails if there are several.
+/// Returns the refusal that `guard allow` should allow. With a number, returns the event with this number, and fails if
+/// that is not a refusal. Without a number, returns the only refusal that options of `guard run` can lift; refusals
+/// with the same options count as one. Then returns `None` if there is no such refusal; if there are several, lists
+/// them and fails.
 fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option<Event>, Failure> {
     let refusals = refusals(run)?;
     if let Some(number) = number {
@@ -222,15 +227,17 @@ fn events(run: &Run, is_wanted: impl Fn(&Event) -> bool) -> Result<Vec<Event>, F
     }
 }
 
-/// The policy file to which `guard allow` adds the rule.
+/// The policy file to which guard adds the rule or the list entry.
 struct Target {
     path: PathBuf,
     is_project: bool,
-    /// The policy that the file extends if guard has to create it; empty if the project's policy exists.
+    /// The name of the policy that the file extends if guard has to create it, and of the user's own policy. Empty for
+    /// a project's policy that exists.
     base: String,
 }
 
-/// Returns the name of the policy that a new policy for runs like this one extends.
+/// Returns the name of the policy that a new policy for later runs should extend: the policy of this run, or the first
+/// policy in its `extends` that guard finds by name. Fails if guard finds none of them.
 fn base_of(run: &Run) -> Result<String, Failure> {
     let name = run.policy().filter(|_| has_policy_of_user(run));
     let missing = run.policy().unwrap_or(BUILT_IN_POLICY);
@@ -247,7 +254,8 @@ fn has_policy_of_user(run: &Run) -> bool {
 }
 
 /// Returns the name of the policy that a new policy can extend: `name` or, if guard finds no policy of this name, the
-/// first policy in `extends` that it finds. guard finds no policy by the name in a file that the user gave by its path.
+/// first policy in `extends` that it finds. Fails if it finds none of them. For example, guard does not find a policy
+/// by its name if the user gave it as a path outside the directory of policies.
 pub(super) fn extendable_name<'n>(
     name: &'n str,
     extends: impl Iterator<Item = &'n str>,
@@ -271,8 +279,8 @@ fn first_extendable<'n>(name: &str, mut names: impl Iterator<Item = &'n str>) ->
     })
 }
 
-/// The line of a project's configuration that names a policy other than the project's own, which runs therefore do
-/// not use.
+/// The line of a project's configuration that names a policy other than `.guard/policy.toml`. Because of this line,
+/// runs do not use `.guard/policy.toml`.
 struct OtherPolicy {
     config: PathBuf,
     line: usize,
@@ -316,7 +324,9 @@ impl Target {
         Self::of_user(run)
     }
 
-    /// Returns the file of the user's own policy that applies to runs like this one.
+    /// Returns the user's own policy file that has the name of this run's policy or, if guard finds no policy of that
+    /// name, of the policy that the run's policy extends. guard uses such a file instead of a built-in policy of the
+    /// same name.
     fn of_user(run: &Run) -> Result<Self, Failure> {
         let base = base_of(run)?;
         let Some(directory) = PolicyDirs::from_environment().user else {
@@ -328,7 +338,8 @@ impl Target {
         Ok(Self { path: directory.join(format!("{base}.toml")), is_project: false, base })
     }
 
-    /// Returns a text about the run's policy if it is a file other than the user's policy to which guard adds the rule.
+    /// Returns a sentence that names the run's policy, if the run did not use the user's policy to which guard adds the
+    /// rule but a file that extends it. `None` for the project's policy, or if the run's policy is not recorded.
     fn other_file(&self, run: &Run) -> Option<String> {
         let is_own = |used: &&str| *used == self.base && has_policy_of_user(run);
         let used = run.policy().filter(|used| !self.is_project && !is_own(used))?;
@@ -336,8 +347,9 @@ impl Target {
         Some(format!("the run used the policy `{used}`, a file that extends `{}`", self.base))
     }
 
-    /// Returns the line of the project's configuration that makes runs use a policy other than this file, if there is
-    /// one. A configuration that guard cannot read is reported by the next run.
+    /// Returns the line of the project's configuration that makes runs use a policy other than this file. `None` if
+    /// there is no such line, or if this file is the user's policy. Also `None` if guard cannot read or parse the
+    /// configuration, because the next run reports that.
     fn other_policy(&self) -> Option<OtherPolicy> {
         if !self.is_project {
             return None;
@@ -357,7 +369,7 @@ impl Target {
         Ok(())
     }
 
-    /// Writes the edited text to the policy file, unless guard could not load it as a policy.
+    /// Writes the edited text to the policy file. Fails and writes nothing if guard cannot load the text as a policy.
     fn check_and_write(&self, text: &str) -> Result<(), Failure> {
         self.check(text)?;
         self.write(text)
@@ -431,8 +443,8 @@ impl Target {
         })
     }
 
-    /// Returns the first part of the ids of rules in this file. The project's policy may extend the user's, and one of
-    /// the user's policies another, so each file has its own.
+    /// Returns the first part of the ids of rules that guard adds to this file. One policy file may extend another, so
+    /// the rules of each file need ids of their own.
     fn rule_ids(&self) -> String {
         if self.is_project { "project".to_string() } else { format!("user.{}", self.base) }
     }
@@ -453,7 +465,7 @@ impl Target {
     }
 }
 
-/// Prints the lines of the policy file that change.
+/// Prints the path of the policy file, and the lines that the edit removes or adds.
 fn show_change(target: &Target, before: &str, edited: &str, out: &mut dyn Write) -> io::Result<()> {
     let is_new = !target.path.exists();
     writeln!(out, "{}{}", target.path.display(), if is_new { " (new)" } else { "" })?;
@@ -495,7 +507,7 @@ fn changed_lines<'t>(before: &'t str, after: &'t str) -> Vec<(char, &'t str)> {
     changed
 }
 
-/// Asks on the terminal whether to write the changed policy file.
+/// Asks on the terminal whether to write the changed policy file. Fails if standard input is not a terminal.
 fn is_confirmed() -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
         return Err(Failure::usage(

@@ -1,4 +1,5 @@
-//! `guard apply`: applies the changes of a run to the user's branch, and removes the run's worktree.
+//! `guard apply`: applies the changes of a run to the user's branch or, with `--uncommitted`, to the user's index and
+//! working tree. Then removes the run's worktree.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -97,7 +98,8 @@ pub(super) fn run_with(args: &Apply, later: &[PathBuf], out: &mut dyn Write) -> 
     Ok(exit)
 }
 
-/// Returns the findings of a run, which the user should know before applying its changes.
+/// Returns the findings of a run, which the user should know before applying its changes. If the run has not finished
+/// with a result, returns one finding that says so.
 fn findings_of(folder: &Path) -> Vec<Finding> {
     let run = Run::read(folder);
     let result = run.last.and_then(|last| serde_json::from_value::<RunResult>(last.data).ok());
@@ -130,7 +132,8 @@ fn write_findings(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks on the terminal whether to apply changes that have findings.
+/// Asks on the terminal whether to apply changes that have findings. If standard input is not a terminal, prints a hint
+/// and returns false.
 fn is_confirmed() -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
         note(
@@ -212,7 +215,8 @@ fn texts(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
 }
 
-/// Removes the run's worktree and branch. The changes are already applied, so a failure loses nothing.
+/// Removes the run's worktree and branch, and prints what it removed or, with `--json`, adds that to `report`. The
+/// user's checkout already contains the changes, so a failure loses nothing; it only causes the exit code 1.
 fn clean(
     workspace: &mut Workspace,
     report: &mut Value,
@@ -238,7 +242,7 @@ fn clean(
         }
         Err(error) => {
             note(&format!(
-                "guard: the work is applied, but guard cannot remove its worktree: {error}\n  hint: try again with `guard worktree clean {}`",
+                "guard: your checkout contains the work, but guard cannot remove the run's worktree: {error}\n  hint: try again with `guard worktree clean {}`",
                 workspace.record().run_id
             ));
             Ok(Exit::Problem)
@@ -247,7 +251,7 @@ fn clean(
 }
 
 /// Reports that there is nothing to apply. If the user's branch already contains the changes, still removes the run's
-/// worktree.
+/// worktree, except with `--dry-run`, with `--keep`, or if the run worked in an existing worktree (`--here`).
 fn nothing(
     args: &Apply,
     workspace: &mut Workspace,

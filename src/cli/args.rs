@@ -87,7 +87,7 @@ pub(crate) enum Command {
     /// Work on the tasks of batches, alone or as one of several workers that share a queue
     #[command(after_help = WORKER_EXAMPLES)]
     Worker(WorkerArgs),
-    /// Serve batches over HTTP to programs on this machine, and work on their tasks
+    /// Serve batches and conversations over HTTP to programs on this machine, and work on the tasks of batches
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(ServeArgs),
     /// Cancel, pause, resume or adjust a task, batch, conversation or research run in progress
@@ -98,11 +98,11 @@ pub(crate) enum Command {
     Workflow(Workflow),
     /// Watch guard stop a scripted agent in a scratch repository; needs no API key and no network
     Demo {
-        /// Whether the run gets private namespaces, instead of what the policy says
+        /// Whether the run gets private namespaces [default: as the policy says]
         #[arg(long, value_enum)]
         namespaces: Option<NamespaceChoice>,
     },
-    /// The scripted agent of the demo
+    /// Act as the scripted agent of `guard demo`
     #[command(hide = true, name = "demo-agent")]
     DemoAgent {
         /// The demo's scratch directory, the port of its server, and the PID of the supervisor
@@ -120,7 +120,7 @@ pub(crate) enum Command {
     /// Explain a decision: the rule and where it is, the layer that enforces it, and what would allow it
     #[command(after_help = WHY_EXAMPLES)]
     Why(Why),
-    /// Allow what a run was refused, by a rule in your policy or the project's
+    /// Allow an action that guard refused, by a rule in your policy or the project's
     #[command(after_help = ALLOW_EXAMPLES)]
     Allow(Allow),
     /// Write the smallest policy that allows what a command does
@@ -129,7 +129,7 @@ pub(crate) enum Command {
     /// Set up a repository: detect its languages and agents, and write its .guard/config.toml
     #[command(after_help = INIT_EXAMPLES)]
     Init(Init),
-    /// Show the defaults of runs here and where they come from; confirm what a project asks for
+    /// Show the defaults of runs in this directory and where they come from; confirm what a project asks for
     #[command(subcommand, after_help = CONFIG_EXAMPLES)]
     Config(ConfigAction),
     /// Play back what a run printed, with its original timing
@@ -159,7 +159,7 @@ pub(crate) enum Command {
     /// Follow the output of a run until it ends, and exit with its exit code
     #[command(after_help = ATTACH_EXAMPLES)]
     Attach(Attach),
-    /// List, show, merge, receive and remove the branches and worktrees that runs left
+    /// List, show, receive and remove the branches and worktrees that runs left, and preview merges
     #[command(subcommand, after_help = WORKTREE_EXAMPLES)]
     Worktree(Worktree),
     /// Print a completion script for a shell
@@ -197,7 +197,8 @@ pub(crate) struct Mcp {
     /// A directory that agents may work in, with everything below it; repeatable [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Vec<PathBuf>,
-    /// Serve over HTTP on this loopback address instead [default without a value: a free port of 127.0.0.1]
+    /// Serve over HTTP on this loopback address instead of standard input and output [default without a value: a free
+    /// port of 127.0.0.1]
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:0")]
     pub(crate) http: Option<String>,
     /// The file with the bearer token that HTTP clients must send, mode 600 [default: mcp-token in guard's state directory,

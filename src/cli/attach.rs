@@ -29,7 +29,8 @@ pub(super) fn run(args: &Attach, out: &mut dyn Write) -> Result<Exit, Failure> {
 
 fn follow(run: &Run, screen: &mut Option<Screen>, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut reader = open_transcript(run)?;
-    // From here on, Ctrl-C detaches. Without this, it could end guard in the middle of an escape sequence.
+    // Block the signals, so that Ctrl-C only detaches. Otherwise Ctrl-C could end guard in the middle of an escape
+    // sequence.
     let end_signals = signals::end_signals();
     end_signals.thread_block().map_err(io::Error::from)?;
     // True once the guard process of the run has ended. The loop then reads once more, because the process may have
@@ -82,7 +83,8 @@ fn print(event: &Event, screen: &mut Option<Screen>, out: &mut dyn Write) -> io:
     }
 }
 
-/// Returns the exit code that `guard run` had, according to the event that contains the run's result.
+/// Returns the exit code that `guard run` had, according to the event that contains the run's result. Returns
+/// `Exit::OwnFailure` if guard cannot parse the result.
 fn exit_of(event: &Event) -> Exit {
     match serde_json::from_value::<RunResult>(event.data.clone()) {
         Ok(result) => super::run_report::exit_of(&result),

@@ -1,4 +1,5 @@
-//! `guard policy audit`: runs lists of commands through policies, and prints or compares the table of verdicts.
+//! `guard policy audit`: judges lists of commands by policies. Prints the table of verdicts, or compares it with a
+//! snapshot file.
 
 use std::io::Write;
 
@@ -73,7 +74,8 @@ fn print(format: Format, audit: &Audit, changes: &[Change], out: &mut dyn Write)
     Ok(())
 }
 
-/// Writes the table of verdicts to the snapshot file, or compares it with that file. Returns true if verdicts differ.
+/// With `--update`, writes the table of verdicts to the snapshot file and returns false. Otherwise compares the table
+/// with that file, prints the differences, and returns true if there are any.
 fn snapshot(
     args: &Args,
     path: &std::path::Path,
@@ -81,18 +83,17 @@ fn snapshot(
     out: &mut dyn Write,
 ) -> Result<bool, Failure> {
     let today = policy_audit::text(audit);
-    let failed = |error: std::io::Error, what: &str| {
-        Failure::usage(
-            format!("cannot {what} the snapshot {}: {error}", path.display()),
-            "create the snapshot with --snapshot FILE --update",
-        )
+    let failed = |error: std::io::Error, what: &str, hint: &str| {
+        Failure::usage(format!("cannot {what} the snapshot {}: {error}", path.display()), hint)
     };
     if args.update {
-        std::fs::write(path, &today).map_err(|error| failed(error, "write"))?;
-        writeln!(out, "{} commands written to {}", audit.rows.len(), path.display())?;
+        let hint = "check the owner and mode of the file and of its directory";
+        std::fs::write(path, &today).map_err(|error| failed(error, "write", hint))?;
+        writeln!(out, "wrote the decisions about {} commands to {}", audit.rows.len(), path.display())?;
         return Ok(false);
     }
-    let committed = std::fs::read_to_string(path).map_err(|error| failed(error, "read"))?;
+    let hint = "create the snapshot with --snapshot FILE --update";
+    let committed = std::fs::read_to_string(path).map_err(|error| failed(error, "read", hint))?;
     let changes = policy_audit::compare(&committed, &today).map_err(|error| {
         Failure::usage(
             error.to_string(),

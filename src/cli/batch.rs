@@ -20,7 +20,8 @@ use crate::batch::{
 use crate::terminal_text;
 use crate::transcript::runs_dir;
 
-/// The number of results that guard reads at once, so that memory does not grow with the batch.
+/// The number of results that guard reads from the queue at once. With `--json` and `--jsonl`, guard prints each result
+/// before it reads more, so the memory it needs does not grow with the batch.
 const PAGE: usize = 500;
 /// The width of the progress bar, in columns.
 const BAR_WIDTH: usize = 30;
@@ -43,7 +44,8 @@ pub(super) struct QueuePlace {
 }
 
 impl QueuePlace {
-    /// Finds the queue that the options, the environment or the user's configuration name.
+    /// Finds the queue: the database that `--store`, `GUARD_STORE` or the user's configuration names, in this order, or
+    /// else the file in the state directory. Fails if the address is not one of a PostgreSQL database.
     pub(super) fn find(option: &StoreOption) -> Result<Self, Failure> {
         let runs = runs_dir().map_err(|error| {
             Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
@@ -162,7 +164,8 @@ fn known(queue: &mut dyn Queue, id: &str) -> Result<BatchRow, Failure> {
     queue.batch(id)?.ok_or_else(|| unknown(id))
 }
 
-/// Reads and checks a submission from a file.
+/// Reads and checks a submission from a file, or from standard input if `file` is `-`. `directory` is the value of
+/// `--dir`; the default is the current directory.
 fn read_tasks(file: &Path, directory: Option<&Path>) -> Result<Vec<crate::batch::NewTask>, Failure> {
     let name = if file == Path::new("-") { "standard input".to_string() } else { file.display().to_string() };
     let bad = |problem: String| {
@@ -195,7 +198,7 @@ fn print_response(response: &BatchResponse, out: &mut dyn Write) -> Result<(), F
     Ok(())
 }
 
-/// Waits until a batch has ended, at most until the deadline.
+/// Waits until a batch has ended or the deadline has passed, and returns the batch. Fails if there is no such batch.
 fn await_batch(queue: &mut dyn Queue, id: &str, deadline: Instant) -> Result<BatchRow, Failure> {
     loop {
         let row = known(queue, id)?;
@@ -207,7 +210,8 @@ fn await_batch(queue: &mut dyn Queue, id: &str, deadline: Instant) -> Result<Bat
     }
 }
 
-/// Waits until a task has ended or the deadline has passed, and returns a response that contains only this task.
+/// Waits until a task has ended or the deadline has passed, and returns a response that contains only this task. Fails
+/// if there is no such batch or task.
 fn await_task(
     queue: &mut dyn Queue,
     id: &str,
@@ -226,7 +230,8 @@ fn await_task(
     }
 }
 
-/// Calls a function for each result of a batch, page by page.
+/// Calls `each` with the result of each task of a batch, including tasks that have not ended. Reads the results in
+/// pages of `PAGE`. Fails if there is no such batch.
 fn for_each_result(
     queue: &mut dyn Queue,
     id: &str,
@@ -347,7 +352,8 @@ fn list(batches: &[BatchRow], json: bool, out: &mut dyn Write) -> Result<(), Fai
     Ok(())
 }
 
-/// Shows the progress of a batch until it ends. Ends with exit code 1 if a task failed.
+/// Shows the progress of a batch on standard error until it ends, and then prints the error of each failed task.
+/// Returns `Exit::Problem` if a task failed.
 fn watch(queue: &mut dyn Queue, id: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
     let is_terminal = io::stderr().is_terminal();
     let mut shown = String::new();

@@ -64,12 +64,12 @@ pub(crate) enum BatchAction {
     Submit {
         /// A file with a JSON array of tasks, or `-` for standard input
         file: PathBuf,
-        /// The directory of tasks that do not set `directory`, to which relative directories of tasks are relative
+        /// The directory of tasks that do not set `directory`; guard resolves relative directories of tasks against it
         /// [default: the current directory]
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
         /// A key of your choice; if the same tasks were submitted with this key before, queue nothing and print the
-        /// response of that batch
+        /// response of that batch; if other tasks were submitted with it, fail
         #[arg(long, value_name = "KEY")]
         idempotency_key: Option<String>,
         /// Do not start a worker in the background

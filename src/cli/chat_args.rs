@@ -10,9 +10,9 @@ use super::exec_args::SandboxChoice;
 pub(crate) const CHAT_EXAMPLES: &str = "\
 Examples:
   guard chat                                                  # talks at the terminal; /help lists the commands there
-  guard chat --session @                                      # goes on with the newest conversation
+  guard chat --session @                                      # goes on with the conversation used last
   guard chat --once 'add a dark mode toggle'                  # starts a conversation, and prints its id on standard error
-  guard chat --once 'now add a test for it' --session @       # continues the newest conversation, in the same worktree
+  guard chat --once 'now add a test for it' --session @       # continues the conversation used last, in the same worktree
   guard chat --once - --session 4f3a9c21 < message.md         # the end of an id is enough; `-` reads standard input
   guard chat --once 'review the parser' --agent claude --sandbox read-only
   guard chat --once 'hello' --json | jq -r .SESSION_ID
@@ -25,13 +25,13 @@ By default the agent's own session carries the conversation if its CLI has sessi
 every prompt, of at most 16,000 estimated tokens, and summarises older messages in the background. guard keeps the history in both
 cases, and begins a new session with it if the agent's own session is lost.
 
-Exit codes: 0 the agent answered, 1 the agent failed, 2 bad usage or a conversation that is not there or in use, 124 a time limit
-was reached, 125 guard itself failed, 127 the agent is not installed, 141 the reader of standard output went away.";
+Exit codes: 0 the agent answered, 1 the agent failed, 2 bad usage or a conversation that does not exist or is in use, 124 a time
+limit was reached, 125 guard itself failed, 127 the agent is not installed, 141 the reader of standard output went away.";
 
 pub(crate) const HISTORY_EXAMPLES: &str = "\
 Examples:
-  guard history list                        # the conversations, the newest first
-  guard history show @                      # the turns of the newest one; the last 4 or more characters of an id are enough
+  guard history list                        # the conversations, the one used last first
+  guard history show @                      # the turns of the one used last; the last 4 or more characters of an id are enough
   guard history search 'dark mode'
   guard history diff 4f3a9c21               # what the next prompt leaves out, and the summary that stands for it
   guard history export @ --format markdown > conversation.md
@@ -46,10 +46,10 @@ pub(crate) struct Chat {
     /// Send this message, print the answer, and exit; `-` reads the message from standard input
     #[arg(long, value_name = "MESSAGE")]
     pub(crate) once: Option<String>,
-    /// Continue this conversation: its id, the end of its id, or @ for the newest [default: start a new one]
+    /// Continue this conversation: its id, the end of its id, or @ for the one used last [default: start a new one]
     #[arg(long, short, value_name = "ID")]
     pub(crate) session: Option<String>,
-    /// The model for this turn and all later ones [default: the agent's default model]
+    /// The model for this turn and all later ones [default: the conversation's model, or the agent's default model]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) model: Option<String>,
     #[command(flatten)]
@@ -75,7 +75,7 @@ pub(crate) struct Chat {
     pub(crate) stream_json: bool,
 }
 
-/// The options of a conversation that begins. A conversation keeps them.
+/// The options that the user can set only for a new conversation. guard stores them with the conversation.
 #[derive(Debug, Args)]
 #[group(id = "new_conversation", multiple = true, conflicts_with = "session")]
 pub(crate) struct NewConversationOptions {
@@ -123,7 +123,7 @@ impl From<ModeChoice> for crate::conversation::Mode {
 /// Commands for stored conversations.
 #[derive(Debug, Subcommand)]
 pub(crate) enum History {
-    /// List the conversations, the newest first
+    /// List the conversations, the one used last first
     List {
         /// Print JSON
         #[arg(long)]
@@ -140,7 +140,7 @@ pub(crate) enum History {
         #[arg(long)]
         json: bool,
     },
-    /// Find a text in all messages and answers, whatever its case
+    /// Find a text in all messages and answers, ignoring upper and lower case
     Search {
         /// The text to find
         text: String,
@@ -177,7 +177,7 @@ pub(crate) enum History {
     },
     /// Summarise the older messages of a conversation now
     Compact {
-        /// The conversation: its id, the end of its id, or @ for the newest
+        /// The conversation: its id, the end of its id, or @ for the one used last
         #[arg(value_name = "ID")]
         id: String,
         /// Print JSON
@@ -186,7 +186,7 @@ pub(crate) enum History {
     },
     /// Undo the last turn, and restore the files to their state before it
     Undo {
-        /// The conversation: its id, the end of its id, or @ for the newest
+        /// The conversation: its id, the end of its id, or @ for the one used last
         #[arg(value_name = "ID")]
         id: String,
         /// Print JSON
@@ -195,13 +195,14 @@ pub(crate) enum History {
     },
     /// Make the agent forget the earlier turns; the worktree and the stored turns stay
     Clear {
-        /// The conversation: its id, the end of its id, or @ for the newest
+        /// The conversation: its id, the end of its id, or @ for the one used last
         #[arg(value_name = "ID")]
         id: String,
     },
-    /// Delete the stored turns of a conversation; its runs, worktree and branch stay
+    /// Delete the stored turns of a conversation, and the agent's own sessions for it; its runs, worktree and branch
+    /// stay
     Delete {
-        /// The conversations: their ids, or the ends of their ids
+        /// The conversations: their ids, the ends of their ids, or @ for the one used last
         #[arg(value_name = "ID", required = true)]
         ids: Vec<String>,
     },
@@ -209,7 +210,7 @@ pub(crate) enum History {
 
 #[derive(Debug, Args)]
 pub(crate) struct Which {
-    /// The conversation: its id, the end of its id, or @ for the newest
+    /// The conversation: its id, the end of its id, or @ for the one used last
     #[arg(value_name = "ID", default_value = "@")]
     pub(crate) id: String,
 }

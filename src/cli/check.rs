@@ -15,7 +15,8 @@ use crate::command::{Context, Cwd, Request};
 use crate::decide::{Decision, Verdict, judge_and_explain};
 use crate::policy::{Action, Policy};
 
-/// The maximum length of a line of `--stdin`, in bytes. A longer line is rejected without being read into memory.
+/// The maximum length of a line of `--stdin`, in bytes. guard stops with an error at a longer line, without reading the
+/// rest of it.
 const LONGEST_LINE: usize = 8 << 20;
 
 pub(super) fn run(args: Check, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -72,8 +73,9 @@ fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
     })
 }
 
-/// Returns the paths that a run in this directory could write: the policy's writable paths, with placeholders
-/// replaced by the working tree (the whole repository, if there is one) and the home directory.
+/// Returns the paths that a run in this directory could write: the policy's writable paths that are absolute, or
+/// `{worktree}` or `{home}`. For `{worktree}`, returns the directory of `--worktree`, or else the repository that
+/// contains the directory, or else the directory itself.
 fn writable(args: &Check, directory: &Path, policy: &Policy) -> Vec<Vec<u8>> {
     let tree = match &args.worktree {
         Some(tree) => directory.join(tree),
@@ -170,7 +172,7 @@ struct Question {
 }
 
 /// Reads one command per line and answers with JSON lines. Flushes whenever no further line is waiting, so that a
-/// caller can send a line and wait for its answer.
+/// caller can send a line and wait for its answer. The exit code is that of the strictest answer.
 fn stream(policy: &Policy, context: &Context, out: &mut dyn Write) -> Result<Exit, Failure> {
     let stdin = io::stdin();
     let mut input = io::BufReader::with_capacity(64 * 1024, stdin.lock());
@@ -260,7 +262,8 @@ fn question(line: &[u8], context: &Context) -> Result<(Option<serde_json::Value>
     Ok((question.id, request, context))
 }
 
-/// Returns true if a line starts with `{` followed by a quote or `}`. No shell text starts like that.
+/// Returns true if a line begins with `{`, then optional white space, then a double quote or `}`. No ordinary shell
+/// command begins like that.
 fn is_json_question(line: &[u8]) -> bool {
     let inside = line.trim_ascii_start().strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
     inside.is_some_and(|inside| matches!(inside.first(), Some(b'"' | b'}')))

@@ -32,14 +32,14 @@ pub(super) struct ConnectJson<'a> {
     /// can allow it.
     #[serde(skip_serializing_if = "Option::is_none")]
     allow_with: Option<String>,
-    /// Whether the connection may carry a protocol other than TLS.
+    /// Whether the connection may carry a protocol other than TLS; false if the connection is denied.
     raw: bool,
     /// The name of the policy by which guard judged the connection.
     policy: &'a str,
 }
 
-/// Prints whether a policy allows a connection to the target that the user gave with `option`. Judges the name only,
-/// without resolving it.
+/// Prints whether a policy allows a connection to `target`, which is HOST or HOST:PORT; the default port is 443. Judges
+/// a host name without resolving it. `option` is the option with which the user gave the target, for error messages.
 pub(super) fn run(
     option: &str,
     target: &str,

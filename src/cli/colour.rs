@@ -1,4 +1,5 @@
-//! Decides whether guard prints colours, by `--color`, `NO_COLOR`, `CLICOLOR_FORCE` and `CLICOLOR`.
+//! Decides whether guard prints colours, by `--color`, by the variables `NO_COLOR`, `CLICOLOR_FORCE`, `CLICOLOR` and
+//! `TERM`, and by whether the output is a terminal.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
@@ -38,12 +39,12 @@ pub(super) fn start(options: &ColourOptions) {
     let _ = CHOSEN.set(options.color);
 }
 
-/// Returns true if standard output gets colours.
+/// Returns true if guard should print colours to standard output.
 pub(super) fn stdout_colour() -> bool {
     has_colour(io::stdout().is_terminal())
 }
 
-/// Returns true if standard error gets colours.
+/// Returns true if guard should print colours to standard error.
 pub(super) fn stderr_colour() -> bool {
     has_colour(io::stderr().is_terminal())
 }

@@ -1,8 +1,8 @@
 //! `guard completions`: scripts that complete guard's command line in a shell.
 //!
 //! clap generates the script for commands and options. guard adds the ids of runs and the names of policies: the
-//! script calls the hidden command `guard __complete`. The user waits for its answer, so it reads only the names of
-//! directories, never a transcript.
+//! script calls the hidden command `guard __complete`. The user waits for the answer of this command, so the command
+//! reads only the names of directories and policy files, never a transcript.
 
 use std::io::Write;
 
@@ -15,7 +15,7 @@ use super::{Failure, args};
 use crate::policy::PolicyDirs;
 use crate::transcript::runs_dir;
 
-/// The maximum number of runs that a shell offers. guard prints the newest.
+/// The maximum number of runs that guard prints for a completion script. It prints the newest ones.
 const MOST_RUNS: usize = 100;
 
 const BASH: &str = include_str!("completions/runs-and-policies.bash");

@@ -154,7 +154,8 @@ pub(super) fn init(args: &Init, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Returns the command that runs the tests of a project, detected from the files in its root.
+/// Returns the command that runs the tests of a project, detected from the files in its root. Returns the placeholder
+/// `COMMAND` if guard recognises none of them.
 fn test_command(root: &Path) -> &'static str {
     let commands = [
         ("Makefile", "make test"),
@@ -168,7 +169,7 @@ fn test_command(root: &Path) -> &'static str {
     found.map_or("COMMAND", |(_, command)| command)
 }
 
-/// Returns the names of the agents that guard knows and that are installed.
+/// Returns the names of the agents that guard knows and for which a directory on PATH has a file of the same name.
 fn installed_agents() -> Vec<&'static str> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_installed =

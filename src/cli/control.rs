@@ -23,7 +23,8 @@ pub(super) fn run(args: &Control, out: &mut dyn Write) -> Result<Exit, Failure> 
     print(args, ack, out)
 }
 
-/// Returns the stores of this user's batches, tasks, research runs and conversations.
+/// Returns the stores of this user's batches, tasks, research runs and conversations. `place` is the queue with the
+/// batches.
 pub(super) fn work_stores(place: Arc<QueuePlace>) -> Result<WorkStores, Failure> {
     let tasks = super::task::task_store()?;
     let of_worker = place.clone();
@@ -61,7 +62,7 @@ fn print(args: &Control, ack: Option<AgentAck>, out: &mut dyn Write) -> Result<E
     let Some(ack) = ack else {
         return Err(Failure::usage(
             format!("{} did not answer within {} seconds", args.id, args.wait),
-            "the command is stored, and takes effect as soon as the process reads it; wait longer with --wait SECONDS",
+            "guard stored the command; it takes effect when the process that does the work reads it; wait longer with --wait SECONDS",
         ));
     };
     if args.json {

@@ -53,8 +53,8 @@ pub(super) struct Project {
 }
 
 impl Project {
-    /// Reads the project's files. Returns `None` outside a repository, and if the project has neither a configuration
-    /// nor a policy.
+    /// Reads the project's files from the commit `revision`. Returns `None` outside a repository, if the user cannot
+    /// enter the directory, and if the commit contains neither a configuration nor a policy of the project.
     pub(super) fn read(directory: &Path, revision: &str) -> Result<Option<Self>, Failure> {
         let bad = |problem: String| {
             Failure::usage(
@@ -151,7 +151,8 @@ pub(super) struct Defaults {
 }
 
 impl Defaults {
-    /// Finds the defaults for runs in a directory. `named` is the policy that the command line names, if any.
+    /// Finds the defaults for runs in a directory that start at `revision`; `None` means HEAD. `named` is the policy
+    /// that the command line names, if any.
     pub(super) fn find(
         directory: &Path,
         revision: Option<&str>,
@@ -213,7 +214,8 @@ impl Defaults {
         Ok(lines)
     }
 
-    /// Fails unless the user has confirmed what the project asks for. Asks the user if there is a terminal.
+    /// Fails if the project asks for more than the user allows and the user has not confirmed that. On a terminal,
+    /// first asks the user to confirm it, and records the confirmation.
     pub(super) fn confirm(&self) -> Result<(), Failure> {
         let Some(project) = &self.project else { return Ok(()) };
         let requests = self.requests()?;
@@ -246,7 +248,7 @@ impl Defaults {
         if !matches!(answer.trim(), "y" | "Y" | "yes") {
             return Err(Failure::usage(
                 "nobody confirmed the project's configuration",
-                "use --policy NAME to run without the project's configuration",
+                "correct and commit the project's files, or confirm them; --policy NAME replaces only the project's policy",
             ));
         }
         confirmed.add(&project.hash(), &project.directory)
@@ -258,7 +260,8 @@ impl Defaults {
         Confirmed::open()?.add(&project.hash(), &project.directory)
     }
 
-    /// Fills in the defaults for arguments of a run that the command line leaves out.
+    /// Fills in the defaults for arguments of a run that the command line leaves out, and adds to its lists. If
+    /// `is_attended` is true, leaves the time limits unset, because a person can end the run.
     pub(super) fn complete(&self, arguments: &mut args::Run, is_attended: bool) {
         let project = self.project.as_ref().map(|project| &project.config.run);
         let both: Vec<&RunDefaults> = project.into_iter().chain([&self.user]).collect();
@@ -280,13 +283,15 @@ impl Defaults {
         }
     }
 
-    /// Returns the prefix for the names of runs' branches, if a configuration sets one.
+    /// Returns the prefix for the names of runs' branches that the project's configuration or else the user's sets;
+    /// `None` if neither does.
     pub(super) fn branch_prefix(&self) -> Option<&str> {
         let project = self.project.as_ref().and_then(|project| project.config.run.branch_prefix.as_deref());
         project.or(self.user.branch_prefix.as_deref())
     }
 
-    /// Returns every setting with its value and its origin.
+    /// Returns every setting with its value and its origin. For a setting that is a list, returns only the project's
+    /// entries or else the user's, although a run gets both.
     pub(super) fn settings(&self) -> Vec<(&'static str, String, Origin)> {
         let user = Origin::User(self.user_place.clone());
         let project = self.project.as_ref().map(|project| project.config.run.clone()).unwrap_or_default();
@@ -320,8 +325,8 @@ impl Defaults {
     }
 }
 
-/// Returns the differences between the user's policy `base` and another policy. Empty if that policy extends `base`
-/// and only tightens it.
+/// Returns the differences between `base`, the name of the policy that the user allows, and `policy`. Returns none if
+/// `policy` extends `base` and only tightens it.
 fn looser(base: &str, policy: &Policy) -> Result<Vec<String>, Failure> {
     let extends_base = policy.extends.iter().any(|name| name == base);
     let loosens = policy.remarks.iter().any(|remark| remark.severity == Severity::Note);

@@ -38,7 +38,7 @@ pub(super) fn run(args: &Diff, out: &mut dyn Write) -> Result<Exit, Failure> {
     out.flush()?;
     if Run::read(&folder).state == RunState::Running {
         note(
-            "guard: note: the run is still in progress; until it ends, its commits are shown as uncommitted changes",
+            "guard: note: the run is still in progress; until it ends, the diff shows its commits as uncommitted changes",
         );
     }
     if !work.nested.is_empty() {
@@ -78,7 +78,7 @@ fn headline(record: &Record, work: &WholeWork) -> String {
 }
 
 /// Converts paths, which are relative to the current directory as in git, to paths relative to the top of the
-/// worktree.
+/// worktree. If the current directory is not in the run's repository, the paths are relative to the top already.
 fn pathspecs(paths: &[OsString], record: &Record) -> Result<Vec<OsString>, Failure> {
     if paths.is_empty() {
         return Ok(Vec::new());

@@ -12,8 +12,8 @@ use crate::policy::{PolicyDirs, load};
 use crate::sandbox::{HeldBoundary, Kernel, held_boundaries, probe};
 use crate::transcript::runs_dir;
 
-/// Prints the report. The exit code tells whether guard can enforce every built-in policy here and whether anything
-/// else keeps runs from working.
+/// Prints the report. Returns `Exit::Success` only if guard can enforce all built-in policies and all policies of the
+/// user on this machine, and nothing else keeps runs from working.
 pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let kernel = probe();
     let policies = policies(&kernel)?;
@@ -54,12 +54,13 @@ fn policies(kernel: &Kernel) -> Result<Vec<(String, Missing)>, Failure> {
     Ok(found)
 }
 
-/// Returns which mechanism enforces each boundary of a run on this machine.
+/// Returns the boundaries of a run, each with the mechanisms that enforce it on this machine; a boundary may have none.
 fn boundaries(kernel: &Kernel) -> Vec<HeldBoundary> {
     held_boundaries(kernel.landlock, kernel.namespaces.is_ok())
 }
 
-/// Returns the reason if runs on this machine get no shims; `None` if they get them.
+/// Returns the reason if runs on this machine get no shims; `None` if they get them, or if guard cannot determine the
+/// state directory.
 fn no_shims() -> Option<String> {
     why_no_shims(&runs_dir().ok()?)
 }

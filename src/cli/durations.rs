@@ -1,4 +1,4 @@
-//! Parsers for times on the command line: `5m`, `90s`, `2h`, `1d`, or a plain number of seconds.
+//! Parsers for times on the command line: `90s`, `5m`, `2h`, `1d`, `2w`, or a plain number of seconds.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub(super) fn parse_seconds(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "expected seconds, or a time such as 90s, 5m, 2h or 1d".to_string())
 }
 
-/// Parses a pause, which may be a fraction of a second.
+/// Parses a pause: a time with a unit, or a number of seconds that may have a fraction.
 pub(super) fn parse_pause(text: &str) -> Result<Duration, String> {
     if let Some(limit) = TimeLimit::parse(text) {
         return Ok(Duration::from_secs(limit.0));

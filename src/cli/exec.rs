@@ -1,5 +1,5 @@
-//! `guard exec`: reads one request for an agent, from another program or a user, and prints one result, even for an
-//! invalid request.
+//! `guard exec`: reads one request for an agent, from another program or a user, and prints one result. A program gets
+//! a result even for an invalid request.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ use crate::outcome::ErrorKind;
 use crate::terminal_text;
 use crate::transcript::runs_dir;
 
-/// The maximum size of a request, in bytes. A larger request is rejected.
+/// The maximum size of a request, in bytes. guard rejects a larger request.
 const LARGEST: u64 = 16 << 20;
 
 pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -27,7 +27,7 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
         write!(out, "{}", RequestText::default().render(language.into()))?;
         return Ok(Exit::Success);
     }
-    // A person gets text. Programs get JSON unless their standard output is a terminal.
+    // If standard output is a terminal, a person reads it, and gets text. Otherwise, a program gets JSON.
     let is_text = !args.json && !args.stream_json && io::stdout().is_terminal();
     let (request, given) = match request(args) {
         Ok(request) => request,
@@ -78,8 +78,8 @@ fn finish(result: &ExecResult, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(exit(result))
 }
 
-/// Prints the agent's answer as text for a person, and a line about the run to standard error. If the request had a
-/// prompt, also prints how to continue the conversation.
+/// Prints the agent's answer as text for a person, and notes and a line about the run to standard error. If the request
+/// had a prompt and succeeded, also prints how to continue the conversation.
 fn finish_text(result: &ExecResult, has_prompt: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     for line in result.run.result.lines() {
         writeln!(out, "{}", terminal_text::escape(line))?;
@@ -96,7 +96,7 @@ fn finish_text(result: &ExecResult, has_prompt: bool, out: &mut dyn Write) -> Re
     Ok(exit(result))
 }
 
-/// Creates the executor, with the directories of the current user.
+/// Creates the executor. It starts this guard program, and stores sessions in the current user's state directory.
 pub(super) fn executor() -> Result<Executor, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
@@ -200,7 +200,7 @@ pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
     launch::on_signals(move || cancel.set())
 }
 
-/// Cancels the run, or the wait for a summary after it, at the first signal.
+/// At the first signal, sets both flags: `run` cancels the run, and `wait` ends the wait for a summary after the run.
 pub(super) fn cancel_both_on_signals(run: &Cancel, wait: &Cancel) -> io::Result<()> {
     let (run, wait) = (run.clone(), wait.clone());
     launch::on_signals(move || {

@@ -144,7 +144,8 @@ impl RequestOptions {
         self.prompt.is_some() || !self.command.is_empty()
     }
 
-    /// Returns the first given option that has no effect without a prompt or command.
+    /// Returns the name of the first given option that has no effect without a prompt or command; `None` if no such
+    /// option is given.
     pub(crate) fn first_unused(&self) -> Option<&'static str> {
         let options = [
             ("--cd", self.cd.is_some()),

@@ -1,5 +1,5 @@
-//! Shows the progress of `guard exec` on a terminal: the elapsed time, and the agent's last tool call or program
-//! start.
+//! Shows the progress of `guard exec` and `guard chat --once` on a terminal: the elapsed time, and the agent's last
+//! event with a message, such as a tool call or a program start.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -36,7 +36,7 @@ impl ExecProgress {
         Self { status, thread }
     }
 
-    /// Shows what the agent is doing, if the event says so.
+    /// Shows the first line of the event's message. Ignores events without a message, and output.
     pub(super) fn show(&self, event: &AgentEvent) {
         let first = event.message.lines().next().unwrap_or_default();
         let kind = event.event_type.strip_prefix("agent.").unwrap_or(&event.event_type);

@@ -85,8 +85,11 @@ pub const EXIT_CODES: &[ExitCodes] = &[
     (
         "guard research",
         &[
-            ("0", "There is an answer, also if some of the sub-queries failed."),
-            ("1", "All sub-queries failed, or the model returned no usable list of sub-queries or answer."),
+            ("0", "There is an answer, even if some of the sub-queries failed."),
+            (
+                "1",
+                "All sub-queries failed, or the model returned no usable list of sub-queries, or no usable answer.",
+            ),
             ("2", "Bad usage, or no such research run to resume."),
             ("124", "A time limit was reached, or the budget is used up."),
             ("125", "guard itself failed, could not build the sandbox, or the agent is wrongly configured."),
@@ -106,8 +109,8 @@ pub const EXIT_CODES: &[ExitCodes] = &[
     (
         "guard control",
         &[
-            ("0", "The command was carried out, or the work is acting on it."),
-            ("1", "The command was rejected; the reason is printed."),
+            ("0", "The work carried out the command, or is still acting on it."),
+            ("1", "The work rejected the command; guard prints the reason."),
             ("2", "Bad usage, an unknown id, or no answer in time."),
         ],
     ),
@@ -196,7 +199,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
             ("0", "Done."),
             (
                 "1",
-                "`demo`: a boundary did not hold. `doctor`: this machine cannot enforce every built-in policy, or something else keeps runs from working.",
+                "`demo`: a boundary did not hold. `doctor`: this machine cannot enforce every policy, or something else keeps runs from working.",
             ),
             ("2", "Bad usage, no such run, or a file cannot be read."),
         ],
@@ -207,13 +210,13 @@ pub const EXIT_CODES: &[ExitCodes] = &[
 /// How a command of `guard` ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// The command is allowed, or guard found no problem.
+    /// guard did what the user asked for. Also: the policy allows the command, or guard found no problem.
     Success,
-    /// The command is denied, or guard found problems.
+    /// The policy denies the command, guard found problems, or the work of an agent failed.
     Problem,
-    /// The usage is wrong, or the policy cannot be used.
+    /// The usage is wrong, or guard cannot use something that the user named, such as a policy, a run or a file.
     Usage,
-    /// The policy would ask the user about the command.
+    /// The policy would ask the user about the command, or a task waits for the user's decision.
     Ask,
     /// The transcript is intact, but its run never finished.
     Unfinished,
@@ -221,13 +224,13 @@ pub(crate) enum Exit {
     ClosedPipe,
     /// A run reached a time limit, its budget, or the size limit of its transcript.
     TimedOut,
-    /// `guard run` itself failed, or the sandbox is unavailable.
+    /// guard itself failed during a run or a request to an agent, or the sandbox is unavailable.
     OwnFailure,
-    /// The command of a run was denied or cannot be executed.
+    /// The policy denies the command of a run, or the kernel cannot execute it.
     CannotExecute,
     /// The command of a run does not exist.
     CommandNotFound,
-    /// The exit code of the command that the run started.
+    /// Another exit code, such as that of the command that the run started, or 128 plus the number of a signal.
     Code(u8),
 }
 

@@ -29,9 +29,9 @@ const GROUPS: &[(&str, &[&str])] = &[
 const UNGROUPED: &str = "Other";
 /// The maximum width of the help text, the same as in the help of each command.
 const WIDEST: usize = 110;
-/// The width of the help text if there is no terminal, the same as in clap.
+/// The width of the help text if neither `COLUMNS` nor the terminal gives one, the same as in clap.
 const DEFAULT_WIDTH: usize = 100;
-/// The minimum width of the column that contains the descriptions of the commands.
+/// The minimum width of the column that contains the descriptions of commands or the meanings of exit codes.
 const NARROWEST: usize = 20;
 
 /// The topics of `guard help TOPIC`, except `exit-codes`, whose text is generated from the table of exit codes.
@@ -55,7 +55,8 @@ pub(super) fn command() -> Command {
     command.help_template(template)
 }
 
-/// Carries out `guard help [COMMAND… | TOPIC]`.
+/// Prints the text of a topic, the help of a command or, without an argument, the help of `guard`. If a topic and a
+/// command have the same name, prints the topic.
 pub(super) fn run(help: &Help, out: &mut dyn Write) -> Result<Exit, Failure> {
     if let [topic] = help.words.as_slice()
         && let Some(text) = topic_text(topic)

@@ -63,7 +63,7 @@ pub(super) fn run(history: &History, out: &mut dyn Write) -> Result<Exit, Failur
         }
         History::Delete { ids } => {
             for id in ids {
-                writeln!(out, "deleted {}", conversations.delete(id)?)?;
+                writeln!(out, "deleted the conversation {}", conversations.delete(id)?)?;
             }
         }
     }
@@ -131,7 +131,7 @@ fn show(record: &Record, all: bool, json: bool, out: &mut dyn Write) -> Result<(
         )?;
     }
     if record.damaged_lines > 0 {
-        writeln!(out, "guard cannot read {} damaged lines of the conversation", record.damaged_lines)?;
+        writeln!(out, "damaged lines of the conversation that guard cannot read: {}", record.damaged_lines)?;
     }
     for turn in turns {
         write_turn(turn, record.is_open, out)?;
@@ -218,7 +218,7 @@ fn diff(next: &NextPrompt, json: bool, out: &mut dyn Write) -> Result<(), Failur
         writeln!(out)?;
     }
     if next.left_out.is_empty() {
-        writeln!(out, "the next prompt has every message word for word")?;
+        writeln!(out, "the next prompt contains every message word for word")?;
     }
     for message in &next.left_out {
         let why = match message {

@@ -18,8 +18,8 @@ const INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// next run deletes more.
 const MOST_DELETED: usize = 100;
 
-/// Deletes the old runs that exceed the configured limits, but not the run that has just finished. If a deletion
-/// fails, only logs the failure, because it does not concern that run.
+/// Deletes the old runs that exceed the configured limits, but not the run that has just finished. Does nothing if the
+/// last deletion was less than an hour ago. Only logs failures, because they do not concern the finished run.
 pub(super) fn delete_old_runs(limits: &StateConfig, finished_run: &str) {
     let longest = limits.keep.filter(|keep| keep.0 > 0);
     let longest = longest.map(|keep| SignedDuration::from_secs(keep.0.try_into().unwrap_or(i64::MAX)));
@@ -40,7 +40,8 @@ pub(super) fn delete_old_runs(limits: &StateConfig, finished_run: &str) {
     };
     let now = Timestamp::now();
     let (mut kept_bytes, mut is_full, mut unwanted) = (0u64, false, Vec::new());
-    // The newest run comes first. All runs that are older than the first one beyond the size limit are deleted, too.
+    // The newest run comes first. Once a run exceeds the size limit, guard deletes it and all older runs that it may
+    // delete.
     for run in runs {
         let bytes = disk_use(&run.folder);
         let is_old = longest

@@ -12,7 +12,7 @@ use crate::policy::{Action, Policy, PolicyDirs, Source};
 use crate::terminal_text;
 use crate::transcript::{Event, EventType, Step};
 
-/// The maximum number of program starts that guard learns from.
+/// The maximum number of different program starts that guard learns from. guard ignores further ones.
 const MAX_COMMANDS: usize = 100_000;
 
 pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -64,8 +64,9 @@ pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// Returns the policy that the learned policy extends: the policy of the runs or, if guard does not find it by its
-/// name, the nearest policy that it extends.
+/// Returns the policy that the learned policy extends: `policy` or, if guard does not find it by its name, the first of
+/// the policies in its `extends` that guard finds. In the second case, prints a note. Fails if guard finds none of
+/// them.
 fn extendable(policy: &Policy) -> Result<Policy, Failure> {
     let name = allow::extendable_name(&policy.name, policy.extends.iter().map(String::as_str))?;
     let base = decide::load(&name, &PolicyDirs::from_environment(), false)?;
@@ -99,7 +100,8 @@ fn reference(path: &Path) -> String {
     shell_words::quote(&shown).into_owned()
 }
 
-/// Runs the command under the policy without its command rules. Returns the run's id if guard started the run.
+/// Runs the command under the policy without its command rules. Returns the exit code, and the run's id if guard
+/// started the run.
 fn watch(args: &Learn) -> Result<(Exit, Option<String>), Failure> {
     let parsed = <args::Cli as clap::Parser>::try_parse_from(["guard", "run", "--", "/bin/true"]);
     let Ok(args::Cli { command: args::Command::Run(mut arguments), .. }) = parsed else {
@@ -128,7 +130,7 @@ fn without_command_rules(mut policy: Policy) -> Policy {
     policy
 }
 
-/// Reads a run's transcript, and adds every action of the run to `seen`.
+/// Reads a run's transcript, and adds the run's program starts, hosts and ports to `seen`. Ignores damaged lines.
 fn observe(run: &str, seen: &mut Seen) -> Result<(), Failure> {
     let run = run_reference::find(Some(run))?;
     let mut reader = run_reference::open_transcript(&run)?;
@@ -187,7 +189,8 @@ fn see(event: &Event, seen: &mut Seen) {
     }
 }
 
-/// Returns the name of the learned policy, which is derived from the name of its file.
+/// Returns the name of the learned policy, derived from the name of its file: lower case, with `-` for all characters
+/// except ASCII letters and digits. Returns `learned` if no other character is left.
 fn policy_name(out: &Path) -> String {
     let stem = out.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     let name: String =

@@ -5,13 +5,13 @@ use std::os::fd::AsFd;
 
 const DEFAULT_WIDTH: usize = 80;
 
-/// Returns the width of the terminal on standard error, in columns.
+/// Returns the width of the terminal on standard error, in columns: at least 10, and 80 if the terminal reports none.
 pub(super) fn terminal_width() -> usize {
     let reported = crate::sys::terminal::columns(io::stderr().as_fd()).filter(|columns| *columns > 0);
     reported.unwrap_or(DEFAULT_WIDTH).max(10)
 }
 
-/// Returns the maximum number of columns that a text needs. Characters outside ASCII count as two columns.
+/// Returns an upper bound for the number of columns that a text takes: one for each ASCII character, two for any other.
 pub(super) fn columns(text: &str) -> usize {
     text.chars().map(width).sum()
 }
@@ -20,7 +20,8 @@ fn width(one: char) -> usize {
     if one.is_ascii() { 1 } else { 2 }
 }
 
-/// Shortens a line so that it needs fewer than `most` columns.
+/// Returns the line unchanged if it needs fewer than `most` columns. Otherwise shortens it to fewer than `most`
+/// columns, with `…` at its end. For `most` below 3, returns only `…`.
 pub(super) fn cut(line: &str, most: usize) -> String {
     if columns(line) < most {
         return line.to_string();

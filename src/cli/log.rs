@@ -132,7 +132,8 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// Returns the time of an event, in seconds since the run began.
+    /// Returns the time of an event, in seconds since the run began or, if guard does not know that, since the first
+    /// event it printed. Returns `?` for an event without a time.
     fn offset(&mut self, event: &Event) -> String {
         let Some(time) = event.time() else { return format!("{:>10}", "?") };
         let began = *self.began.get_or_insert(time);

@@ -62,7 +62,8 @@ pub(super) fn is_verbose() -> bool {
     IS_VERBOSE.get().copied().unwrap_or(false)
 }
 
-/// Starts the log, if the user asked for one.
+/// Starts the log, if the user asked for one with `-v` or `GUARD_LOG`; `-v` overrides `GUARD_LOG`. Fails if the filter
+/// is invalid or guard cannot open the log file.
 pub(super) fn start(options: &LogOptions) -> Result<(), Failure> {
     let _ = IS_VERBOSE.set(options.verbose > 0);
     let given = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -109,8 +110,8 @@ fn parse(filter: &OsStr) -> Result<Targets, Failure> {
     text.parse().map_err(|error: tracing_subscriber::filter::ParseError| bad(&error.to_string()))
 }
 
-/// Opens the log file for appending. Refuses a symbolic link, because an agent could have created one that leads to
-/// another file of the user.
+/// Opens the log file for appending, and creates it if it does not exist. Refuses a symbolic link, because an agent
+/// could have created one that leads to another file of the user. Refuses everything else that is not a regular file.
 fn open(path: &Path) -> Result<File, Failure> {
     let bad = |problem: &str| {
         Failure::usage(
@@ -118,7 +119,7 @@ fn open(path: &Path) -> Result<File, Failure> {
             "give a writable regular file with --log-file FILE or GUARD_LOG_FILE",
         )
     };
-    // Without O_NONBLOCK, opening a pipe would block.
+    // Without O_NONBLOCK, opening a named pipe would block until another process reads from it.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path);
     let file = file.map_err(|error| match error.raw_os_error() {

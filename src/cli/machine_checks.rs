@@ -79,7 +79,7 @@ pub(super) fn all() -> Vec<MachineCheck> {
 }
 
 fn git(search: &ProgramSearch) -> MachineCheck {
-    let fix = "install git 2.38 or newer in a directory that only root or you can write";
+    let fix = "install git 2.38 or newer in a directory that only root or you can write to";
     let file = match search.find("git") {
         Ok(file) => file,
         Err(error) => {
@@ -99,7 +99,7 @@ fn git(search: &ProgramSearch) -> MachineCheck {
     }
 }
 
-/// Returns the first two numbers of a version such as `git version 2.47.3`.
+/// Returns the first two numbers of a version such as `git version 2.47.3`; `None` if the text has another form.
 fn git_numbers(version: &str) -> Option<(u64, u64)> {
     let mut numbers = version.split_whitespace().nth(2)?.split('.').map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -120,7 +120,7 @@ fn agent(adapter: &Adapter, search: &ProgramSearch) -> MachineCheck {
         Err(error) => {
             return MachineCheck::ok("agent", &adapter.name, error.to_string()).with_fix(
                 CheckState::Warning,
-                "install the agent in a directory that only root or you can write",
+                "install the agent in a directory that only root or you can write to",
             );
         }
     };
@@ -138,8 +138,9 @@ fn agent(adapter: &Adapter, search: &ProgramSearch) -> MachineCheck {
     }
 }
 
-/// Returns the first line that `PROGRAM --version` prints. The program gets neither the user's environment variables
-/// nor the user's home directory.
+/// Returns the first non-empty line that `PROGRAM --version` prints, cut to 100 bytes. Fails if the program cannot
+/// start, prints nothing, or does not end its output within `VERSION_TIMEOUT`. The program gets neither the user's
+/// environment variables nor the user's home directory.
 fn version(file: &Path, search: &ProgramSearch) -> Result<String, String> {
     let place = file.display();
     let mut command = Command::new(file);
@@ -216,11 +217,16 @@ fn key(gateway: &str, usual: &[&str], config: &GatewayConfig, is_set: impl Fn(&s
     }
 }
 
-/// Reports the entries of PATH in which guard does not search for programs.
+/// Returns one check for each entry of PATH in which guard does not search for programs, or one check that succeeded if
+/// there are none.
 fn path(search: &ProgramSearch) -> Vec<MachineCheck> {
     let skipped = search.untrusted();
     if skipped.is_empty() {
-        return vec![MachineCheck::ok("path", "PATH", "only root or you can write to its directories")];
+        return vec![MachineCheck::ok(
+            "path",
+            "PATH",
+            "only root or you can write to the directories of PATH",
+        )];
     }
     let check = |name: String, reason: String| {
         let name = if name.is_empty() { "an empty entry".to_string() } else { name };
@@ -266,7 +272,8 @@ fn state() -> Vec<MachineCheck> {
     checks
 }
 
-/// Returns the total size of the files below a directory, and true if guard counted all files.
+/// Returns the total size of the files below a directory, and true if guard counted all files. Stops after `MOST_FILES`
+/// files and directories, and returns false. Ignores what it cannot read.
 fn size(directory: &Path) -> (u64, bool) {
     let (mut bytes, mut files) = (0, 0);
     let mut open = vec![directory.to_path_buf()];

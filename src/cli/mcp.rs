@@ -37,7 +37,8 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     let stop = Stop::default();
     stop_on_signals(&stop)?;
     let Some(address) = &args.http else {
-        return exit_after(serve(config, &stop));
+        let hint = "a Model Context Protocol client must start this command; see `guard mcp --help`";
+        return exit_after(serve(config, &stop), hint);
     };
     let own_file = state.with_file_name("mcp-token");
     let Loopback { listening, token, token_file } =
@@ -48,16 +49,13 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
         json!({ "url": listening.url(PATH), "token_file": token_file, "pid": std::process::id() })
     )?;
     out.flush()?;
-    exit_after(serve_http(config, listening, token, &stop))
+    exit_after(serve_http(config, listening, token, &stop), "start the server again; see `guard mcp --help`")
 }
 
-fn exit_after(result: io::Result<()>) -> Result<Exit, Failure> {
-    result.map(|()| Exit::Success).map_err(|error| {
-        Failure::usage(
-            format!("guard cannot serve the MCP client: {error}"),
-            "a Model Context Protocol client must start this command; see `guard mcp --help`",
-        )
-    })
+fn exit_after(result: io::Result<()>, hint: &str) -> Result<Exit, Failure> {
+    result
+        .map(|()| Exit::Success)
+        .map_err(|error| Failure::usage(format!("the MCP server of guard failed: {error}"), hint))
 }
 
 /// Stops the server at the first signal. The server asks calls in progress to end, and saves their results.

@@ -180,14 +180,14 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<args::Cli, clap::Er
     args::Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
-/// The maximum number of problems that guard prints for one file.
+/// The maximum number of problems that guard prints in one report about a policy or a workflow.
 const MOST_SHOWN: usize = 50;
 
 /// Why a command of `guard` could not do its work.
 enum Failure {
     /// Standard output cannot be written, or another input/output error occurred.
     Output(io::Error),
-    /// The policy cannot be used.
+    /// guard cannot find, read or load the policy.
     Policy(Box<PolicyError>),
     /// An error that the user can fix, with a hint.
     Usage { message: String, hint: String },
@@ -234,10 +234,11 @@ impl Failure {
     }
 }
 
-/// Returns a hint on how to check the file that contains the first error.
+/// Returns a hint that names the command to check the file with the first error. If the first error is not in a file,
+/// the hint refers to the messages above it.
 fn lint_hint(problems: &[Diagnostic]) -> String {
     let first = problems.iter().find(|problem| problem.severity == Severity::Error);
-    // A rule of an option has no file, and `guard allow` checks a file before it writes it.
+    // The rules of `--allow` come from no file, and `guard allow` checks a text before it writes the file.
     let file = first.map(|problem| &problem.source).filter(|source| Path::new(&source.name).is_file());
     match file {
         Some(source) => format!("`{}` shows all errors", lint_command(Path::new(&source.name))),
@@ -256,7 +257,8 @@ fn note(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Prints diagnostics with their source excerpts, separated by blank lines.
+/// Prints at most `MOST_SHOWN` diagnostics with their source excerpts, and the number of the others. A blank line
+/// follows each of them.
 fn write_diagnostics(out: &mut dyn Write, problems: &[Diagnostic], colour: bool) -> io::Result<()> {
     for problem in problems.iter().take(MOST_SHOWN) {
         writeln!(out, "{}\n", problem.render(colour))?;

@@ -39,7 +39,7 @@ pub struct VerdictJson<'a> {
     allow_with: Option<&'a str>,
     /// The position of the rule, or of the default, in its policy file; null if no policy file contains it.
     source: Option<SourceJson<'a>>,
-    /// The part of the command that caused the decision.
+    /// The part of the command that caused the decision; null if no single part caused it.
     part: Option<&'a str>,
     /// The name of the policy by which guard judged the command.
     policy: &'a str,
@@ -111,7 +111,8 @@ struct PathJson {
 }
 
 impl<'a> VerdictJson<'a> {
-    /// Creates the JSON output for a verdict.
+    /// Creates the JSON output for a verdict by the policy with the name `policy`. The output has no line, id or
+    /// intents.
     pub fn new(verdict: &'a Verdict, policy: &'a str) -> Self {
         let (decision, deferred) = match &verdict.decision {
             Decision::Allow(conditions) => (
@@ -214,7 +215,7 @@ pub const SCHEMAS: &[Published] = &[
     ("result.schema.json", || titled(as_written::<RunResult>(), "guard run --json")),
 ];
 
-/// Returns the schema of a research event.
+/// Returns the schema of a research event; null if there is no event of this type.
 fn event(event_type: &str) -> serde_json::Value {
     research::EventSpec::named(event_type).map(research::EventSpec::schema).unwrap_or_default()
 }

@@ -84,9 +84,9 @@ pub(crate) struct Learn {
 /// What happens to connections while guard learns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LearnNetwork {
-    /// Every host is refused and recorded.
+    /// guard refuses and records every host.
     Refuse,
-    /// Every host can be reached, and is recorded.
+    /// guard allows and records every host.
     Allow,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct Init {
 pub(super) const CONFIG_EXAMPLES: &str = "\
 Examples:
   guard config show --origin
-  guard config trust        # confirm what this project's .guard/config.toml asks for, once for its content";
+  guard config trust        # confirm what this project's files in .guard ask for; again only after they change";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigAction {

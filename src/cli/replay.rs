@@ -1,5 +1,5 @@
-//! `guard replay`: prints the output of a recorded run, at its original pace. On a terminal, prints only text and
-//! drawing sequences.
+//! `guard replay`: prints the output of a recorded run, at its original pace or at the pace that the options set. On a
+//! terminal, prints only text and drawing sequences, unless the user gave `--raw`.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};

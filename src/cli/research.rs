@@ -28,7 +28,7 @@ use crate::sys::fs::{Durability, replace_file};
 use crate::terminal_text;
 use crate::transcript::runs_dir;
 
-/// The directory with the journals of all research, inside the state directory.
+/// The name of the directory in the state directory that contains the journals of all research runs.
 pub(super) const RESEARCH: &str = "research";
 /// How long guard waits for cancelled runs to end before it exits.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -40,7 +40,7 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
         return list(args.json, out);
     }
     let control = RunControl::default();
-    // Do this before any thread starts, because threads inherit which signals are blocked.
+    // Handle signals before any thread starts, because threads inherit which signals are blocked.
     cancel_on_signals(&control)?;
     if let Some(path) = &args.output {
         check_output(path)?;
@@ -52,7 +52,7 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
     };
     let policy = policy_of(&started, &journal).inspect_err(|_| {
         if args.resume.is_none() {
-            // The run has not begun.
+            // The research has not begun, so its journal is of no use.
             let _ = std::fs::remove_dir_all(journal.directory());
         }
     })?;
@@ -60,7 +60,8 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
         note(&format!("guard: the id of this research run is {}", journal.id()));
     }
     let directory = WorkDirectory::new(started.directory.clone(), journal.id())?;
-    // Nothing uses the sessions of sub-queries later, so they are stored apart from those of `guard exec`.
+    // Nothing uses the sessions of sub-queries later, so guard stores them apart from those of `guard exec` and removes
+    // them at the end.
     let sessions = journal.directory().join("sessions");
     let executor = Executor { sessions: sessions.clone(), ..executor()? };
     let backend =
@@ -77,7 +78,8 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
     let mut display = display(args);
     let followed = follow(&agent, client, args.stream_json, &mut report, &mut display, out);
     display.end();
-    // The stream is dropped, which cancels its runs. Wait for them, so that none outlives this process.
+    // `follow` has dropped the stream of updates, which cancels the runs of the agents. Wait for these runs, so that
+    // none outlives this process.
     if !backend.wait_for_runs(PATIENCE) {
         note("guard: a run of this research has not ended yet; `guard ps` lists it");
     }
@@ -96,7 +98,7 @@ struct WorkDirectory {
 
 impl WorkDirectory {
     /// Uses the user's directory, or creates an empty one. `id` is the id of the research: if guard is killed, the
-    /// directory stays, and resuming the research reuses and then removes it.
+    /// directory stays, and resuming the research reuses and then removes it. Fails if another user owns the directory.
     fn new(of_user: Option<PathBuf>, id: &str) -> io::Result<Self> {
         if let Some(path) = of_user {
             return Ok(Self { path, is_temporary: false });
@@ -122,7 +124,7 @@ impl Drop for WorkDirectory {
     }
 }
 
-/// Cancels the research at the first signal, and exits at the second.
+/// Cancels the research at the first signal, and exits with code 130 at the second.
 fn cancel_on_signals(control: &RunControl) -> io::Result<()> {
     let (control, is_second) = (control.clone(), AtomicBool::new(false));
     launch::on_signals(move || {
@@ -134,7 +136,7 @@ fn cancel_on_signals(control: &RunControl) -> io::Result<()> {
     })
 }
 
-/// Receives the commands that `guard control` sends to this research.
+/// Receives the commands that `guard control` sends to this research, until the returned value is dropped.
 fn receive_commands(
     journal: &Journal,
     control: &RunControl,
@@ -156,7 +158,8 @@ fn display(args: &Research) -> StreamDisplay {
     StreamDisplay::Plain(Lines::default())
 }
 
-/// Reads the updates until the research ends. The outer error is about the output, the inner one about the research.
+/// Reads the updates until the research ends: adds them to the report, shows them, and prints them if `prints_events`
+/// is true. The outer error is about the output, the inner one about the research.
 fn follow(
     agent: &DeepResearchAgent,
     client: Arc<LlmClient>,
@@ -238,7 +241,8 @@ fn open_journal(args: &Research) -> Result<Journal, Failure> {
     })
 }
 
-/// Returns the settings with which new research starts.
+/// Returns the settings with which new research starts, from the options and the user's configuration. Fails if the
+/// query is empty, or if the directory, the agent or the policy does not exist.
 fn started(args: &Research) -> Result<Started, Failure> {
     let query = args.query.clone().unwrap_or_default();
     if query.trim().is_empty() {
@@ -269,8 +273,8 @@ fn started(args: &Research) -> Result<Started, Failure> {
     })
 }
 
-/// Returns the policy of the agents' runs. For `--allow-host`, guard writes a policy that adds the hosts to
-/// `readonly`.
+/// Returns the policy of the agents' runs; `None` if the user chose none. For `--allow-host`, writes a policy to the
+/// journal's directory that extends `readonly` and allows these hosts, and returns its path.
 fn policy_of(started: &Started, journal: &Journal) -> Result<Option<String>, Failure> {
     if started.allow_hosts.is_empty() {
         return Ok(started.policy.clone());

@@ -94,7 +94,7 @@ fn parse_cost(text: &str) -> Result<f64, String> {
 }
 
 impl Research {
-    /// The settings of the research.
+    /// Returns the settings of the research: those that options set, and defaults for the others.
     pub(crate) fn research_config(&self) -> ResearchConfig {
         ResearchConfig {
             max_queries: usize::from(self.max_queries),
@@ -103,7 +103,7 @@ impl Research {
         }
     }
 
-    /// The limits of the requests to the model.
+    /// Returns the limits for requests to the model that the options set.
     pub(crate) fn limits(&self) -> RequestLimits {
         RequestLimits {
             timeout_s: self.timeout,
@@ -113,8 +113,9 @@ impl Research {
         }
     }
 
-    /// The model that a new research run uses: the given one, or `configured` of the user's configuration if no agent is
-    /// given, or the default of the agent.
+    /// Returns the model that a new research run uses: the model that `--model` names. Without that option, returns
+    /// `configured`, the model in the user's configuration, unless `--agent` is given; otherwise the default for the
+    /// agent. The name is empty if the agent chooses its own default.
     pub(crate) fn model(&self, configured: Option<&str>) -> String {
         let configured = configured.filter(|_| self.agent.is_none());
         let default = configured.unwrap_or_else(|| default_model(self.agent.as_deref()));
@@ -122,7 +123,8 @@ impl Research {
     }
 }
 
-/// Returns the settings of the requests to a model.
+/// Returns the settings of the requests to a model, with defaults for the timeout and the retries that `limits` leaves
+/// out.
 pub(crate) fn llm_config(model: &str, limits: RequestLimits) -> LlmConfig {
     let defaults = LlmConfig::default();
     LlmConfig {

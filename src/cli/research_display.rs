@@ -1,4 +1,4 @@
-//! Shows the progress of research: as progress bars on a terminal, elsewhere as one line per event.
+//! Shows the progress of research: as progress bars on a terminal, elsewhere as lines of text.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -43,7 +43,7 @@ impl StreamDisplay {
         }
     }
 
-    /// Removes the bars of unfinished sub-queries from the terminal.
+    /// Ends the display. If it draws bars and the research has no result, removes the bars of unfinished sub-queries.
     pub(super) fn end(&mut self) {
         if let Self::Live(display) = self {
             display.end();
@@ -113,7 +113,8 @@ impl Lines {
         Some((failed.id, format!(" ✗ Failed: {}", short(&error))))
     }
 
-    /// Returns the line for an update about the research as a whole; `None` for updates about a sub-query.
+    /// Returns the line for an update about the research as a whole; `None` for updates about a sub-query and for
+    /// updates of unknown types.
     fn about_run(&mut self, update: &AgentUpdate) -> Option<String> {
         match update.event_type.as_str() {
             EVENT_DECOMPOSITION_STARTED => Some("[•] Decomposing query...".to_string()),
@@ -144,7 +145,8 @@ impl Lines {
 }
 
 /// Keeps the terminal from echoing Ctrl-C as `^C` until this value is dropped. The cursor is in the last column, so
-/// the two characters would wrap, and the bars would be redrawn one line lower.
+/// the two characters would wrap, and the bars would be redrawn one line lower. Does nothing if guard is a background
+/// job.
 struct HiddenControlKeys {
     before: Option<Termios>,
 }

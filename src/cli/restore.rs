@@ -89,7 +89,8 @@ fn list(saved: &[SavedWork], is_json: bool, out: &mut dyn Write) -> Result<Exit,
     Ok(Exit::Success)
 }
 
-/// Finds saved work by its name, a unique beginning or end of the name, its branch, or one of its refs.
+/// Finds saved work by one of its refs, its name, its branch, or a unique beginning or end of its name, in this order.
+/// `@` is the newest saved work.
 fn find<'s>(saved: &'s [SavedWork], name: &str) -> Result<&'s SavedWork, Failure> {
     if name == "@" {
         return saved.first().ok_or_else(|| unknown(name));

@@ -43,7 +43,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
 }
 
 /// Runs the command in this process, under the policy that `change` returns, or only prints the plan of the run
-/// (`--dry-run`). Also returns the run's id if guard started the command.
+/// (`--dry-run`). Also returns the run's id if the run has ended with a result.
 pub(super) fn run_with(
     arguments: &args::Run,
     change: impl FnOnce(Policy) -> Policy,
@@ -54,7 +54,7 @@ pub(super) fn run_with(
 }
 
 /// Runs the command, or only prints the plan of the run. If the run is in the background, `notifier` tells the
-/// calling process when the command has started.
+/// calling process when the command has started. When the run has ended with a result, sets `started` to its id.
 fn run_or_plan(
     arguments: &args::Run,
     change: impl FnOnce(Policy) -> Policy,
@@ -196,7 +196,8 @@ fn is_attended(arguments: &args::Run) -> bool {
     Form::from_args(arguments) == Form::PassThrough && io::stdin().is_terminal()
 }
 
-/// Completes the arguments with the defaults of the project and the user, and loads the policy.
+/// Completes the arguments with the defaults of the project and the user, and loads the policy with the rules of
+/// `--allow`. Fails if the user does not confirm what the project asks for.
 fn with_defaults(arguments: &args::Run, config: &Config) -> Result<(args::Run, Policy), Failure> {
     let directory = match &arguments.dir {
         Some(directory) => directory.clone(),
@@ -286,8 +287,8 @@ pub(super) fn configuration() -> Result<(Config, Keys), Failure> {
     Ok((config, keys))
 }
 
-/// Reads the user's configuration file; without a file, returns the defaults. Fails if a section `[agent.NAME]` names
-/// an agent for which guard cannot copy a login.
+/// Reads the user's configuration file; without a file, returns the defaults. Fails if guard cannot read or parse the
+/// file, or if a section `[agent.NAME]` names an agent for which guard cannot copy a login.
 pub(super) fn user_config() -> Result<Config, Failure> {
     let config = match Config::place() {
         Some(place) => Config::read(&place)
@@ -310,7 +311,8 @@ pub(super) fn user_config() -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Converts an amount of money to millionths.
+/// Converts the amount of money of `--max-cost` to millionths. Fails unless the amount is above 0 and at most
+/// 1,000,000.
 fn micros(amount: f64) -> Result<u64, Failure> {
     if amount > 0.0 && amount <= 1e6 {
         return Ok(((amount * 1e6).round() as u64).max(1));
@@ -365,7 +367,7 @@ fn request(
     let of_agent = of_agent.filter(|preset| !arguments.preset.contains(preset));
     let requested_presets: Vec<String> = arguments.preset.iter().chain(of_agent).cloned().collect();
     let hosts_of_agent = profile.map(|profile| profile.adapter.hosts()).unwrap_or_default();
-    // A key that no gateway of this run uses is treated like any other variable.
+    // guard treats a key that no gateway of this run uses like any other variable.
     let presets = policy.network.presets.iter().chain(&requested_presets);
     let gateways = presets.filter_map(|name| crate::policy::preset(name)).flat_map(|preset| preset.gateway);
     let kept: Vec<&str> = gateways
@@ -467,7 +469,8 @@ fn streams(form: Form, reader: Option<Box<dyn launch::OutputReader>>) -> Result<
     })
 }
 
-/// Returns an observer that prints each event when guard records it; `None` unless the output is a stream.
+/// Returns an observer that prints each event when guard records it. Returns `None` unless the output is a stream, or
+/// if guard cannot duplicate the descriptor of standard output.
 fn observer(form: Form) -> Option<Observer> {
     if form != Form::Stream {
         return None;

@@ -59,8 +59,8 @@ pub(crate) struct Run {
     /// Allow the command to write this file or directory too; repeatable
     #[arg(long, help_heading = "Access", value_name = "PATH")]
     pub(crate) write: Vec<PathBuf>,
-    /// A command that this run may use although the policy denies it: `'git rebase'`. Only the rules that deny exactly this
-    /// command are lifted, and only for it
+    /// A command that this run may use although the policy denies it: `'git rebase'`. guard lifts only the rules that
+    /// deny exactly this command, and only for it
     #[arg(long, help_heading = "Access", value_name = "COMMAND")]
     pub(crate) allow: Vec<String>,
     /// Allow connections to this host too: `example.org`, `*.example.org:443`, `GET example.org/path`; repeatable
@@ -125,12 +125,13 @@ pub(crate) struct Run {
     /// Remove the worktree and branch at the end; guard saves commits and uncommitted work under refs/guard/
     #[arg(long, help_heading = "Git")]
     pub(crate) discard: bool,
-    /// Stop the run after this time without output, without a new program and with less than 2 % CPU use: seconds, or 90s,
-    /// 5m, 2h, 1d; 0 means never [default: the policy's value; never if standard input is a terminal]
+    /// Stop the run after this time without output, without a new program and with less than 2 % CPU use: seconds, or
+    /// 90s, 5m, 2h, 1d; 0 means never [default: the project's, your or the policy's value; never if standard input is a
+    /// terminal]
     #[arg(long, help_heading = "Limits", value_name = "TIME", value_parser = parse_seconds)]
     pub(crate) timeout: Option<u64>,
-    /// Stop the run after this time in total: seconds, or 90s, 5m, 2h, 1d; 0 means never [default: the policy's value; never
-    /// if standard input is a terminal]
+    /// Stop the run after this time in total: seconds, or 90s, 5m, 2h, 1d; 0 means never [default: the project's, your
+    /// or the policy's value; never if standard input is a terminal]
     #[arg(long, help_heading = "Limits", value_name = "TIME", value_parser = parse_seconds)]
     pub(crate) max_duration: Option<u64>,
     /// Stop the run after the models have used N tokens, input and output together
@@ -162,7 +163,7 @@ pub(crate) struct Run {
     /// Copy the login of this agent into the private home
     #[arg(long, help_heading = "Agents and the private home", value_name = "NAME", hide = true)]
     pub(crate) agent_login: Option<String>,
-    /// Whether the run gets private namespaces, instead of what the policy says
+    /// Whether the run gets private namespaces [default: as the policy says]
     #[arg(long, help_heading = "Sandbox", value_enum)]
     pub(crate) namespaces: Option<NamespaceChoice>,
     /// Do not search the home directory for toolchains

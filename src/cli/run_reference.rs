@@ -110,7 +110,7 @@ fn find_in(store: &Store, reference: &str) -> Result<Run, Failure> {
 }
 
 /// Returns the shortest text that identifies a run for every command with a RUN argument: `@` if the run is the newest
-/// one, otherwise its short id.
+/// one, otherwise its short id. Returns the whole id if guard cannot read the store of runs.
 pub(super) fn shortest(run_id: &str) -> String {
     let found = || {
         let store = store().ok()?;
@@ -125,7 +125,8 @@ pub(super) fn shortest(run_id: &str) -> String {
     found().unwrap_or_else(|| run_id.to_string())
 }
 
-/// Finds the candidate that the user named. `candidates` must be sorted, with the newest run first.
+/// Returns the index of the candidate that the user named. `candidates` must be sorted, with the newest run first.
+/// Fails if no candidate matches, or if several do.
 pub(super) fn pick(reference: &str, candidates: &[Candidate]) -> Result<usize, Failure> {
     if let Some(number) = position(reference) {
         return if number <= candidates.len() { Ok(number - 1) } else { Err(no_such_position(reference)) };
@@ -149,7 +150,7 @@ pub(super) fn pick(reference: &str, candidates: &[Candidate]) -> Result<usize, F
     only_one(reference, &ids, candidates)
 }
 
-/// Returns the position in the list of runs, counted from 1, that `@` or `@N` means.
+/// Returns the position in the list of runs, counted from 1, that `@` or `@N` means; `None` for any other text.
 fn position(reference: &str) -> Option<usize> {
     match reference.strip_prefix('@')? {
         "" => Some(1),
@@ -163,7 +164,8 @@ fn can_be_id(reference: &str) -> bool {
     reference.len() >= SHORTEST_ID && reference.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
-/// Returns the candidates with this id or, if there are none, those whose id begins or ends with this text.
+/// Returns the indexes of the candidates with this id or, if there are none, of those whose id begins or ends with this
+/// text.
 fn matching_ids(reference: &str, candidates: &[Candidate]) -> Vec<usize> {
     let matching = |test: &dyn Fn(&str) -> bool| -> Vec<usize> {
         (0..candidates.len()).filter(|&index| test(&candidates[index].id)).collect()
@@ -175,8 +177,8 @@ fn matching_ids(reference: &str, candidates: &[Candidate]) -> Vec<usize> {
     matching(&|id| id.starts_with(reference) || id.ends_with(reference))
 }
 
-/// Returns the newest run on each branch for which `is_meant` is true. Leaves out earlier runs on the same branch,
-/// because a user who names a branch means its newest run.
+/// Returns the index of the newest run on each branch for which `is_meant` is true. Leaves out earlier runs on the same
+/// branch, because a user who names a branch means its newest run.
 fn newest_of_each_branch(candidates: &[Candidate], is_meant: &dyn Fn(&str) -> bool) -> Vec<usize> {
     let mut found: Vec<usize> = Vec::new();
     for (index, candidate) in candidates.iter().enumerate() {
@@ -207,7 +209,8 @@ fn prefer_current_repository(found: Vec<usize>, candidates: &[Candidate]) -> Vec
     if here.is_empty() { found } else { here }
 }
 
-/// Returns the main directory of the repository that contains the current directory.
+/// Returns the main directory of the repository that contains the current directory; `None` if guard finds no
+/// repository.
 fn current_repository() -> Option<PathBuf> {
     let repository = Repository::find(&std::env::current_dir().ok()?).ok()??;
     Some(main_directory(&repository.common_dir).to_path_buf())
@@ -252,7 +255,8 @@ fn unknown(reference: &str, candidates: &[Candidate]) -> Failure {
     Failure::usage(format!("{message}; similar runs:{similar}"), "`guard runs` lists all runs")
 }
 
-/// Returns the runs, at most three, whose short id, branch or name is most similar to the text that the user typed.
+/// Returns the indexes of at most three runs whose short id, branch or name is most similar to the text that the user
+/// typed. Returns none if nothing is similar, or if the text is longer than `LONGEST_TYPED`.
 fn nearest(reference: &str, candidates: &[Candidate], short: &HashMap<&str, &str>) -> Vec<usize> {
     if reference.len() > LONGEST_TYPED {
         return Vec::new();

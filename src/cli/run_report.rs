@@ -36,7 +36,7 @@ impl Form {
     }
 }
 
-/// Reports that guard cannot plan a run. guard has created nothing, and there is no transcript.
+/// Reports that guard cannot plan a run. The result has no run id, because there is no transcript.
 pub(super) fn report_plan_error(
     request: &RunRequest,
     error: &LaunchError,
@@ -79,8 +79,7 @@ pub(super) fn report_plan_error(
     Ok(exit)
 }
 
-/// Reports that guard cannot create the worktree of a run. guard has not started the run, and has left nothing
-/// behind.
+/// Reports that guard cannot create or open the worktree of a run, and therefore has not started the run.
 pub(super) fn report_workspace_problem(
     request: &RunRequest,
     problem: &WorkspaceProblem,
@@ -205,7 +204,7 @@ pub(super) fn report(
     Ok(exit_of(result))
 }
 
-/// Returns the exit code of a run with this result.
+/// Returns the exit code of `guard run` for a run with this result.
 pub(super) fn exit_of(result: &RunResult) -> Exit {
     match result.error_kind {
         Some(
@@ -308,8 +307,8 @@ fn refusal(denial: &Denial) -> String {
     }
 }
 
-/// Returns one line with the hosts that the run was not allowed to reach, for a summary that does not list every
-/// denial.
+/// Returns one line with the hosts that guard refused to the run, for a summary that does not list every denial.
+/// Returns `None` if there are no such hosts.
 fn refused_hosts(result: &RunResult) -> Option<String> {
     let refused: Vec<&HostTraffic> = result.network.iter().filter(|host| host.refused > 0).collect();
     let shown = |host: &&HostTraffic| match host.port {
@@ -345,7 +344,8 @@ fn reference(run_id: &str, branch: &str) -> String {
     if is_newest { "@".to_string() } else { branch.to_string() }
 }
 
-/// Returns lines about what happened to the run's branch, and what the user can do next.
+/// Returns lines about the run's commits and findings, what happened to its branch, and what the user can do next.
+/// Returns none if the run had no worktree.
 fn worktree_lines(result: &RunResult) -> Vec<String> {
     let Some(worktree) = &result.worktree else { return Vec::new() };
     let mut lines = Vec::new();
@@ -380,11 +380,16 @@ fn worktree_lines(result: &RunResult) -> Vec<String> {
             lines.push(format!("  next: guard diff {run}; guard apply {run}"));
         }
     } else if worktree.saved.is_empty() && worktree.uncommitted.is_empty() {
-        lines.push("  branch: guard removed it, because the run left nothing new".to_string());
+        lines.push("  branch: guard removed the run's branch, because the run left nothing new".to_string());
     } else if worktree.saved.is_empty() {
-        lines.push("  branch: guard removed it, and moved its files away (see above)".to_string());
+        lines.push(
+            "  branch: guard removed the run's branch, and moved its files away (see above)".to_string(),
+        );
     } else {
-        lines.push(format!("  branch: guard removed it; its work is saved in {}", worktree.saved.join(", ")));
+        lines.push(format!(
+            "  branch: guard removed the run's branch; its work is saved in {}",
+            worktree.saved.join(", ")
+        ));
     }
     if worktree.unreceived {
         lines.push(

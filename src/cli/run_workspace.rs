@@ -1,5 +1,5 @@
-//! Opens the worktree for `guard run`, from the directory and the options that the user gave. With `--in-place` or
-//! outside a repository, the run gets no worktree.
+//! Opens the worktree for `guard run`, from the directory and the options that the user gave. With `--in-place`,
+//! outside a repository, or in a repository that is a home or system directory, the run gets no worktree.
 
 use std::path::{Path, PathBuf};
 
@@ -49,7 +49,9 @@ pub(super) struct WorkspaceRequest<'a> {
 }
 
 impl WorkspaceRequest<'_> {
-    /// Creates the run's worktree, if the requested directory is in a repository.
+    /// Creates the run's worktree, or opens the existing one that the options name. Prints notes about what the run
+    /// gets and does not get. With `--in-place`, outside a repository, and in a home or system directory, the run works
+    /// in the requested directory.
     pub(super) fn open(&self) -> Result<OpenedWorkspace, WorkspaceProblem> {
         let Some(repository) = self.repository()? else {
             return Ok(OpenedWorkspace { task: None, folder: self.folder.to_path_buf() });
@@ -63,7 +65,8 @@ impl WorkspaceRequest<'_> {
         self.check_named_paths(&repository)?;
         let killed = self.killed_run(&repository)?;
         let (place, here) = match (self.place(&repository), &killed) {
-            // A killed run without namespaces leaves a `.git` file that names its private repository.
+            // A killed run without namespaces leaves a `.git` file that names its private repository. Give its worktree
+            // back, and try again.
             (Err(problem), Some((folder, _))) if problem.kind == ErrorKind::WorktreeLost => {
                 Workspace::load(folder)?.dispose(KeepPolicy::Keep)?;
                 self.place(&repository)?
@@ -86,15 +89,17 @@ impl WorkspaceRequest<'_> {
         let worktree = task.checkout().worktree;
         let same = self.same_folder(&repository, &worktree);
         if !same.is_dir() {
-            note(
-                "guard: the commit that the run starts from lacks this directory; the run works in the top directory",
-            );
+            note(&format!(
+                "guard: the run's worktree has no directory {}; the run works in its top directory",
+                terminal_text::replace(&same.to_string_lossy())
+            ));
         }
         let folder = if same.is_dir() { same } else { worktree };
         Ok(OpenedWorkspace { folder, task: Some(task) })
     }
 
-    /// Returns the worktree that `open` would create, for display. Creates nothing.
+    /// Returns the worktree that `open` would create or use, and the run's working directory in it, for display.
+    /// Returns `None` if the run gets no worktree. Creates nothing.
     pub(super) fn planned(&self) -> Result<Option<(Checkout, PathBuf)>, WorkspaceProblem> {
         let Some(repository) = self.repository()? else { return Ok(None) };
         let (place, here) = self.place(&repository)?;
@@ -117,7 +122,8 @@ impl WorkspaceRequest<'_> {
         Ok(Some((checkout, folder)))
     }
 
-    /// Returns the repository in which to create a worktree; `None` if the run gets no worktree.
+    /// Returns the repository in which to create a worktree; `None` if the run gets no worktree. Fails outside a
+    /// repository if the user gave options that only make sense in one.
     fn repository(&self) -> Result<Option<Repository>, WorkspaceProblem> {
         let found = if self.arguments.in_place || !may_be_in_repository(self.folder) {
             None
@@ -278,7 +284,8 @@ impl WorkspaceRequest<'_> {
         }
     }
 
-    /// Returns the directory in the worktree that corresponds to the working directory of the request.
+    /// Returns the directory in the worktree that corresponds to the working directory of the request, or the top of
+    /// the worktree if there is none. The directory may not exist.
     fn same_folder(&self, repository: &Repository, worktree: &Path) -> PathBuf {
         let real = std::fs::canonicalize(self.folder).unwrap_or_else(|_| self.folder.to_path_buf());
         let below = repository.toplevel.as_ref().and_then(|top| real.strip_prefix(top).ok());

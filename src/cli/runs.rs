@@ -21,11 +21,12 @@ use crate::terminal_text;
 use crate::transcript::{Run, RunState, Store};
 use crate::workspace::{Record, Repository, State, main_directory, moved_files};
 
-/// The minimum age of runs that `guard runs prune` deletes by default.
+/// The minimum age of runs that `guard runs prune` deletes if the user gives neither `--older-than` nor `--keep`.
 const DEFAULT_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// The number of runs that guard lists on a terminal by default.
 const SHOWN_ON_TERMINAL: usize = 20;
-/// The maximum number of files of one run that guard counts for its size. A run in progress can have very many files.
+/// The maximum number of files and directories of one run that guard counts for its size. A run in progress can have
+/// very many files.
 const MOST_COUNTED_FILES: usize = 2_000;
 
 pub(super) fn run(args: &Runs, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -78,7 +79,7 @@ pub(super) fn ps(args: &Ps, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Returns the repository that contains a directory.
+/// Returns the repository that contains a directory. Fails if the directory does not exist or is in no repository.
 pub(super) fn repository_at(directory: &Path) -> Result<Repository, Failure> {
     let found = if directory.is_dir() { Repository::find(directory)? } else { None };
     found.ok_or_else(|| {
@@ -102,7 +103,7 @@ fn is_in_repository(run: &Run, repository: &Repository) -> bool {
         || Record::read(&run.folder).is_ok_and(|record| record.common_dir == repository.common_dir)
 }
 
-/// Returns the state of a run in one or two words: how it ended, or that it is running.
+/// Returns the state of a run in one or two words: how it ended, or why it has no result.
 pub(super) fn outcome(run: &Run) -> &'static str {
     let Some(result) = run.last.as_ref().map(|event| &event.data) else {
         return match run.state {
@@ -252,7 +253,7 @@ fn command(run: &Run) -> String {
     words.join(" ")
 }
 
-/// Describes how long ago something happened, in the largest unit that fits.
+/// Describes how long ago something happened, in whole seconds, minutes, hours (up to 48) or days.
 fn ago(elapsed: SignedDuration) -> String {
     let seconds = elapsed.as_secs().max(0);
     match seconds {
@@ -367,8 +368,8 @@ fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io:
     Ok(())
 }
 
-/// Returns true if a run's worktree still exists, or if the run's directory has commits or files that exist nowhere
-/// else. The user needs the run's record to find them.
+/// Returns true if a run's worktree still exists, or if the run's directory may have commits or files that exist
+/// nowhere else. The user needs the run's record to find them. Also returns true if guard cannot read the record.
 pub(super) fn holds_work(run: &Run) -> bool {
     if !Record::exists(&run.folder) {
         return false;
@@ -379,8 +380,8 @@ pub(super) fn holds_work(run: &Run) -> bool {
         || Record::read(&run.folder).map_or(true, is_open)
 }
 
-/// Returns the total size of a run's files in bytes. Counts at most [`MOST_COUNTED_FILES`] files. Files that cannot
-/// be read count as zero.
+/// Returns the total size of a run's files in bytes. Stops after [`MOST_COUNTED_FILES`] files and directories, so the
+/// result may be too small. Ignores what it cannot read.
 pub(super) fn disk_use(folder: &Path) -> u64 {
     let (mut bytes, mut counted) = (0, 0);
     let mut folders = vec![folder.to_path_buf()];

@@ -54,7 +54,8 @@ pub(super) fn run(args: &ServeArgs, _: &mut dyn Write) -> Result<Exit, Failure> 
     Ok(Exit::Success)
 }
 
-/// Returns the names of the task types given with `--type`; `None` means all types.
+/// Returns the names of the task types given with `--type`; `None` means all types. Fails if there is no type of a
+/// given name.
 fn accepted_types(args: &ServeArgs, types: &TaskTypes) -> Result<Option<BTreeSet<String>>, Failure> {
     for name in &args.types {
         types.get(name).map_err(|failure| {
@@ -64,7 +65,7 @@ fn accepted_types(args: &ServeArgs, types: &TaskTypes) -> Result<Option<BTreeSet
     Ok((!args.types.is_empty()).then(|| args.types.iter().cloned().collect()))
 }
 
-/// Listens on the address or the socket of the options, and prints it for the user.
+/// Listens on the address or the socket of the options, and prints to standard error where the server listens.
 fn listen(args: &ServeArgs, place: &QueuePlace) -> Result<Listener, Failure> {
     if let Some(path) = &args.socket {
         let socket = Socket::on(path)
@@ -83,7 +84,7 @@ fn listen(args: &ServeArgs, place: &QueuePlace) -> Result<Listener, Failure> {
     Ok(Listener::Loopback(listening, token))
 }
 
-/// Starts a worker in a thread. If the worker ends before it is asked to, the server ends too.
+/// Starts a worker in a thread. When the worker ends, even by a panic, the server stops.
 fn start_worker(
     args: &ServeArgs,
     place: &QueuePlace,
@@ -114,7 +115,8 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Stops the server and the worker at the first signal, and exits at the second.
+/// Stops the server and the worker at the first signal, and releases the worker's lock. Exits with code 130 at the
+/// second signal.
 fn stop_on_signals(stop: &Stop, worker_stop: &StopFlag, lock: Option<WorkerLock>) -> io::Result<()> {
     let (stop, worker_stop) = (stop.clone(), worker_stop.clone());
     let is_second = AtomicBool::new(false);

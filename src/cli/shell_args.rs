@@ -48,7 +48,7 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// Write the manual pages of guard and of each command to this directory, which is created if it is missing
+    /// Write the manual pages of guard and of each command to this directory; guard creates it if it is missing
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }

@@ -1,5 +1,5 @@
-//! `guard stop`: ends runs. Sends SIGTERM to the guard process of each run, and waits until the runs have ended. Sends
-//! the signal only to a process that holds the lock on the run's transcript.
+//! `guard stop`: ends runs. Sends SIGTERM to the guard process of each run, and waits until the runs have ended, at
+//! most for the time of `--wait`. Sends the signal only to a process that holds the lock on the run's transcript.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -78,7 +78,8 @@ pub(super) fn run(args: &Stop, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// Sends a signal to the run's guard process to end the run. Returns the reason if that is not possible.
+/// Sends SIGTERM to the run's guard process to end the run; with `now`, twice, which ends the run at once. Returns the
+/// reason if guard cannot do that; `None` if it sent the signal, or if the run has ended already.
 fn ask_to_end(run: &Run, now: bool) -> Option<String> {
     match run.state {
         RunState::Finished | RunState::Unfinished => return None,

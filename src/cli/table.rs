@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
-/// The width of tables if there is no terminal.
+/// The width of tables if neither the terminal nor `COLUMNS` gives one.
 const DEFAULT_WIDTH: usize = 80;
 /// The minimum width of the last column. The table leaves out other columns until the last one has this width.
 const NARROWEST_LAST: usize = 12;
@@ -54,7 +54,8 @@ pub(super) fn write(mut columns: Vec<Column>, width: usize, out: &mut dyn Write)
     Ok(())
 }
 
-/// Leaves out columns until the table fits, and returns the widths of the remaining columns.
+/// Leaves out columns until the table fits, then shrinks columns, and returns the widths of the remaining columns. The
+/// table stays too wide if that is not enough.
 fn fit(columns: &mut Vec<Column>, width: usize) -> Vec<usize> {
     let needed = |columns: &[Column]| -> usize {
         let last = columns.last().map_or(0, |column| column.width().min(NARROWEST_LAST));

@@ -130,8 +130,8 @@ fn begin(arguments: &Task, task_store: TaskStore, out: &mut dyn Write) -> Result
     ended
 }
 
-/// Returns the first API key that an agent of this workflow needs and that is missing. Ignores agents that are not
-/// installed, because the steps that use these agents report that clearer problem.
+/// Returns the first API key that an agent of this workflow needs and that is missing; `None` if no key is missing.
+/// Ignores agents that are not installed, because the steps that use these agents report that clearer problem.
 fn missing_keys(
     workflow: &Workflow,
     agent: Option<&str>,
@@ -176,7 +176,8 @@ fn report_missing_key(
     Ok(Exit::OwnFailure)
 }
 
-/// Loads the workflow, and applies the changes from the command line to it.
+/// Loads the workflow, and replaces its base branch and its limits by those of the command line. Fails if the workflow
+/// has no step with the name in a limit.
 fn load_workflow(arguments: &Task) -> Result<Workflow, Failure> {
     let mut found = load(&arguments.workflow, &PolicyDirs::from_environment()).map_err(workflow::failure)?;
     if let Some(base) = &arguments.base {
@@ -305,7 +306,8 @@ fn gates(arguments: &Task, workflow: &Workflow) -> Result<Vec<String>, Failure> 
     arguments.gate.iter().map(gate).collect()
 }
 
-/// Finds unused names for the task's branch and worktree: the wanted name, or that name with a number.
+/// Finds an unused name for the task's branch and worktree. Takes the name that the user gave, and fails if it is in
+/// use. Without a given name, derives one from the request and adds a number if it is in use; fails after 99 attempts.
 fn plan_worktree(
     arguments: &Task,
     task_store: &TaskStore,
@@ -370,7 +372,8 @@ fn drive(
         _ => Form::Lines,
     };
     let cancel = Cancel::default();
-    // Do this before any other thread starts: a thread that does not block the signal would let it end the process.
+    // Handle signals before any other thread starts. A thread that does not block a signal would let it end the
+    // process.
     super::exec::cancel_on_signals(&cancel)?;
     let progress = TaskProgress::new(form);
     let ended = work(cancel, &mut |event| progress.show(&event));

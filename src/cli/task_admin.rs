@@ -115,7 +115,8 @@ pub(super) fn show(
     Ok(Exit::Success)
 }
 
-/// Records the user's decision at a gate.
+/// Records the user's decision at the gate where a task waits: approval if `is_yes` is true, otherwise rejection, which
+/// needs feedback. Fails if the task does not wait for a decision or has one already.
 pub(super) fn decide(
     task_store: &TaskStore,
     id: &str,
@@ -158,11 +159,16 @@ pub(super) fn decide(
             format!("`guard task resume {}` continues the task", task.id),
         ));
     }
-    writeln!(out, "{verdict}: `guard task resume {}` continues the task", task.id)?;
+    writeln!(
+        out,
+        "guard recorded the decision `{verdict}`: `guard task resume {}` continues the task",
+        task.id
+    )?;
     Ok(Exit::Success)
 }
 
-/// Removes the worktrees and records of finished tasks, and their branches if they are merged.
+/// Removes the worktrees and records of the tasks `ids` or, if `all` is true, of all finished tasks. Also removes their
+/// branches if they are merged.
 pub(super) fn clean(
     task_store: &TaskStore,
     ids: &[String],
@@ -175,8 +181,8 @@ pub(super) fn clean(
     Ok(Exit::Success)
 }
 
-/// Removes the finished tasks of the repositories whose common directory satisfies `is_meant`. If `is_removed` is
-/// false, only prints how many there are.
+/// Removes the finished tasks of the repositories for whose common directory `is_meant` returns true. If `is_removed`
+/// is false, only prints how many there are.
 pub(super) fn clean_finished(
     is_meant: &dyn Fn(&Path) -> bool,
     is_removed: bool,

@@ -41,7 +41,7 @@ pub(crate) struct Task {
     /// The name for the branch and the documents [default: derived from the request]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// The prefix of the branch name, such as feature/ [default: the workflow's]
+    /// The prefix of the branch name, such as feature/ [default: the workflow's, or that of the policy `strict`]
     #[arg(long, value_name = "PREFIX", value_parser = parse_branch_prefix)]
     pub(crate) branch_prefix: Option<String>,
     /// The branch to start from and to merge with [default: the workflow's]
@@ -141,7 +141,7 @@ pub(crate) struct TaskBounds {
     /// The maximum time that agents work, in minutes, for the whole task or for one step; repeatable
     #[arg(long, value_name = "[STEP=]N", value_parser = parse_amount)]
     pub(crate) max_minutes: Vec<LimitArg<f64>>,
-    /// The maximum number of times that each step, or this one step, may run; repeatable
+    /// The maximum number of times that each step may run, or the step STEP; repeatable
     #[arg(long, value_name = "[STEP=]N")]
     pub(crate) rounds: Vec<LimitArg<u32>>,
 }
@@ -189,7 +189,7 @@ pub(crate) enum TaskCommand {
     },
     /// Continue a task that was interrupted, failed, or waited for a decision
     Resume {
-        /// The task [default: the newest unfinished task]
+        /// The task: its id, or a unique beginning or end of the id [default: the newest unfinished task]
         id: Option<String>,
         #[command(flatten)]
         bounds: TaskBounds,
@@ -200,7 +200,7 @@ pub(crate) enum TaskCommand {
     },
     /// Go back to an earlier step of a task, and continue from there
     Retry {
-        /// The task
+        /// The task: its id, or a unique beginning or end of the id
         id: String,
         /// The step to go back to
         #[arg(long, value_name = "STEP")]
@@ -210,7 +210,7 @@ pub(crate) enum TaskCommand {
     },
     /// Approve at a gate where the task waits for your decision
     Approve {
-        /// The task
+        /// The task: its id, or a unique beginning or end of the id
         id: String,
         /// A comment for the agents
         #[arg(long, default_value = "")]
@@ -218,7 +218,7 @@ pub(crate) enum TaskCommand {
     },
     /// Reject at a gate where the task waits for your decision
     Reject {
-        /// The task
+        /// The task: its id, or a unique beginning or end of the id
         id: String,
         /// What must change
         #[arg(long)]
@@ -226,7 +226,7 @@ pub(crate) enum TaskCommand {
     },
     /// Remove the worktrees and records of finished tasks, and their branches if they are merged
     Clean {
-        /// The tasks
+        /// The tasks: their ids, or unique beginnings or ends of the ids
         #[arg(required_unless_present = "all")]
         ids: Vec<String>,
         /// All tasks that have succeeded or were cancelled
@@ -235,7 +235,7 @@ pub(crate) enum TaskCommand {
     },
     /// Cancel a task; its branch and worktree stay
     Cancel {
-        /// The task
+        /// The task: its id, or a unique beginning or end of the id
         id: String,
     },
 }

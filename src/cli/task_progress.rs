@@ -47,7 +47,7 @@ impl TaskProgress {
         let status = (form == Form::Lines && is_terminal).then(|| {
             let status = Arc::new(Mutex::new(StatusLine::default()));
             let shared = status.clone();
-            // The thread ends with the process. If it cannot start, guard only does not animate the line.
+            // The thread ends with the process. If it cannot start, guard shows the progress without the animated line.
             let _ = std::thread::Builder::new().name("live".to_string()).spawn(move || animate(&shared));
             status
         });
@@ -104,7 +104,8 @@ impl TaskProgress {
     }
 }
 
-/// Returns the status line of a step: `[PLANNING]... In Progress`, `[PLANNING]... Done`.
+/// Returns the line for an event about the beginning or the end of a step, such as `[PLANNING]... In Progress` or
+/// `[PLANNING]... Done`; `None` for other events.
 fn status_line(event: &TaskEvent) -> Option<String> {
     let how = match event.event_type {
         EventType::TaskStep => "In Progress",

@@ -9,10 +9,12 @@ use crate::terminal_text;
 /// The maximum number of hosts that the first line lists.
 const MOST_HOSTS: usize = 3;
 
-/// The maximum length of an error, in bytes, that the last line shows before the duration of the run.
+/// The maximum length of an error, in bytes, that the last line shows before the duration of the run. The line shows a
+/// longer error after the duration.
 const LONGEST_CLAUSE: usize = 60;
 
-/// Returns the line that guard prints when a run begins: policy, branch, network and time limits.
+/// Returns the line that guard prints when a run begins: the policy, the branch or the directory, the network access
+/// and the time limits.
 pub(super) fn beginning(plan: &LaunchPlan) -> String {
     let place = match &plan.checkout {
         Some(checkout) => format!("branch {}", checkout.branch),
@@ -55,7 +57,7 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// True if the last line says more than that the command succeeded and left no changes.
+/// Returns true if the last line says more than that the command succeeded and left no changes.
 pub(super) fn has_news(result: &RunResult) -> bool {
     let has_left_work = result.worktree.as_ref().is_some_and(|worktree| {
         worktree.kept || worktree.unreceived || !worktree.saved.is_empty() || !result.commits.is_empty()
@@ -67,8 +69,8 @@ pub(super) fn has_news(result: &RunResult) -> bool {
         || (result.worktree.is_none() && !result.files_changed.is_empty())
 }
 
-/// Returns the line that guard prints when a run has ended: how it ended, which changes it left, and how to see what
-/// was refused.
+/// Returns the line that guard prints when a run has ended: how it ended, which changes it left, and the command that
+/// explains what guard refused.
 pub(super) fn ending(result: &RunResult) -> String {
     run_ending(result, &run_reference::shortest(&result.run_id))
 }

@@ -20,13 +20,13 @@ use crate::terminal_text;
 use crate::transcript::{Event, EventType};
 use crate::workspace::{Repository, main_directory};
 
-/// The maximum number of refusals of a run that guard explains.
+/// The maximum number of refusals of a run that guard explains as text. With `--json`, guard explains all of them.
 const MOST_EXPLAINED: usize = 100;
 
 /// The explanation of one decision.
 #[derive(Debug, Serialize)]
 struct Explanation {
-    /// The number of the event that recorded the decision, if it was made in a run.
+    /// The number of the event that recorded the decision; `None` if guard did not make it in a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     event: Option<u64>,
     decision: &'static str,
@@ -45,7 +45,7 @@ struct Explanation {
     /// The policy rule that would allow the refused action, as TOML.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy_rule: Option<String>,
-    /// How many times the run was refused this action.
+    /// How many times guard refused this action in the run; `None` means once, or that there was no run.
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<usize>,
 }
@@ -184,7 +184,8 @@ fn explain_command(command: &[OsString], policy: Option<&str>) -> Result<Explana
 
 /// Where a path is, as seen by a run in the current directory that gets its own worktree.
 enum PathPlace {
-    /// In the repository. The run uses the copy of the path in its worktree, which has this path.
+    /// In the repository. The run uses the copy of the file or directory in its worktree; the field is the path of the
+    /// copy.
     Copied(PathBuf),
     /// In the user's git directory, or in a checkout of the repository of which the run gets no copy.
     UsersRepository,
@@ -275,7 +276,7 @@ fn explain_path(path: &Path, write: bool, plan: &LaunchPlan) -> Result<Explanati
     })
 }
 
-/// Resolves the symbolic links in the part of the path that exists.
+/// Resolves the symbolic links in the part of the path that exists, and keeps the rest of the path unchanged.
 fn existing_part_resolved(path: &Path) -> PathBuf {
     for level in path.ancestors() {
         if let Ok(resolved) = std::fs::canonicalize(level) {

@@ -1,4 +1,5 @@
-//! `guard worker`: works on the tasks of batches until it is stopped, or until no tasks are left.
+//! `guard worker`: works on the tasks of batches until a signal stops it or, with `--until-idle`, until no tasks are
+//! left.
 
 use std::io::Write;
 use std::time::Duration;
@@ -16,7 +17,7 @@ const IDLE_TIME: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &WorkerArgs, _: &mut dyn Write) -> Result<Exit, Failure> {
     let place = QueuePlace::find(&args.store)?;
-    // A worker that the user started holds the lock too, so that a submission starts no other one.
+    // A worker that the user started also takes the lock, so that a submission starts no second worker.
     let lock = place.lock_worker()?;
     if args.local && lock.is_none() {
         return Ok(Exit::Success);
@@ -52,7 +53,8 @@ pub(super) fn run(args: &WorkerArgs, _: &mut dyn Write) -> Result<Exit, Failure>
     Ok(Exit::Success)
 }
 
-/// Returns the number of tasks that a worker works on at once: the option, or the number of CPUs.
+/// Returns the number of tasks that a worker works on at once: the option, or the number of CPUs, or 1 if guard cannot
+/// determine that number.
 pub(super) fn concurrency(option: Option<u16>) -> usize {
     option.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
 }

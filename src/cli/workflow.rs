@@ -26,7 +26,7 @@ pub(super) fn run(command: &Workflow, out: &mut dyn Write) -> Result<Exit, Failu
     }
 }
 
-/// Turns an error about a workflow into a message for the user.
+/// Turns an error about a workflow into a message for the user, with at most 50 of the problems in the workflow.
 pub(super) fn failure(error: WorkflowError) -> Failure {
     match error {
         WorkflowError::Invalid(problems) => {

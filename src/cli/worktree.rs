@@ -1,5 +1,5 @@
 //! `guard worktree`: lists, shows, receives and removes the branches and worktrees that runs have left in the
-//! repository. Without a run's name or `--all`, it never removes work that exists nowhere else.
+//! repository. Without a run's name or `--all`, guard never removes work that exists nowhere else.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::args::Worktree;
+use super::diff::count;
 use super::exit_code::Exit;
 use super::json::print_json;
 use super::run_reference::store;
@@ -55,7 +56,7 @@ fn entries() -> Result<Vec<Entry>, Failure> {
     Ok(workspace::list(store()?.folder())?)
 }
 
-/// Returns the repository that contains the current directory.
+/// Returns the repository that contains the current directory. Fails if there is none.
 pub(super) fn here() -> Result<Repository, Failure> {
     let current = std::env::current_dir().unwrap_or_default();
     Repository::find(&current)?.ok_or_else(|| {
@@ -247,8 +248,10 @@ fn preview(run: &str, into: Option<&str>, json: bool, out: &mut dyn Write) -> Re
         let (files, into) = (preview.files.len(), terminal_text::escape(&preview.into).into_owned());
         writeln!(
             out,
-            "{branch} into {into}: {} commits, {files} files; {into} has {} commits that {branch} lacks",
-            preview.ahead, preview.behind
+            "{branch} into {into}: {}, {}; {into} has {} that {branch} lacks",
+            count(preview.ahead, "commit"),
+            count(files, "file"),
+            count(preview.behind, "commit")
         )?;
         for path in &preview.conflicts {
             writeln!(out, "conflict: {}", terminal_text::escape(&path.to_string_lossy()))?;
@@ -281,7 +284,8 @@ struct CleanRequest<'a> {
 }
 
 impl CleanRequest<'_> {
-    /// Returns the common directory of the repository to clean; `None` means all repositories.
+    /// Returns the common directory of the repository to clean, which contains the current directory; `None` means all
+    /// repositories. Fails if the current directory is in no repository.
     fn repository(&self) -> Result<Option<PathBuf>, Failure> {
         if self.all_repositories {
             return Ok(None);
@@ -392,7 +396,7 @@ fn write_disposed(
     if report.unreceived {
         writeln!(
             out,
-            "  guard kept its private git repository, which has commits that guard did not receive"
+            "  guard kept the run's private git repository, which has commits that guard did not receive"
         )?;
     }
     for (from, to) in &report.moved {
@@ -459,7 +463,7 @@ fn received_json(received: &Received) -> Value {
 }
 
 fn write_received(branch: &str, received: &Received, out: &mut dyn Write) -> Result<(), Failure> {
-    writeln!(out, "{branch}: {} commits received", received.commits.len())?;
+    writeln!(out, "{branch}: guard received {}", count(received.commits.len(), "commit"))?;
     for commit in &received.commits {
         writeln!(out, "  {} {}", short(&commit.id), terminal_text::escape(&commit.subject))?;
     }

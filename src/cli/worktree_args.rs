@@ -79,7 +79,7 @@ pub(crate) enum Worktree {
         #[arg(long)]
         json: bool,
     },
-    /// Retry receiving a run's commits into the repository, after it failed or was interrupted
+    /// Receive a run's commits into the repository, after an earlier attempt failed or was interrupted
     #[command(
         after_help = "Examples:\n  guard worktree receive 0197f0a0\n  guard worktree receive 0197f0a0 --max-mib 2048 --json"
     )]

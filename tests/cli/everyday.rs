@@ -182,7 +182,7 @@ fn a_refused_host_is_allowed_and_saved() {
     user.sees("guard allow @ --user --yes", &["policies/strict.toml (new)", "wrote"]);
     user.types("guard why --host registry.example:443");
     user.sees("guard run --dry-run -- true", &["registry.example"]);
-    user.sees("guard policy lint strict", &["this policy loosens"]);
+    user.sees("guard policy lint strict", &["loosens the policy that this one extends"]);
 }
 
 #[test]

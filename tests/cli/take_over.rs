@@ -172,7 +172,7 @@ fn one_commit_or_none() {
     let user = UserShell::with_readme("take-over-squash", README);
     run_with_work(&user, "a");
     user.sees_with_code("guard apply --squash --keep", 0, &["applied task/a to main as one commit: 3 files"]);
-    user.types("test \"$(git log --format=%B -1)\" = \"$(printf 'Work of task/a\\n\\n* Add a\\n')\" && test $(git rev-list --count HEAD) = 2");
+    user.types("test \"$(git log --format=%B -1)\" = \"$(printf 'Add the work of task/a\\n\\n* Add a\\n')\" && test $(git rev-list --count HEAD) = 2");
     // With `--keep` the run's branch and worktree must stay as they were.
     user.types("cd \"$(guard worktree path task/a)\" && test \"$(git log --format=%s -1)\" = 'Add a' && git status --porcelain | grep -q README");
     user.types("git reset -q --hard HEAD~ && guard apply @ --squash -m 'All of it' && test \"$(git log --format=%s -1)\" = 'All of it'");

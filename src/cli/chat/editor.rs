@@ -48,7 +48,8 @@ pub(super) struct ChatEditor {
 }
 
 impl ChatEditor {
-    /// Creates the editor. If the history file cannot be read, the history is empty.
+    /// Creates the editor. `history` is the path of the history file; if guard cannot read it, the history is empty.
+    /// `models` are the names that the editor offers after `/model`.
     pub(super) fn new(history: PathBuf, models: Vec<String>, has_colour: bool) -> io::Result<Self> {
         let config = Config::builder()
             .max_history_size(MOST_ENTRIES)
@@ -108,12 +109,12 @@ impl ChatEditor {
         let folder = self.history.parent().unwrap_or(Path::new("/"));
         let _ = std::fs::DirBuilder::new().mode(0o700).recursive(true).create(folder);
         let _ = self.editor.append_history(&self.history);
-        // The editor creates the file with mode 600. This corrects the mode of a file that existed before.
+        // The editor creates the file with mode 600. Also correct the mode of a file that existed before.
         let _ = std::fs::set_permissions(&self.history, std::fs::Permissions::from_mode(0o600));
     }
 }
 
-/// Returns true if the terminal cannot move its cursor.
+/// Returns true if the terminal cannot move its cursor: if `TERM` is unset, empty or `dumb`.
 pub(super) fn is_dumb_terminal() -> bool {
     std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb")
 }
@@ -222,7 +223,8 @@ fn complete(text: &str, models: &[String]) -> (usize, Vec<String>) {
     (start + word.len() - path.len(), complete_path(path))
 }
 
-/// Returns the paths that begin with a text, sorted. Directories end with a slash.
+/// Returns the paths that begin with a text, sorted. Directories end with a slash. Leaves out names with white space or
+/// unsafe characters, and hidden names unless the text asks for them. Reads at most `MOST_FILES` entries.
 fn complete_path(text: &str) -> Vec<String> {
     let (folder, beginning) =
         text.rsplit_once('/').map_or(("", text), |(folder, rest)| (&text[..=folder.len()], rest));

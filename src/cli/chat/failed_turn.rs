@@ -7,6 +7,7 @@ use crate::terminal_text;
 const LONGEST: usize = 2_000;
 
 /// Describes the error of a turn as lines without styles. Empty if the turn succeeded or the user cancelled it.
+/// `session` is the id that identifies the conversation for `guard chat --session`.
 pub(super) fn describe(run: &RunResult, session: &str) -> Vec<String> {
     let Some(kind) = run.error_kind.filter(|kind| *kind != ErrorKind::Cancelled) else { return Vec::new() };
     let message = run.error.as_deref().unwrap_or("the turn failed");

@@ -46,7 +46,7 @@ pub(super) fn run(
     executor: &Executor,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
-    // Start this before any other thread, because threads inherit which signals are blocked.
+    // Start the signal thread before any other thread, because threads inherit which signals are blocked.
     let signals = TurnSignals::start()?;
     // Change to the agent's directory, because paths in messages and slash commands refer to it.
     std::env::set_current_dir(&conversation.record().settings.cd)?;
@@ -312,7 +312,7 @@ impl Chat<'_> {
         })
     }
 
-    /// Prints the result of a slash command.
+    /// Prints the result of a slash command: the text that `success` returns, or the error with its hint.
     fn report<T>(
         &mut self,
         result: Result<T, ConversationError>,
@@ -370,7 +370,7 @@ impl Chat<'_> {
     }
 }
 
-/// Returns the prompt: the agent's name, and how much of its context the conversation uses.
+/// Returns the prompt: the agent's name, and the estimated size of the conversation with its limit.
 fn prompt(conversation: &Conversation) -> String {
     format!("{} · {} › ", conversation.agent(), context(conversation))
 }

@@ -5,7 +5,8 @@
 //!
 //! The renderer never erases what it has printed. If the meaning of text depends on what follows, as after `**`, the
 //! renderer holds the text back until its end has arrived, but at most [`WINDOW`] characters. The output depends only
-//! on the text, never on how it was split into pieces. Without styles, the renderer does not change the text.
+//! on the text, never on how it was split into pieces. Without styles, the renderer only escapes unsafe characters and
+//! converts line ends.
 
 use crate::terminal_text;
 
@@ -82,7 +83,8 @@ impl Markdown {
         std::mem::take(&mut self.out)
     }
 
-    /// Ends the text: returns the rest of the output with a newline, and resets the renderer.
+    /// Ends the text: returns the rest of the output, with a newline if its last line has none, and resets the
+    /// renderer.
     pub(super) fn finish(&mut self) -> String {
         self.render(true);
         if self.place == Place::InLine {

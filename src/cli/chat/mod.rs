@@ -42,7 +42,8 @@ pub(super) fn run(args: &Chat, out: &mut dyn Write) -> Result<Exit, Failure> {
             interactive::check_terminal()?;
             let (conversation, executor) = (open_or_create(args)?, exec::executor()?);
             let (store, is_new) = (conversations()?, args.session.is_none());
-            // This process has the conversation's lock, so `guard history clear` would be refused.
+            // This process holds the conversation's lock, so `guard history clear` would fail. Hints name `/clear`
+            // instead.
             let options = TurnOptions { clear_command: Some("/clear"), ..turn_options(args) };
             interactive::run(&store, conversation, is_new, &options, &executor, out)
         }
@@ -54,7 +55,7 @@ pub(super) fn conversations() -> Result<Conversations, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
-    // A configuration that guard cannot use does not prevent reading conversations. Every turn reports it.
+    // The user can read conversations even if guard cannot use the configuration. Every turn reports that error.
     let config = user_config().unwrap_or_default().conversation;
     let history_settings =
         HistorySettings { max_prompt_tokens: config.max_prompt_tokens, summary_model: config.summary_model };
@@ -62,7 +63,8 @@ pub(super) fn conversations() -> Result<Conversations, Failure> {
     Ok(conversations.with_history_settings(history_settings))
 }
 
-/// Opens the conversation that the options name, or starts a new one.
+/// Opens the conversation that `--session` names, and sets its model if the user gave one. Without `--session`, starts
+/// a new conversation.
 fn open_or_create(args: &Chat) -> Result<Conversation, Failure> {
     let conversations = conversations()?;
     if let Some(id) = &args.session {

@@ -17,11 +17,11 @@ pub(super) enum SlashCommand {
     /// Makes the agent forget the earlier messages.
     Clear,
     Compact,
-    /// Uses another model from now on, or shows the current one.
+    /// Uses the given model from the next message on; `None` shows the current model.
     Model(Option<String>),
-    /// Continues in a copy of the conversation that ends with the given turn, or with the last one.
+    /// Continues in a copy of the conversation that ends with the given turn; `None` means the last turn.
     Fork(Option<NonZeroUsize>),
-    /// Explains why actions in the last turn were refused. The words are further arguments for `guard why`.
+    /// Explains why guard refused actions in the last turn. The words are further arguments for `guard why`.
     Why(Vec<String>),
     History,
     Quit,
@@ -64,7 +64,7 @@ impl CommandError {
     }
 }
 
-/// The name and description of a slash command, for `/help`.
+/// The name, arguments and description of a slash command, for `/help`.
 pub(super) struct Entry {
     pub(super) name: &'static str,
     pub(super) arguments: &'static str,
@@ -85,7 +85,7 @@ pub(super) const COMMANDS: [Entry; 11] = [
     entry("/compact", "", "summarise the older messages now"),
     entry("/model", "[NAME]", "use another model from the next message on, or show the model"),
     entry("/fork", "[TURN]", "continue in a copy of the conversation, up to this turn"),
-    entry("/why", "[EVENT]", "explain what the last turn was refused, and what would allow it"),
+    entry("/why", "[EVENT]", "explain what guard refused in the last turn, and what would allow it"),
     entry("/history", "", "list the turns"),
     entry("/quit", "", "leave; the conversation is stored"),
 ];
@@ -102,8 +102,8 @@ fn find(name: &str) -> Option<&'static Entry> {
     COMMANDS.iter().find(|entry| entry.name == name)
 }
 
-/// Parses the user's input. The input is a command if its first word is a slash followed by letters, so `/etc/hosts`
-/// is a message.
+/// Parses the user's input. The input is a command if it begins with a slash and its first word contains no other
+/// slash, so `/etc/hosts` is a message. Fails if there is no such command, or if its arguments are invalid.
 pub(super) fn parse(text: &str) -> Result<Typed, CommandError> {
     let text = text.trim_end();
     if text.trim().is_empty() {
@@ -154,7 +154,7 @@ pub(super) fn parse(text: &str) -> Result<Typed, CommandError> {
     Ok(Typed::Command(made))
 }
 
-/// Returns the beginning of a word, for error messages.
+/// Returns the word for an error message, cut to 40 characters and `…` if it is longer.
 fn shortened(word: &str) -> String {
     let mut short: String = word.chars().take(40).collect();
     if short.len() < word.len() {

@@ -31,8 +31,8 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl TurnSignals {
-    /// Starts the thread. Must be called before any other thread starts, because threads inherit which signals are
-    /// blocked.
+    /// Starts the signal thread. Call this function before any other thread starts, because threads inherit which
+    /// signals are blocked.
     pub(super) fn start() -> io::Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
         let awaited = signals::end_signals();

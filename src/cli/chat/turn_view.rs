@@ -48,7 +48,8 @@ impl Tone {
 /// What the display shows for an event.
 #[derive(Debug, PartialEq, Eq)]
 enum Shown {
-    /// A part of the answer. A complete message begins and ends on its own line.
+    /// A part of the answer. If `is_whole` is true, the part is a complete message, which begins and ends on its own
+    /// line.
     Answer {
         text: String,
         is_whole: bool,
@@ -153,7 +154,8 @@ impl TurnView {
         self.shared.lock().print(&out);
     }
 
-    /// Prints a refusal, unless the same refusal was printed before or `MOST_REFUSALS` is reached.
+    /// Prints a refusal, unless the display has already printed an equal one. After `MOST_REFUSALS` different refusals,
+    /// prints once that there are more, and then nothing.
     fn show_refusal(&mut self, text: &str) {
         if self.refusals.len() > MOST_REFUSALS || !self.refusals.insert(text.to_string()) {
             return;
@@ -271,7 +273,8 @@ fn first_line(text: &str) -> &str {
     text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default()
 }
 
-/// Describes a refusal: what was refused, and by which rule.
+/// Describes a refusal: what guard refused, and by which rule. Uses the event's message if the event does not name the
+/// refused action.
 fn refusal(event: &AgentEvent) -> String {
     let text = |key: &str| event.data[key].as_str().filter(|text| !text.is_empty());
     match (text("what"), text("rule")) {
@@ -297,7 +300,8 @@ fn tool_call(event: &AgentEvent) -> String {
     }
 }
 
-/// Returns a line for a tool call that failed. A call that succeeded needs no second line.
+/// Returns a line for a tool call that failed, and `Shown::Nothing` for a call that succeeded, because the display has
+/// already shown the call.
 fn tool_failure(event: &AgentEvent) -> Shown {
     let data = &event.data;
     let block = &data["message"]["content"][0];

@@ -19,7 +19,7 @@ struct OpenRun {
     worktree: PathBuf,
 }
 
-/// Returns the runs of the conversation that worked in its current worktree, oldest first.
+/// Returns the runs of the conversation that worked in its current worktree, oldest first. Fails if there are none.
 fn open_runs(conversation: &Conversation) -> Result<Vec<OpenRun>, Failure> {
     let store = store()?;
     let record = conversation.record();
@@ -45,7 +45,7 @@ fn open_run(id: &str, directory: PathBuf) -> Option<OpenRun> {
     is_open.then(|| OpenRun { id: id.to_string(), directory, worktree: record.worktree })
 }
 
-/// Shows the changes of the last turn, or of all turns.
+/// Shows the changes of the last turn or, if `is_whole` is true, of all turns.
 pub(super) fn diff(
     conversation: &Conversation,
     is_whole: bool,
@@ -87,7 +87,8 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Explains why actions in the last turn were refused, or answers the question in the arguments.
+/// Explains why guard refused actions in the last turn or, if the arguments begin with an option or `--`, answers the
+/// question in the arguments.
 pub(super) fn why(
     conversation: &Conversation,
     arguments: &[String],

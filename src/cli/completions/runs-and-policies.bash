@@ -1,4 +1,4 @@
-# The ids of runs and the names of policies, which guard itself knows.
+# Completes the ids of runs and the names of policies, for which the script asks guard.
 _guard_with_values() {
     local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" words=() word
     case "$previous" in

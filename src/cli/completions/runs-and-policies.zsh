@@ -1,4 +1,4 @@
-# The ids of runs and the names of policies, which guard itself knows.
+# Completes the ids of runs and the names of policies, for which the script asks guard.
 _guard_runs() {
     local -a runs
     runs=(${(f)"$(guard __complete runs 2>/dev/null)"})

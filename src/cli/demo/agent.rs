@@ -50,7 +50,8 @@ fn command(out: &mut dyn Write, words: &[&str]) -> std::io::Result<()> {
     }
 }
 
-/// Returns the text for an error that the kernel returned, with the layer of the sandbox that caused it.
+/// Returns the text for an error that the kernel returned, with the layer of the sandbox that caused it; `failed` for
+/// an error that no layer of the sandbox causes.
 fn reason(error: &std::io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EACCES) => "Permission denied [Landlock]",

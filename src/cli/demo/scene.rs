@@ -99,7 +99,7 @@ impl Drop for Scene {
     }
 }
 
-/// Returns true if a process still has its working directory below `root`.
+/// Returns true if a process still has its working directory in `root` or below it.
 fn has_process_in(root: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else { return false };
     entries.flatten().any(|entry| {
