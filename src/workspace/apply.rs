@@ -42,7 +42,8 @@ pub enum ApplyMethod {
 pub struct ApplyRequest {
     /// How the work is added to the user's branch.
     pub method: ApplyMethod,
-    /// The message for the commit that guard makes, if it makes one; `None` for a default message.
+    /// The message for the commit that guard makes; `None` for a default message. If guard makes a commit from the
+    /// run's uncommitted work and also merges, only the first of the two commits gets this message.
     pub message: Option<String>,
     /// True if guard must not write anything to the repository, and only plan.
     pub dry_run: bool,
@@ -82,7 +83,7 @@ pub enum Planned {
     Ready(Box<ApplyPlan>),
     /// The user's branch already has all of the work, or the run did no work.
     Nothing(WholeWork),
-    /// The work and the user's branch changed the same lines of these files, so that git cannot merge them.
+    /// The work and the user's branch have conflicting changes to these files, so that git cannot merge them.
     Conflicts {
         /// The paths of the files.
         paths: Vec<PathBuf>,
@@ -94,7 +95,8 @@ pub enum Planned {
 }
 
 impl Workspace {
-    /// Plans how to apply the work of the run to the branch that the user has checked out in `repository`.
+    /// Plans how to apply the work of the run to the branch that the user has checked out in `repository`. Fails if the
+    /// work or the user's working tree is in a state in which guard cannot apply it.
     pub fn plan_apply(
         &self,
         repository: &Repository,
@@ -196,10 +198,12 @@ impl Workspace {
         };
         let is_its_branch = matches!(&repository.head, Head::Branch(name, _) if *name == record.branch);
         if *top == record.worktree || is_its_branch {
-            return refuse(
-                format!("{} is checked out here, and it is the run's own branch", self.branch()),
-                "go to the working tree whose branch is to get the work".to_string(),
-            );
+            let problem = if is_its_branch {
+                format!("{} is checked out here, and it is the run's own branch", self.branch())
+            } else {
+                format!("{} is the run's own worktree", top.display())
+            };
+            return refuse(problem, "go to the working tree whose branch is to get the work".to_string());
         }
         if let Some(operation) = repository.operation_in_progress() {
             return refuse(
@@ -225,8 +229,9 @@ impl Workspace {
         Ok(())
     }
 
-    /// Reads the committed and uncommitted work of the run. Fails if guard cannot commit all of it unchanged, for
-    /// example because a file is too large or a directory is unreadable.
+    /// Reads the committed and uncommitted work of the run. If git cannot read a file, restores the owner's permissions
+    /// and tries again. Fails if guard cannot commit all of the work unchanged, for example because a file is too
+    /// large.
     fn read_to_commit(&self, reader: &WorkReader) -> Result<WholeWork, WorkspaceError> {
         let worktree = &self.record.worktree;
         let path = |path: &Path| crate::terminal_text::escape(&path.to_string_lossy()).into_owned();
@@ -279,7 +284,7 @@ impl Workspace {
     }
 
     fn squash_message(&self, reader: &WorkReader, work: &WholeWork) -> Result<String, WorkspaceError> {
-        let mut message = format!("Work of {}\n", self.branch());
+        let mut message = format!("Add the work of {}\n", self.branch());
         let commits = reader.commits(work, MAX_SUBJECTS)?;
         if !commits.is_empty() {
             message.push('\n');
@@ -293,8 +298,9 @@ impl Workspace {
         Ok(message)
     }
 
-    /// Applies the work as planned. If that fails, the user's branch and files are as before, but guard may already
-    /// have committed the run's uncommitted work to the run's branch.
+    /// Applies the work as planned. If that fails, the user's branch is as before, and guard restores the user's files
+    /// if it had already changed them. Guard may then already have committed the run's uncommitted work to the run's
+    /// branch.
     pub fn apply(&mut self, repository: &Repository, plan: &ApplyPlan) -> Result<(), WorkspaceError> {
         let Some(top) = &repository.toplevel else { return self.check_place(repository).map(drop) };
         if plan.method == ApplyMethod::Merge {

@@ -23,7 +23,8 @@ pub struct Entry {
     pub is_busy: bool,
 }
 
-/// Lists the workspaces of all runs in the directory `runs`, the newest first.
+/// Lists the workspaces of all runs in the directory `runs`, the newest first. Returns an empty list if `runs` does not
+/// exist.
 pub fn list(runs: &Path) -> Result<Vec<Entry>, WorkspaceError> {
     let entries = match std::fs::read_dir(runs) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -41,13 +42,14 @@ pub fn list(runs: &Path) -> Result<Vec<Entry>, WorkspaceError> {
 }
 
 /// Finds the newest run that still has a worktree in the repository with the common directory `common_dir`. Returns
-/// the run's directory and the workspace's record.
+/// the run's directory and the workspace's record; `None` if there is no such run.
 pub fn newest(runs: &Path, common_dir: &Path) -> Result<Option<(PathBuf, Record)>, WorkspaceError> {
     newest_where(runs, |record| record.state != State::Removed && record.common_dir == common_dir)
 }
 
-/// Finds the newest run on a branch of the repository with the common directory `common_dir`. `branch` is the full
-/// name of the ref. Returns the run's directory and the workspace's record.
+/// Finds the newest run on a branch of the repository with the common directory `common_dir`, even if the run's
+/// worktree was removed. `branch` is the full name of the ref. Returns the run's directory and the workspace's record;
+/// `None` if there is no such run.
 pub fn newest_on_branch(
     runs: &Path,
     common_dir: &Path,
@@ -56,7 +58,8 @@ pub fn newest_on_branch(
     newest_where(runs, |record| record.common_dir == common_dir && record.branch == branch)
 }
 
-/// Finds the newest workspace whose record fulfils the condition. Reads no more records than necessary.
+/// Finds the newest workspace whose record fulfils the condition; `None` if there is none. Reads no more records than
+/// necessary, and skips those that it cannot read.
 fn newest_where(
     runs: &Path,
     condition: impl Fn(&Record) -> bool,
@@ -74,8 +77,8 @@ fn newest_where(
     Ok(found)
 }
 
-/// True if the run's quarantine repository (its private git directory) still exists, and its branch has commits that
-/// guard has not received, or cannot be read.
+/// True if the run's quarantine repository (its private git directory) still exists, and the branch in it is not at the
+/// commit that guard last received. Also true if guard cannot read the branch.
 pub fn has_unreceived_commits(run_folder: &Path, record: &Record) -> bool {
     let git = run_folder.join("git");
     if git.symlink_metadata().is_err() {
@@ -88,13 +91,13 @@ pub fn has_unreceived_commits(run_folder: &Path, record: &Record) -> bool {
 /// What merging a run's branch into another branch would do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preview {
-    /// The branch to merge the run's branch into.
+    /// The branch or other revision to merge the run's branch into, as the caller named it; `HEAD` by default.
     pub into: String,
     /// The number of commits that only the run's branch has.
     pub ahead: usize,
-    /// The number of commits that only the branch `into` has.
+    /// The number of commits that only `into` has.
     pub behind: usize,
-    /// The files that the run's branch changes.
+    /// The files that the run's branch changes since it diverged from `into`.
     pub files: Vec<PathBuf>,
     /// The files in which the merge would have conflicts; empty if there are none.
     pub conflicts: Vec<PathBuf>,
@@ -157,8 +160,8 @@ pub fn diff(run_folder: &Path, stat: bool) -> Result<Vec<u8>, WorkspaceError> {
     Ok(output)
 }
 
-/// Previews a merge of the run's branch into the branch `into`, which is the user's current branch by default. Writes
-/// nothing to the repository.
+/// Previews a merge of the run's branch into the branch or other revision `into`, which by default is the `HEAD` of the
+/// repository's main working tree. Writes nothing to the repository. Fails if `into` is not a commit.
 pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, WorkspaceError> {
     let reader = peek(run_folder)?;
     let into = into.unwrap_or("HEAD");

@@ -10,8 +10,8 @@
 //!
 //! [`Repository::find`] finds the user's repository, [`Workspace::open`] creates everything that a run needs, and
 //! [`Workspace::receive`] takes exactly one branch out of the quarantine, as a server accepts a push from an
-//! untrusted client. [`Workspace::dispose`] gives the worktree back to the user. A record in the run's directory says
-//! what guard has created, so that guard can finish or undo an interrupted operation.
+//! untrusted client. [`Workspace::dispose`] gives the worktree back to the user or removes it. A record in the run's
+//! directory says what guard has created, so that guard can finish or undo an interrupted operation.
 //!
 //! This module must never run what an agent wrote, let git discover a repository from an agent's worktree, obey an
 //! agent's git configuration, or delete work that exists nowhere else.
@@ -71,7 +71,7 @@ pub enum WorkspaceError {
         /// The underlying I/O error.
         source: io::Error,
     },
-    /// Guard refuses the repository or the request, and has created nothing.
+    /// Guard refuses to continue because of the state of the repository, or because of the request.
     #[error("{problem}")]
     Refused {
         /// What guard refused, and why.
@@ -79,7 +79,7 @@ pub enum WorkspaceError {
         /// What the user can do next.
         hint: String,
     },
-    /// A branch or worktree with the chosen name already exists. Guard has created nothing.
+    /// The branch or worktree that guard should create already exists. Guard has not changed it.
     #[error("{what} already exists")]
     NameTaken {
         /// The existing branch or worktree, as it appears in the error message.
@@ -87,7 +87,8 @@ pub enum WorkspaceError {
         /// What the user can do next.
         hint: &'static str,
     },
-    /// A commit has more paths than git can read into an index in reasonable memory and time.
+    /// A commit has more paths than git can read into an index in reasonable memory and time, or guard cannot count
+    /// its paths.
     #[error(transparent)]
     Trees(TreeSizeError),
     /// Guard cannot parse the file that describes a workspace (its record).

@@ -45,7 +45,7 @@ impl Default for SearchBounds {
 pub enum RepositoryKind {
     /// A directory named `.git`.
     GitDirectory,
-    /// A file named `.git` that contains the path of a git directory, as in linked worktrees and submodules.
+    /// A regular file named `.git`, which names a git directory, as in linked worktrees and submodules.
     GitFile,
     /// A symbolic link or a special file named `.git`. Guard cannot protect such an entry with a mount.
     GitLink,
@@ -72,7 +72,8 @@ pub struct SearchResult {
     pub unseen: Option<String>,
 }
 
-/// Finds the git repositories at and below the directory `root`. The path of `root` must not contain symbolic links.
+/// Finds the git repositories at and below the directory `root`, including the git directories there that `.git` files
+/// name. The path of `root` must not contain symbolic links.
 pub fn search(root: &Path, bounds: SearchBounds) -> SearchResult {
     let mut search = Search {
         left: bounds.entries,
@@ -340,7 +341,8 @@ const MAX_DIFFERENCES: usize = 20;
 const MAX_CHANGES: usize = 200;
 
 impl Snapshot {
-    /// Records the state of the repositories `found`, which a search found below the directory `root`.
+    /// Records the state of the repositories `found`, which a search found below the directory `root`. If guard cannot
+    /// read a repository, the snapshot contains only its path and identity.
     pub fn take(root: &Path, found: &SearchResult) -> Self {
         let record = |repository: &NestedRepository| RecordedRepository {
             identity: Identity::of(&repository.path),
@@ -351,8 +353,8 @@ impl Snapshot {
         Self { root: root.to_path_buf(), entries, unseen: found.unseen.clone() }
     }
 
-    /// Searches the directory again, and reports how its repositories have changed since the snapshot. All processes
-    /// of the run must have ended.
+    /// Searches the directory again, and reports how its repositories have changed since the snapshot: at most 20
+    /// changes per repository, 200 in total, and how many more there are. All processes of the run must have ended.
     pub fn compare(&self, bounds: SearchBounds) -> NestedComparison {
         let now = search(&self.root, bounds);
         let places: BTreeMap<Identity, &Path> = now
@@ -510,7 +512,8 @@ pub enum RestoredGitFile {
     Restored(Option<PathBuf>),
 }
 
-/// Returns the content of a directory's `.git` file; `None` if `.git` is not a regular file.
+/// Returns the content of a directory's `.git` file; `None` if `.git` is not a regular file of at most 64 KiB, or if
+/// guard cannot read it.
 pub fn read_git_file(directory: &Path) -> Option<Vec<u8>> {
     gitfile::read_small(&directory.join(".git"), MAX_GIT_FILE_BYTES).ok()
 }

@@ -34,13 +34,15 @@ pub struct SavedWork {
     pub name: String,
     /// The name that the run's branch had, without `refs/heads/`; `None` if the run's record no longer exists.
     pub branch: Option<String>,
-    /// When guard saved the work, as far as guard can find out. Never in the future.
+    /// An estimate of when guard saved the work: the latest of the start of the run, the dates of the saved commits,
+    /// and the last change of the run's record. Never in the future.
     pub saved_at: SystemTime,
-    /// The number of commits on the run's branch since the run began; `None` if guard did not count them.
+    /// The number of commits on the run's branch since the run began; `None` if the run's record or the ref `tip` is
+    /// missing, if git failed to count them, or if this is not one of the newest 100 entries.
     pub commits: Option<usize>,
-    /// The ref that points to the last commit of the run's branch.
+    /// The ref that points to the last commit of the run's branch; `None` if guard saved no commits of the branch.
     pub tip: Option<SavedRef>,
-    /// The ref that points to a commit with the run's uncommitted work.
+    /// The ref that points to a commit with the run's uncommitted work; `None` if guard saved none.
     pub work: Option<SavedRef>,
     /// All other refs: those with the saved working trees of a task.
     pub others: Vec<SavedRef>,
@@ -52,8 +54,8 @@ impl SavedWork {
         self.tip.iter().chain(&self.work).chain(&self.others)
     }
 
-    /// Returns the ref with the most work: the uncommitted work if there is any, because its commit is on top of the
-    /// branch.
+    /// Returns the ref with the most work: `work`, because its commit is on top of the branch, or else `tip`, or else
+    /// the last of `others`. `None` if there is no ref at all.
     fn main(&self) -> Option<&SavedRef> {
         self.work.as_ref().or(self.tip.as_ref()).or(self.others.last())
     }
@@ -66,8 +68,8 @@ fn git(repository: &Repository, verb: &str) -> Result<Git, WorkspaceError> {
     Ok(git.env("GIT_COMMITTER_NAME", "guard").env("GIT_COMMITTER_EMAIL", "guard@localhost"))
 }
 
-/// Lists the work that guard saved in a repository, the newest first. `runs` is the directory that contains the
-/// directories of all runs.
+/// Lists the work that guard saved in a repository, the newest first. Reads at most 20,000 refs. `runs` is the
+/// directory that contains the directories of all runs.
 pub fn saved_work(repository: &Repository, runs: &Path) -> Result<Vec<SavedWork>, WorkspaceError> {
     let format = "--format=%(refname)%00%(objectname)%00%(committerdate:unix)%00%(contents:subject)%00";
     let count = format!("--count={MAX_REFS}");
@@ -129,8 +131,8 @@ fn began_at(name: &str) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds))
 }
 
-/// Adds the branch and the date from the run's record to `work`, and returns the record; `None` if it no longer
-/// exists.
+/// Adds the branch and the date from the run's record to `work`, and returns the record; `None` if guard cannot read
+/// the record, or if it belongs to another repository.
 fn add_record(repository: &Repository, runs: &Path, work: &mut SavedWork) -> Option<Record> {
     let folder = runs.join(&work.name);
     let record = Record::read(&folder).ok().filter(|record| record.common_dir == repository.common_dir)?;
@@ -141,8 +143,9 @@ fn add_record(repository: &Repository, runs: &Path, work: &mut SavedWork) -> Opt
     Some(record)
 }
 
-/// Creates a branch at the saved ref with the full name `name`, or by default at the ref with the most work. Keeps
-/// the saved refs. Returns the chosen ref.
+/// Creates the branch `branch` at the saved ref with the full name `name`, or without `name` at the ref with the most
+/// work, and returns that ref. Keeps the saved refs. Fails if there is no such ref, or if the branch already exists or
+/// has an invalid name.
 pub fn restore<'w>(
     repository: &Repository,
     work: &'w SavedWork,
@@ -178,7 +181,8 @@ pub fn restore<'w>(
     }
 }
 
-/// Removes the refs of saved work. Removes a ref only if it still points to the same commit as when guard listed it.
+/// Removes all refs of saved work. Fails and removes none of them if one no longer points to the commit to which it
+/// pointed when guard listed it.
 pub fn remove_saved(repository: &Repository, work: &SavedWork) -> Result<(), WorkspaceError> {
     let commands: String =
         work.refs().map(|saved| format!("delete {} {}\n", saved.name, saved.commit)).collect();

@@ -48,11 +48,12 @@ pub struct WholeWork {
     pub nested: Vec<PathBuf>,
     /// Uncommitted files that are larger than 1 GiB. The tree of the whole work does not contain them.
     pub too_large: Vec<PathBuf>,
-    /// Top-level directories that git cannot read completely. The tree of the whole work may lack files in them.
+    /// Top-level directories or files that git cannot read completely. The tree of the whole work may lack files in
+    /// them.
     pub unreadable: Vec<PathBuf>,
 }
 
-/// A file that the run's work changes, and how many of its lines.
+/// A file that the run's work changes, with the number of changed lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedFile {
     /// The path of the file.
@@ -99,7 +100,8 @@ impl WorkReader {
                 Ok(false) => WorkspaceError::refused(
                     format!("the worktree of the run {run} was removed, and no work of the run is saved"),
                     format!(
-                        "the run left nothing, or its work was applied; `guard log {run}` shows what it did"
+                        "the run left no work, or its work was applied or deleted; `guard log {run}` shows what \
+                         the run did"
                     ),
                 ),
                 Ok(true) | Err(_) => WorkspaceError::refused(
@@ -120,7 +122,8 @@ impl WorkReader {
         Ok(Self { record, scratch, stores_objects })
     }
 
-    /// Makes a git call read and write objects in `scratch`, unless the reader stores objects in the repository.
+    /// Makes a git call write new objects to `scratch`, and read objects there and in the repository. Returns the call
+    /// unchanged if the reader stores objects in the repository.
     fn with_objects(&self, git: Git) -> Git {
         if self.stores_objects {
             return git;
@@ -166,7 +169,7 @@ impl WorkReader {
         self.scratch.join("index")
     }
 
-    /// Returns the current commit of the run's branch.
+    /// Returns the current commit of the run's branch. Fails if the branch no longer exists.
     fn tip(&self) -> Result<String, WorkspaceError> {
         let branch = &self.record.branch;
         let revision = format!("{branch}^{{commit}}");
@@ -182,7 +185,8 @@ impl WorkReader {
         ))
     }
 
-    /// Reads the commits and the uncommitted changes of the run.
+    /// Reads the commits and the uncommitted changes of the run. If the worktree or its index is missing, reads only
+    /// the commits.
     pub fn read(&self) -> Result<WholeWork, WorkspaceError> {
         let (base, tip) = (self.record.base.clone(), self.tip()?);
         let count = self.git("rev-list")?.args(["--count", &format!("{base}..{tip}"), "--"]).run()?;
@@ -212,8 +216,8 @@ impl WorkReader {
         Ok(work)
     }
 
-    /// Adds all files in the worktree that git does not ignore to the copy of the index, and records the files left
-    /// out in `work`.
+    /// Adds the files in the worktree that git does not ignore to the copy of the index. Leaves out nested repositories
+    /// and files above 1 GiB, and records them in `work`; fails if there are more than `MAX_LEFT_OUT` of them.
     fn add_all(&self, work: &mut WholeWork) -> Result<(), WorkspaceError> {
         let list = ["--others", "--modified", "--exclude-standard", "-z"];
         let call = self.tree_git("ls-files")?.args(list).timeout(LIST_TIMEOUT).max_output(MAX_LIST_BYTES);
@@ -237,7 +241,7 @@ impl WorkReader {
         if nested.len() + too_large.len() > MAX_LEFT_OUT {
             return Err(WorkspaceError::refused(
                 format!("the worktree contains more than {MAX_LEFT_OUT} repositories and files above 1 GiB"),
-                "look at the worktree yourself; `guard worktree path RUN` prints its path",
+                "remove or ignore some of them; `guard worktree path RUN` prints the path of the worktree",
             ));
         }
         (work.nested, work.too_large) = (nested, too_large);
@@ -258,7 +262,8 @@ impl WorkReader {
         Ok(())
     }
 
-    /// Returns the first uncommitted path whose content a filter such as git-lfs must convert before a commit.
+    /// Returns the first uncommitted path whose content a filter such as git-lfs must convert before a commit; `None`
+    /// if there is none.
     pub(crate) fn first_filtered(&self, work: &WholeWork) -> Result<Option<PathBuf>, WorkspaceError> {
         let mut input = Vec::new();
         for path in &work.uncommitted {
@@ -280,7 +285,7 @@ impl WorkReader {
     }
 
     /// Returns the whole work as a patch or, with `stat`, as a summary. If `paths` is not empty, includes only files
-    /// that match one of these pathspecs.
+    /// that match one of these pathspecs. Fails if the output is larger than 256 MiB.
     pub fn diff(&self, work: &WholeWork, stat: bool, paths: &[OsString]) -> Result<Vec<u8>, WorkspaceError> {
         let shape = if stat { "--stat" } else { "--patch" };
         match self.diff_call(work, &[shape], paths)?.run() {
@@ -327,6 +332,7 @@ fn has_saved_work(record: &Record) -> Result<bool, WorkspaceError> {
 }
 
 /// Parses an entry of `git diff --numstat -z`: the number of added lines, the number of deleted lines, and the path.
+/// Returns `None` if the entry has fewer than three fields.
 fn changed_file(entry: &[u8]) -> Option<ChangedFile> {
     let mut parts = entry.splitn(3, |byte| *byte == b'\t');
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();

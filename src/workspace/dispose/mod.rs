@@ -27,7 +27,8 @@ use super::{WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
 use uncommitted::{Changed, RETRY_TIMEOUT, unreadable_dirs};
 
-/// What guard does with the worktree and the branch of a run after the agent has ended.
+/// What guard does with the worktree and the branch of a run after the agent has ended. Guard always keeps a worktree
+/// that existed before the run (`--here`), and its branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeepPolicy {
     /// Keep the worktree and the branch.
@@ -44,9 +45,10 @@ pub enum KeepPolicy {
 pub struct DisposeReport {
     /// True if the worktree and the branch still exist after guard has disposed of the workspace.
     pub kept: bool,
-    /// True if the branch has commits that the agent made during the run.
+    /// True if guard has received commits that the agent made on the branch.
     pub has_commits: bool,
-    /// Paths of files that are neither committed nor ignored by git; at most a hundred.
+    /// Paths of at most a hundred files that are neither committed nor ignored by git, and of all directories that git
+    /// cannot read.
     pub uncommitted: Vec<PathBuf>,
     /// Files in the worktree that differ from the tip of the branch; at most a thousand.
     pub changes: Vec<(PathBuf, Changed)>,
@@ -57,7 +59,7 @@ pub struct DisposeReport {
     pub unreceived: bool,
     /// The refs under which guard saved the work that it removed.
     pub saved: Vec<String>,
-    /// Files and directories that guard moved out of the worktree: (old path, new path).
+    /// Files and directories that guard moved out of the worktree, or the worktree itself: (old path, new path).
     pub moved: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -66,7 +68,8 @@ const MAX_SAVED_FILE_BYTES: u64 = 1 << 30;
 
 impl Workspace {
     /// Makes the worktree's `.git` file point to the user's repository again, or removes the worktree, as `disposal`
-    /// says. The agent must have ended. If the call is interrupted, it can be repeated.
+    /// says. If an earlier creation or removal of the workspace was interrupted, removes the workspace, whatever
+    /// `disposal` says. The agent must have ended. If the call is interrupted, it can be repeated.
     pub fn dispose(&mut self, disposal: KeepPolicy) -> Result<DisposeReport, WorkspaceError> {
         match self.record.state {
             State::Opening => {
@@ -164,8 +167,8 @@ impl Workspace {
     }
 
     /// Finds the differences between the worktree and the tip of the run's branch, and updates the worktree's index
-    /// to that tip. Before that, moves nested repositories of the agent out of the worktree, and removes the files
-    /// that guard copied into it and that have not changed.
+    /// to that tip. Before that, moves each submodule's `.git` that the agent created or changed out of the worktree,
+    /// and removes the files that guard copied into the worktree and that have not changed.
     fn compare_with_tip(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         self.update_index_copy()?;
         self.move_nested_repositories(report)?;
@@ -189,7 +192,7 @@ impl Workspace {
     }
 
     /// True if the quarantine repository (the run's private git directory) has commits on the run's branch, other
-    /// refs, a stash or LFS objects that exist nowhere else.
+    /// refs, a stash or LFS objects that exist nowhere else, or if guard cannot read its refs.
     fn has_unreceived(&self) -> bool {
         let git = self.quarantine();
         if git.symlink_metadata().is_err() {
@@ -221,7 +224,8 @@ impl Workspace {
     }
 
     /// Builds a jailed (sandboxed) git call on the worktree, with the copy of the worktree's index that this process
-    /// made. git ignores the attribute files in the worktree.
+    /// made. git ignores the attribute files in the worktree. With `writes_objects`, git may store objects in the
+    /// user's repository.
     pub(crate) fn worktree_git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
         let record = &self.record;
         let scratch = self.scratch();
@@ -272,9 +276,9 @@ impl Workspace {
         at("copy", &from, gitfile::copy_index(&from, &to))
     }
 
-    /// Replaces the worktree's index with the updated copy that this process made. Leaves the index alone if the user
-    /// has switched the worktree to another branch or has committed since: then it belongs to another commit than the
-    /// copy.
+    /// Replaces the worktree's index with the updated copy that this process made. Leaves the index alone if guard has
+    /// received no commits. Also leaves it alone if the user has switched the worktree to another branch or has
+    /// committed since: then it belongs to another commit than the copy.
     fn install_index(&self) -> Result<(), WorkspaceError> {
         if self.record.tip == self.record.base || !self.is_worktree_at_tip()? {
             return Ok(());
@@ -303,7 +307,8 @@ impl Workspace {
         match write() {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(WorkspaceError::refused(
                 format!("the index of {} is locked ({})", self.record.worktree.display(), lock.display()),
-                "another git process uses the worktree; run `guard worktree receive` when it has finished",
+                "another git process uses the worktree; when it has finished, run `guard worktree receive` or \
+                 `guard apply` again",
             )),
             written => at("write", &index, written),
         }
@@ -325,7 +330,8 @@ impl Workspace {
         Ok(output.split(|byte| *byte == 0).filter_map(path).collect())
     }
 
-    /// Returns the path and the content of each submodule's `.git` file. Guard calls this before the agent starts.
+    /// Returns the path of each submodule with the content of its `.git` file. Leaves out submodules without a readable
+    /// `.git` file. Guard calls this method before the agent starts.
     pub(crate) fn submodule_pointers(&self) -> Result<Vec<(String, String)>, WorkspaceError> {
         let mut found = Vec::new();
         self.copy_index()?;
@@ -407,8 +413,9 @@ impl Workspace {
         self.move_worktree_away(report)
     }
 
-    /// Commits all files that git does not ignore, and makes a ref below `refs/guard/` point to the commit. Does not
-    /// change the worktree's index.
+    /// Commits all files that git does not ignore, and makes a ref below `refs/guard/` point to the commit. Moves
+    /// nested repositories and directories that git cannot read to the run's directory. Does not change the worktree's
+    /// index.
     fn commit_uncommitted(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         let index = self.scratch().join("work-index");
         at("copy", &index, gitfile::copy_index(&self.index(), &index))?;
@@ -534,8 +541,8 @@ impl Workspace {
         at("write", &locked, fs::write(&locked, self.run_marker()))
     }
 
-    /// True if something else is at the path of this run's worktree. The removal of this run's worktree was
-    /// interrupted, and its rest was removed by hand, so that the path was free again.
+    /// True if something else is now at the path of this run's worktree. This is possible if the removal of the
+    /// worktree was interrupted, and the user removed the rest by hand.
     fn is_replaced(&self) -> bool {
         let is_there = self.record.worktree.symlink_metadata().is_ok();
         let marked =
@@ -544,7 +551,7 @@ impl Workspace {
     }
 
     /// Finds the worktree's git directory in the user's repository, even if the workspace's record does not contain
-    /// its path yet.
+    /// its path yet. Returns `None` if there is none that this run created.
     fn find_admin_dir(&self) -> Option<PathBuf> {
         let worktrees = self.record.common_dir.join("worktrees");
         let wanted = self.record.worktree.join(".git");
@@ -564,8 +571,8 @@ impl Workspace {
         fs::read_dir(worktrees).ok()?.flatten().map(|entry| entry.path()).find(leads_here)
     }
 
-    /// Finds a git directory that git began to create for this run's worktree. git was interrupted before it wrote
-    /// the worktree's path into that directory.
+    /// Finds a git directory that git began to create for this run's worktree before it was interrupted: it does not
+    /// contain the worktree's path yet. Returns `None` if there is none.
     fn unfinished_admin_dir(&self) -> Option<PathBuf> {
         let is_begun = |dir: &PathBuf| {
             let text = gitfile::read_following_links(&dir.join("locked"), 8192).unwrap_or_default();
@@ -577,7 +584,8 @@ impl Workspace {
         worktrees.flatten().map(|entry| entry.path()).find(is_begun)
     }
 
-    /// Removes the worktree's lock file, which makes git refuse to move or remove the worktree during a run.
+    /// Removes the worktree's lock file, which makes git refuse to move or remove the worktree during a run. Does
+    /// nothing for a run with `--here`, because guard has not locked that worktree for git.
     fn unlock(&self) -> Result<(), WorkspaceError> {
         if self.record.here {
             return Ok(());
@@ -586,7 +594,7 @@ impl Workspace {
         at("remove", &locked, remove_tree(&locked))
     }
 
-    /// True if this run created the branch, according to the branch's reflog.
+    /// True if this run created the branch, according to the branch's reflog. False if git cannot read the reflog.
     fn has_created_branch(&self) -> bool {
         let call =
             self.real_git("reflog").map(|git| git.args(["show", "--format=%gs", &self.record.branch, "--"]));
@@ -594,7 +602,8 @@ impl Workspace {
         said.trim_ascii_end().rsplit(|byte| *byte == b'\n').next() == Some(self.run_marker().as_bytes())
     }
 
-    /// Removes everything that a failed or interrupted [`Workspace::open`] created.
+    /// Removes everything that a failed or interrupted [`Workspace::open`] created. Keeps the branch if it is no longer
+    /// at the commit at which guard created it.
     pub(crate) fn undo(&mut self) -> Result<(), WorkspaceError> {
         if !self.record.here {
             self.remove_worktree()?;

@@ -84,7 +84,8 @@ fn is_git_running_in(dir: &Path) -> bool {
         })
 }
 
-/// Waits until the lock file disappears or is older than `age`. Removes it in the second case.
+/// Waits until the lock file disappears. Removes the file once it is older than `age`, or once guard has waited one
+/// second longer than `age`.
 fn remove_when_old(file: &PathBuf, age: Duration) {
     let deadline = Instant::now() + age + Duration::from_secs(1);
     while let Ok(data) = file.symlink_metadata() {

@@ -42,7 +42,8 @@ pub enum Changed {
     Deleted,
 }
 
-/// Combines two consecutive lists of changes into one: `first` has the earlier changes, and `then` the later ones.
+/// Combines two consecutive lists of changes into one: `first` has the earlier changes, and `then` the later ones. A
+/// file that was created and then deleted counts as created.
 pub fn merged(
     first: impl IntoIterator<Item = (PathBuf, Changed)>,
     then: impl IntoIterator<Item = (PathBuf, Changed)>,
@@ -66,17 +67,18 @@ type Change = (PathBuf, Changed);
 
 /// The uncommitted work in a worktree.
 pub(crate) struct Work {
-    /// The paths of new and changed files; a new directory counts as one path. At most a hundred.
+    /// The paths of at most a hundred new and changed files, and of all directories that git cannot read. A new
+    /// directory counts as one path. If `git status` timed out, only the path `.`.
     pub(crate) uncommitted: Vec<PathBuf>,
-    /// The new and changed files, including each file in a new directory.
+    /// At most 1,000 new and changed files, including the files in new directories.
     pub(crate) changes: Vec<Change>,
     /// True if `changes` lists all changed files.
     pub(crate) is_all: bool,
 }
 
 impl Workspace {
-    /// Returns the paths with uncommitted work, at most a hundred. The worktree's `.git` file must point to the
-    /// user's repository again, as it does after [`Workspace::dispose`].
+    /// Returns at most a hundred paths with uncommitted work, and all directories that git cannot read. The worktree's
+    /// `.git` file must point to the user's repository again, as it does after [`Workspace::dispose`].
     pub fn uncommitted(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
         self.copy_index()?;
         Ok(self.find_uncommitted(false)?.uncommitted)
@@ -124,8 +126,8 @@ impl Workspace {
         Ok(Work { uncommitted, changes, is_all: is_all && unseen.is_empty() })
     }
 
-    /// Replaces each new directory in `entries` by the files in it. Returns the files, and true if the list is
-    /// complete.
+    /// Replaces each new directory in `entries` by the files in it. Returns at most `MAX_CHANGES` files, and true if
+    /// the list is complete.
     fn files(&self, entries: Vec<Change>) -> (Vec<Change>, bool) {
         let is_dir = |path: &Path| path.as_os_str().as_bytes().ends_with(b"/");
         let (dirs, mut files): (Vec<_>, Vec<_>) = entries.into_iter().partition(|(path, _)| is_dir(path));
@@ -214,7 +216,7 @@ impl Workspace {
     }
 }
 
-/// Parses one entry of `git status --porcelain -z`.
+/// Parses one entry of `git status --porcelain -z`; `None` if the entry is too short.
 fn entry(line: &[u8]) -> Option<Change> {
     let (codes, path) = (line.get(..2)?, line.get(3..)?);
     let change = match codes {
@@ -225,7 +227,7 @@ fn entry(line: &[u8]) -> Option<Change> {
     Some((PathBuf::from(OsStr::from_bytes(path)), change))
 }
 
-/// Returns the top-level directories that git could not read completely, according to its error messages.
+/// Returns the first component of each path that git could not read, according to its error messages.
 pub(crate) fn unreadable_dirs(message: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for mark in UNREADABLE_DIRECTORY {

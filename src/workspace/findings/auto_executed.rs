@@ -135,7 +135,8 @@ const AT_INSTALL: [&str; 9] = [
     "pnpm:devPreinstall",
 ];
 
-/// Returns the install scripts and hook settings of a `package.json` that are new or changed: (name, text).
+/// Returns the install scripts and hook settings of a `package.json` that are new or changed: (name, text). Returns
+/// none if `new` is not JSON, and all if `old` is missing or not JSON.
 pub(crate) fn install_scripts(old: Option<&[u8]>, new: &[u8]) -> Vec<(String, String)> {
     let scripts = |text: &[u8]| -> Vec<(String, String)> {
         let Ok(json) = serde_json::from_slice::<serde_json::Value>(text) else { return Vec::new() };

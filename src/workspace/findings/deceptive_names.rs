@@ -18,7 +18,7 @@ pub(crate) fn name_problem(part: &[u8]) -> Option<(NameProblem, &'static str)> {
         if part != name && looks_like(part, name, short) {
             return Some((
                 NameProblem::Clash,
-                "on some systems this is a file that git obeys (`.gitmodules`, `.gitattributes`, `.gitignore`)",
+                "on some systems this is a file that git obeys, such as `.gitmodules` or `.gitattributes`",
             ));
         }
     }
@@ -50,7 +50,8 @@ pub(crate) fn name_problem(part: &[u8]) -> Option<(NameProblem, &'static str)> {
 
 const WINDOWS: &str = "on Windows this is another file, or a device";
 
-/// True if the name has only harmless ASCII characters, as most names have. Other checks can then be skipped.
+/// True if the name has only harmless ASCII characters, as most names have. Only the check for device names is then
+/// necessary.
 fn is_plain(part: &[u8]) -> bool {
     part.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
         && !part.starts_with(b".")
@@ -62,7 +63,7 @@ fn is_plain(part: &[u8]) -> bool {
 pub(crate) enum NameProblem {
     /// On some file systems the name means a different file.
     Clash,
-    /// The name looks like a different name.
+    /// The name looks like a different name, or contains control characters.
     Deceptive,
 }
 
@@ -106,7 +107,7 @@ fn is_device(part: &[u8]) -> bool {
 }
 
 /// Converts a path to the form in which case-insensitive file systems compare it: lower case, without invisible
-/// characters.
+/// characters. Changes only the ASCII letters of a path that is not UTF-8.
 pub(crate) fn folded(path: &[u8]) -> Vec<u8> {
     if path.is_ascii() {
         return path.to_ascii_lowercase();

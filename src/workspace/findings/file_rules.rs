@@ -27,7 +27,8 @@ fn is_hook(path: &[u8], hooks: &[Name]) -> bool {
 }
 
 /// Reports which programs tools would run because of a new or changed file. `old` is the file's content at the run's
-/// base commit; `None` if the file did not exist there.
+/// base commit; `None` if the file did not exist there. Reports nothing if the content is unchanged, unless the run has
+/// made the file executable (`made_executable`).
 pub(crate) fn file(
     path: &Name,
     old: Option<&[u8]>,
@@ -126,17 +127,23 @@ fn submodules(path: &Name, old: &[u8], new: &[u8], findings: &mut Findings) {
             path.starts_with(b"/")
                 || path.split(|byte| matches!(byte, b'/' | b'\\')).any(|part| part == b"..")
         };
-        if outside(&module) || module.starts_with(b"-") {
+        if outside(&module) {
             let why =
                 "git uses the submodule's name as a path in the repository, and this one points outside it";
+            findings.add(DangerKind::Submodule, path, what.clone(), why);
+        } else if module.starts_with(b"-") {
+            let why = "a program may take the submodule's name for an option, because it begins with `-`";
             findings.add(DangerKind::Submodule, path, what.clone(), why);
         }
         let why = match setting.name.as_slice() {
             b"update" if value.starts_with(b"!") => "`git submodule update` runs it",
-            b"path" if outside(&value) || value.starts_with(b"-") => {
-                "git checks the submodule out outside the worktree"
+            b"path" if outside(&value) => "git checks the submodule out outside the worktree",
+            b"path" if value.starts_with(b"-") => {
+                "a program may take the path for an option, because it begins with `-`"
             }
-            b"url" if runs_transport(&value) => "the URL runs a program, or is an option of one",
+            b"url" if runs_transport(&value) => {
+                "the URL makes git run a program, or is an option of a program"
+            }
             b"url" if value.starts_with(b"file:") || value.starts_with(b"/") || value.starts_with(b".") => {
                 "git copies the submodule from files on this machine"
             }
@@ -148,7 +155,8 @@ fn submodules(path: &Name, old: &[u8], new: &[u8], findings: &mut Findings) {
     }
 }
 
-/// Reports a symbolic link that points out of the worktree or into a git directory.
+/// Reports a symbolic link that may point out of the worktree, or that points into a git directory. `tracked` is true
+/// for a link in a commit.
 pub(crate) fn link(path: &Name, target: &[u8], tracked: bool, findings: &mut Findings) {
     if let Some(why) = deceptive_names::escape_reason(path.bytes(), target) {
         let tracked = if tracked { "a committed symbolic link" } else { "a symbolic link" };

@@ -8,7 +8,7 @@
 pub struct Setting {
     /// The name of the section, in lower case.
     pub section: Vec<u8>,
-    /// The subsection without its quotes; its case is unchanged.
+    /// The subsection without its quotes, in its original case; `None` if the section has no subsection.
     pub subsection: Option<Vec<u8>>,
     /// The name of the setting, in lower case.
     pub name: Vec<u8>,
@@ -76,7 +76,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns the next byte; CRLF counts as one newline.
+    /// Returns the next byte without consuming it; `None` at the end of the text. CRLF counts as one newline.
     fn peek(&self) -> Option<u8> {
         match self.text.get(self.at) {
             Some(b'\r') if self.text.get(self.at + 1) == Some(&b'\n') => Some(b'\n'),
@@ -94,7 +94,8 @@ impl Reader<'_> {
         while self.next().is_some_and(|byte| byte != b'\n') {}
     }
 
-    /// Parses a section header, starting after its `[`. Returns the section and the subsection.
+    /// Parses a section header, starting after its `[`. Returns the section and the subsection; `None` if git would
+    /// reject the header.
     fn header(&mut self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
         let mut section = Vec::new();
         loop {
@@ -209,8 +210,8 @@ impl Reader<'_> {
     }
 }
 
-/// Describes which program git runs, or which further settings it reads, because of this setting; `None` if the
-/// setting is harmless. The text completes the sentence "it makes git use …".
+/// Describes which program git runs, or which further settings it reads, because of this setting; `None` if guard
+/// knows no such effect. The text completes the sentence "this setting makes git use …".
 pub fn effect(setting: &Setting) -> Option<&'static str> {
     let value = setting.value.as_deref().unwrap_or(b"true");
     let subsection = setting.subsection.as_deref();
@@ -226,9 +227,9 @@ pub fn effect(setting: &Setting) -> Option<&'static str> {
         (b"core", false, b"hookspath") => "hooks from another directory",
         (b"core", false, b"sshcommand" | b"gitproxy") => "a program for every fetch and push",
         (b"core", false, b"pager") | (b"pager", _, _) if is_boolean => return None,
-        (b"core", false, b"pager") | (b"pager", _, _) => "a program for all output",
-        (b"core", false, b"editor") | (b"sequence", false, b"editor") => "a program as editor for messages",
-        (b"core", false, b"askpass") | (b"credential", _, b"helper") => "a program for every password",
+        (b"core", false, b"pager") | (b"pager", _, _) => "a program that displays all output",
+        (b"core", false, b"editor") | (b"sequence", false, b"editor") => "a program that edits messages",
+        (b"core", false, b"askpass") | (b"credential", _, b"helper") => "a program that supplies passwords",
         (b"core", false, b"alternaterefscommand") => "a program for every fetch",
         (b"core", false, b"virtualfilesystem") => "a program whenever it reads the index",
         (b"core", false, b"attributesfile") => "attributes from another file, which choose filters",
@@ -246,7 +247,7 @@ pub fn effect(setting: &Setting) -> Option<&'static str> {
         (b"tar", true, b"command") => "a program for `git archive`",
         (b"trailer", true, b"command" | b"cmd") => "a program for every message with trailers",
         (b"interactive", false, b"difffilter") => "a program for `git add -p`",
-        (b"alias", _, _) => "another meaning of the git command of that name",
+        (b"alias", _, _) => "an alias, which can run any program",
         (b"include", false, b"path") | (b"includeif", true, b"path") => "settings from another file",
         (b"gpg", _, b"program" | b"defaultkeycommand") => "a program for every signature",
         (b"uploadpack", false, b"packobjectshook") => "a program for every fetch from this repository",
@@ -258,7 +259,7 @@ pub fn effect(setting: &Setting) -> Option<&'static str> {
         (b"protocol", _, b"allow") => "transport protocols that it refuses by default",
         (b"submodule", true, b"update") if value.starts_with(b"!") => "a program for `git submodule update`",
         (b"submodule", true, b"url") if runs_transport(value) => "a program to reach a submodule",
-        (b"hook", true, b"command") => "a program as a hook",
+        (b"hook", true, b"command") => "a program that runs as a hook",
         (b"init", false, b"templatedir") => "hooks that are copied into new repositories",
         (b"sendemail", _, _) if name.ends_with(b"cmd") || name == b"smtpserver" => {
             "a program for `git send-email`"

@@ -53,7 +53,7 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// Creates an inspection with the default limits.
+    /// Creates an inspection of the commits from `base` to `tip` and of the worktree, with the default limits.
     pub fn new(repository: &Path, worktree: &Path, base: Option<&str>, tip: Option<&str>) -> Self {
         Self {
             repository: repository.to_path_buf(),
@@ -77,15 +77,16 @@ pub enum DangerKind {
     Repository,
     /// A new or moved gitlink (the commit of a submodule): `git status` enters the repository at that path.
     Gitlink,
-    /// A `.gitmodules` entry that names an unexpected URL or path, or runs a program.
+    /// A new or changed `.gitmodules` entry that names a URL or a path outside the worktree, runs a program, or hides
+    /// changes in a submodule.
     Submodule,
     /// A `.gitattributes` that chooses filters, diff drivers or merge drivers.
     Attributes,
-    /// A symbolic link that points out of the worktree.
+    /// A symbolic link that may point out of the worktree, or that points into a git directory.
     Link,
     /// A file name that means a different file on some file systems.
     Clash,
-    /// A file name that looks like a different name.
+    /// A file name that looks like a different name, or contains control characters.
     Deceptive,
     /// A file that a tool executes or obeys without an explicit command.
     Automatic,
@@ -165,10 +166,11 @@ impl Findings {
 
     fn into_list(mut self) -> Vec<Danger> {
         for (kind, count) in std::mem::take(&mut self.left_out) {
+            let (findings, are) = if count == 1 { ("finding", "is") } else { ("findings", "are") };
             self.list.insert(Danger {
                 kind: DangerKind::Unseen,
                 path: Name::default(),
-                what: format!("{count} more findings of the kind {kind:?} are not listed").to_lowercase(),
+                what: format!("{count} more {findings} of the kind {} {are} not listed", kind.name()),
                 why: "guard lists only the first findings of each kind".to_string(),
                 instead: advice(DangerKind::Unseen).to_string(),
             });
@@ -180,7 +182,7 @@ impl Findings {
 fn advice(kind: DangerKind) -> &'static str {
     match kind {
         DangerKind::Repository => {
-            "do not run git or open an editor in that directory; remove its `.git`, or the whole directory, first"
+            "remove its `.git`, or the whole directory, before you run git or open an editor in that directory"
         }
         DangerKind::Gitlink => {
             "remove the repository at that path before you run git in the worktree; remove the gitlink from the commit unless it is a submodule you know"
@@ -194,8 +196,10 @@ fn advice(kind: DangerKind) -> &'static str {
         DangerKind::Link => {
             "do not write through the link, and do not follow links when you copy or archive the worktree"
         }
-        DangerKind::Clash => "rename it before you check the branch out on another system",
-        DangerKind::Deceptive => "rename it; `git -c core.quotePath=true ls-files` shows the real name",
+        DangerKind::Clash => "rename the file or directory before you check the branch out on another system",
+        DangerKind::Deceptive => {
+            "rename the file or directory; `git -c core.quotePath=true ls-files` shows the real name"
+        }
         DangerKind::Automatic => {
             "read the change before you open the directory in an editor, install, commit or push"
         }
@@ -215,7 +219,7 @@ fn truncated(text: &str) -> String {
 /// The result of inspecting the commits and the worktree of a run.
 #[derive(Debug, Default)]
 pub struct Inspected {
-    /// The dangers that the inspection found.
+    /// The dangers that the inspection found, but no more than [`Inspection::most_of_a_kind`] of each kind.
     pub dangers: Vec<Danger>,
     /// The files that the run's commits changed, and how.
     pub changed: Vec<(Name, Changed)>,
@@ -274,7 +278,8 @@ pub fn inspect_with_changes(inspection: &Inspection) -> Result<Inspected, Danger
     Ok(Inspected { changed: changed.collect(), is_all: !commits.is_truncated, dangers: findings.into_list() })
 }
 
-/// Reports each of the git repositories at the paths `places` as a danger. The paths are at or below `root`.
+/// Returns a danger for each git repository at one of the paths `places`, which are at or below `root`, and for each of
+/// its hooks and settings that make git run a program.
 pub fn repositories(root: &Path, places: &[PathBuf]) -> Vec<Danger> {
     use std::os::unix::ffi::OsStrExt;
     // The inspection uses the path of the user's repository to recognise its submodules. The repositories here cannot

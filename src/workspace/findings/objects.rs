@@ -156,7 +156,8 @@ impl<'a> Objects<'a> {
         git.start().and_then(Running::read_partial).map_err(io::Error::other)
     }
 
-    /// Returns the content of a blob; `None` if the blob is too large or missing, or if the inspection has timed out.
+    /// Returns the content of a blob; `None` if the blob is too large or missing, if the inspection has timed out, or
+    /// if reading an earlier blob failed.
     pub(crate) fn content(&mut self, object: &str) -> Option<Vec<u8>> {
         if self.is_unusable {
             return None;
@@ -242,8 +243,8 @@ fn read_exactly(
     Ok(true)
 }
 
-/// Reads at most `max` bytes of git's output. Waits until some output is available; returns `None` after the
-/// deadline.
+/// Reads at most `max` bytes of git's output, and returns their number, which is 0 at the end of the output. Waits
+/// until some output is available; returns `None` after the deadline.
 fn read_some(
     from: &mut ChildStdout,
     bytes: &mut Vec<u8>,

@@ -27,7 +27,8 @@ struct Walk<'a, 'b> {
     findings: &'a mut Findings,
 }
 
-/// Checks all files in the worktree, and reports the dangerous ones.
+/// Checks all files in the worktree, and reports the dangerous ones. If the number of entries or the time exceeds its
+/// limit, reports that guard did not check the rest.
 pub(crate) fn walk(
     inspection: &Inspection,
     commits: &Commits,
@@ -132,7 +133,8 @@ impl Walk<'_, '_> {
         let mut dirs = Vec::new();
         for entry in entries {
             if self.left == 0 || Instant::now() > self.deadline {
-                let what = "the worktree has more entries than guard can check";
+                let what =
+                    "the worktree has more entries than guard can check within its limits of number and time";
                 let why = "guard did not check the remaining entries";
                 self.findings.add(DangerKind::Unseen, &Name::default(), what, why);
                 return Ok(());

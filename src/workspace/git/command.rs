@@ -2,9 +2,10 @@
 //!
 //! Every call names its repository explicitly (`GIT_DIR`, and `GIT_WORK_TREE` if needed), so that git never
 //! discovers one from a directory that an agent wrote. The exceptions are the calls that look for the repository of a
-//! directory that the user named. Guard removes the user's `GIT_*` variables, except `KEPT_VARIABLES`. It overrides
-//! settings that make git run programs (`OVERRIDES`, `NEUTRAL_OVERRIDES`) by environment variables, so that the child
-//! processes of git inherit the overrides. Every call has a timeout and a maximum output size.
+//! directory that the user named. Guard removes the user's `GIT_*` variables except `KEPT_VARIABLES`, and with
+//! [`Trust::Neutral`] the whole environment. It overrides settings that make git run programs (`OVERRIDES`,
+//! `NEUTRAL_OVERRIDES`) by environment variables, so that the child processes of git inherit the overrides. Every call
+//! has a timeout and a maximum output size.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -28,10 +29,10 @@ use crate::sys::signals;
 /// Which configuration files apply to a git call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// All configuration files of the user, the system and the repository apply. Only for calls that read nothing
-    /// that an agent wrote.
+    /// All configuration files of the user, the system and the repository apply, but [`OVERRIDES`] override them. Only
+    /// for calls that read nothing that an agent wrote.
     User,
-    /// Only the repository's configuration applies, and [`NEUTRAL_OVERRIDES`] override it.
+    /// Only the repository's configuration applies, but [`OVERRIDES`] and [`NEUTRAL_OVERRIDES`] override it.
     Neutral,
 }
 
@@ -79,7 +80,8 @@ const NEUTRAL_OVERRIDES: &[(&str, &str)] = &[
     ("diff.orderFile", "/dev/null"),
 ];
 
-/// The user's `GIT_*` variables that guard keeps: they tell git how to reach remotes, and where the configuration is.
+/// The user's `GIT_*` variables that guard keeps in calls with [`Trust::User`]: they tell git how to reach remotes, and
+/// where the configuration is.
 const KEPT_VARIABLES: &[&str] = &[
     "GIT_SSH",
     "GIT_SSH_COMMAND",
@@ -131,7 +133,7 @@ pub enum GitError {
         limit: Duration,
     },
     /// Guard received a termination signal, and ended the git call because of it.
-    #[error("guard ended git {verb} because it received {signal}")]
+    #[error("guard received {signal} and ended git {verb}")]
     Interrupted {
         /// The git subcommand.
         verb: String,
@@ -153,7 +155,7 @@ fn failure_detail(message: &str, code: i32) -> String {
 }
 
 /// Finds a git program in a directory that no agent can write. Returns its path, and the value of `PATH` for its
-/// child processes.
+/// child processes. Searches only once, and then returns the same result, also if it is an error.
 fn find_git() -> Result<&'static (PathBuf, OsString), GitError> {
     static FOUND: OnceLock<Result<(PathBuf, OsString), ProgramNotFound>> = OnceLock::new();
     let search = || {
@@ -424,7 +426,7 @@ impl Git {
 
 /// Repeats `call` with growing pauses while it fails because another git process is creating or removing a worktree:
 /// git reads the admin directories of all worktrees, and fails if a `commondir` file is still empty or already
-/// removed.
+/// removed. After about a second of pauses, returns the error.
 pub(crate) fn retry_during_worktree_changes<T, E: std::fmt::Display>(
     mut call: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {

@@ -1,7 +1,7 @@
 //! Selects the git settings of the user that guard copies into the agent's quarantine repository.
 //!
 //! Guard copies the committer's identity, and settings that change the meaning or output of common commands. It
-//! copies no credentials, no local paths, and no settings that start programs. Filters are an exception: without
+//! copies no credentials, and no settings that name local files or start programs. Filters are an exception: without
 //! them git would commit wrong file contents, and they run inside the sandbox.
 
 use super::command::GitError;
@@ -12,6 +12,7 @@ use super::url_credentials::{credentials, without_credentials};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) key: String,
+    /// `None` for a key without `=`, which git treats as true.
     pub(crate) value: Option<Vec<u8>>,
     /// True if the setting comes from a file of the repository, and not from a file of the user or the system.
     pub(crate) is_from_repository: bool,
@@ -49,7 +50,7 @@ impl Settings {
         Self { all }
     }
 
-    /// Returns the value that git would use for a key; `None` if the key is not set.
+    /// Returns the value that git would use for a key; `None` if the key is not set or has no value.
     pub(crate) fn get(&self, key: &str) -> Option<&[u8]> {
         self.all.iter().rev().find(|setting| setting.key == key)?.value.as_deref()
     }
@@ -59,7 +60,8 @@ impl Settings {
         self.all.iter().filter(|setting| setting.is_from_repository)
     }
 
-    /// Returns the value that a key would have if git read only the repository's configuration files.
+    /// Returns the value that a key would have if git read only the repository's configuration files; `None` if they do
+    /// not contain the key, or contain it without a value.
     pub(crate) fn repository_value(&self, key: &str) -> Option<&[u8]> {
         self.repository_settings().filter(|setting| setting.key == key).last()?.value.as_deref()
     }
@@ -79,14 +81,14 @@ impl Settings {
     }
 
     /// Returns the settings that guard copies into the quarantine repository (the run's private git directory), with
-    /// credentials removed from their values.
+    /// credentials removed from their keys and values. Leaves out keys that are not UTF-8.
     pub(crate) fn for_quarantine(&self) -> Vec<Setting> {
         let is_text = |setting: &&Setting| !setting.key.contains(char::REPLACEMENT_CHARACTER);
         let kept = self.all.iter().filter(is_text).filter(|setting| is_kept(&setting.key)).cloned();
         kept.map(without_credentials).collect()
     }
 
-    /// Returns the passwords and tokens in the URLs of all settings.
+    /// Returns the passwords and tokens in all settings, but at most [`MAX_CREDENTIALS`].
     pub(crate) fn credentials(&self) -> Vec<Vec<u8>> {
         self.all.iter().flat_map(credentials).take(MAX_CREDENTIALS).collect()
     }

@@ -15,7 +15,8 @@ use crate::workspace::{WorkspaceError, at};
 
 impl Repository {
     /// Returns the same repository, opened at the linked worktree that has this branch (without `refs/heads/`)
-    /// checked out. Fails if `expected` names a path and that worktree is elsewhere.
+    /// checked out. Fails with [`WorkspaceError::Lost`] if there is no such worktree, if guard finds that its directory
+    /// or `.git` file was replaced, or if its path is not `expected`.
     pub fn at_branch(&self, branch: &str, expected: Option<&Path>) -> Result<Self, WorkspaceError> {
         let lost = |why: String| Err(WorkspaceError::Lost(format!("the worktree of {branch} {why}")));
         let name = format!("refs/heads/{branch}");
@@ -51,8 +52,8 @@ impl Repository {
         Ok(self.commit(&format!("refs/heads/{branch}"))?.is_some())
     }
 
-    /// Returns the git directory of the linked worktree at the path `place`. This directory is below `worktrees/` in
-    /// the repository; `None` if there is none.
+    /// Returns the git directory, below `worktrees/` in the repository, of the linked worktree at the path `place`;
+    /// `None` if there is no linked worktree at this path.
     fn find_admin_dir(&self, place: &Path) -> Result<Option<PathBuf>, WorkspaceError> {
         let all = self.common_dir.join("worktrees");
         let entries = match std::fs::read_dir(&all) {
@@ -65,8 +66,8 @@ impl Repository {
     }
 }
 
-/// Returns the path of the worktree that has the branch checked out, from the output of `git worktree list --porcelain
-/// -z`.
+/// Returns the path of the worktree that has the branch with the full name `branch` checked out; `None` if there is
+/// none. `listing` is the output of `git worktree list --porcelain -z`.
 fn worktree_with_branch(listing: &[u8], branch: &str) -> Option<PathBuf> {
     let mut place = None;
     for field in listing.split(|byte| *byte == 0) {
@@ -79,7 +80,8 @@ fn worktree_with_branch(listing: &[u8], branch: &str) -> Option<PathBuf> {
     None
 }
 
-/// True if the file `file` consists of one line: `prefix` and the path `wanted`, which may be relative to `from`.
+/// True if the file `file` consists of `prefix` and a path, possibly relative to `from`, that is equal to `wanted` or
+/// resolves to the same file. False if guard cannot read `file`.
 fn names_path(file: &Path, prefix: &[u8], from: &Path, wanted: &Path) -> bool {
     let Ok(text) = read_small(file, 8192) else { return false };
     let Some(target) = text.strip_prefix(prefix) else { return false };

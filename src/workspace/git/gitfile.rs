@@ -79,8 +79,8 @@ pub fn moved_files(run_folder: &Path) -> PathBuf {
 }
 
 /// Moves a foreign file or directory (one that guard did not expect) to the run's directory, under a unique name. If
-/// the run's directory is on another file system and guard cannot copy everything, only renames the file or directory.
-/// Returns the new path.
+/// the run's directory is on another file system and guard cannot copy everything to it, leaves the file or directory
+/// where it is, and renames it to `foreign-NAME-ID`. Returns the new path.
 pub(crate) fn move_foreign(thing: &Path, run_folder: &Path) -> io::Result<PathBuf> {
     // The kernel moves a directory only if its owner may write to it.
     restore_dir_access(thing)?;
@@ -124,7 +124,8 @@ impl Default for CopyBudget {
     }
 }
 
-/// Copies a file, a symbolic link, or a directory with all of its contents. Skips FIFOs, sockets and devices.
+/// Copies a file, a symbolic link, or a directory with all of its contents. Skips FIFOs, sockets and devices. Fails if
+/// `budget` does not suffice, and then leaves an incomplete copy behind.
 pub(crate) fn copy_tree(from: &Path, to: &Path, budget: &mut CopyBudget) -> io::Result<()> {
     if budget.entries == 0 || budget.depth == 0 {
         return Err(io::Error::other("the directory has too many entries or is too deep to be copied"));
@@ -161,7 +162,8 @@ pub(crate) fn copy_index(from: &Path, to: &Path) -> io::Result<()> {
     OpenOptions::new().write(true).open(to)?.set_modified(modified)
 }
 
-/// Restores the owner's permissions on a directory, because an agent may have removed them.
+/// Gives the owner full access to the directory `dir`, because an agent may have removed the permissions. Does nothing
+/// if `dir` is not a directory or does not exist.
 fn restore_dir_access(dir: &Path) -> io::Result<()> {
     let data = dir.symlink_metadata();
     match data {
@@ -173,8 +175,9 @@ fn restore_dir_access(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Restores the owner's permissions on everything below a directory. Skips paths that are too long for the kernel,
-/// because git cannot read them either.
+/// Gives the owner full access to a directory and all directories below it, and read access to the regular files in
+/// them. Ignores errors, such as for a path that is too long for the kernel, because git cannot read such a file
+/// either.
 pub(crate) fn restore_access(dir: &Path) {
     let mut dirs = vec![dir.to_path_buf()];
     while let Some(dir) = dirs.pop() {

@@ -24,7 +24,8 @@ pub(crate) struct JailedWorktree<'t> {
 
 impl JailedWorktree<'_> {
     /// Builds a jailed (sandboxed) git call on the working tree. git ignores the tree's `.gitattributes` files,
-    /// because they can choose programs that git runs.
+    /// because they can choose programs that git runs. With `writes_objects`, git may store objects in the first of the
+    /// object directories.
     pub(crate) fn git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
         at("create", self.scratch, fs::create_dir_all(self.scratch))?;
         let mut write: Vec<&Path> = vec![self.scratch];

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use super::repository::is_id;
 use crate::sys::fs::{Links, OpenError, open_regular_file};
 
-/// Maximum size of `packed-refs`, in bytes. If the file was already large before the run, its maximum is four times
-/// its size at that time. Guard reads the file line by line.
+/// Maximum size of `packed-refs`, in bytes. If four times the file's size before the run is more, guard uses that
+/// number as the maximum, up to [`ABSOLUTE_MAX_BYTES`]. Guard reads the file line by line.
 const MAX_BYTES: u64 = 64 << 20;
 /// Maximum size of `packed-refs`, in bytes, even if the file was larger before the run.
 const ABSOLUTE_MAX_BYTES: u64 = 1 << 30;
@@ -49,7 +49,9 @@ pub enum RefError {
     #[error("the file of the ref does not contain an object id")]
     NotAnId,
     /// The quarantine repository stores its refs in a reftable, which guard does not read.
-    #[error("the run's repository stores its refs as a reftable; guard reads only refs that are files")]
+    #[error(
+        "the run's private repository stores its refs as a reftable; guard reads only refs that are files"
+    )]
     Reftable,
     /// Guard cannot read a file with refs, or the file is too large; the text says which file.
     #[error("cannot read the refs of the run's private repository: {0}")]
@@ -70,8 +72,8 @@ fn packed_refs_limit(before: &Path) -> u64 {
     MAX_BYTES.max(before.saturating_mul(4)).min(ABSOLUTE_MAX_BYTES)
 }
 
-/// Returns the object id that a ref of the quarantine repository (the run's private git directory) contains. `before`
-/// is the copy of `packed-refs` that guard made before the run.
+/// Returns the object id that the ref with the full name `name` contains. `git` is the quarantine repository (the run's
+/// private git directory), and `before` is the copy of `packed-refs` that guard made before the run.
 pub(crate) fn read_ref(
     git: &Path,
     before: &Path,
@@ -101,7 +103,8 @@ fn parse_value(text: &[u8], object_format: &str) -> Result<String, RefError> {
     if is_id(text, object_format) { Ok(text.to_string()) } else { Err(RefError::NotAnId) }
 }
 
-/// Reads the content of a loose ref; `None` if the file does not exist. Follows no symbolic link on the path.
+/// Reads the first 4 KiB of a loose ref; `None` if its file does not exist or is a directory. Fails if there is a
+/// symbolic link on the path.
 fn read_loose(git: &Path, name: &str) -> Result<Option<Vec<u8>>, RefError> {
     let mut path = git.to_path_buf();
     let mut parts = name.split('/').peekable();
@@ -130,7 +133,8 @@ fn read_loose(git: &Path, name: &str) -> Result<Option<Vec<u8>>, RefError> {
     Ok(Some(text))
 }
 
-/// Calls `each` with the name and object id of every ref in a `packed-refs` file. Skips malformed lines.
+/// Calls `each` with the name and object id of every ref below `refs/` in a `packed-refs` file. Skips malformed lines.
+/// Does nothing if the file does not exist, and fails if it has more than `max` bytes or a line that is too long.
 fn for_each_packed(
     file: &Path,
     max: u64,
@@ -178,7 +182,8 @@ fn for_each_packed(
     }
 }
 
-/// Finds the object id of the ref `wanted` in a `packed-refs` file. If several lines name the ref, uses the last one.
+/// Finds the object id of the ref `wanted` in a `packed-refs` file; `None` if no line names the ref. If several lines
+/// do, returns the id from the last one.
 fn find_packed(file: &Path, max: u64, wanted: &str, object_format: &str) -> Result<Option<String>, RefError> {
     let mut found = None;
     for_each_packed(file, max, object_format, |name, id| {
@@ -192,6 +197,7 @@ fn find_packed(file: &Path, max: u64, wanted: &str, object_format: &str) -> Resu
 /// A ref of the run's quarantine repository (its private git directory) that changed since the run began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChangedRef {
+    /// The full name of the ref, with `?` in place of control characters.
     pub(crate) name: String,
     /// The object id that the ref contains now; `None` if the ref was deleted or does not contain an id.
     pub(crate) now: Option<String>,
@@ -204,10 +210,11 @@ pub(crate) struct ChangedRef {
 pub(crate) struct ChangedRefs {
     /// The changed refs, but no more than [`MAX_CHANGED`] refs with [`MAX_CHANGED_BYTES`] of names.
     pub(crate) listed: Vec<ChangedRef>,
-    /// The number of changed refs that are not in `listed`.
+    /// The number of changed refs that are not in `listed`. Includes one for all loose refs that guard did not read,
+    /// because there are more than [`MAX_REFS`].
     pub(crate) left_out: usize,
-    /// True if any changed ref contains an object id now. The object with this id may be work that exists nowhere
-    /// else.
+    /// True if any changed ref contains an object id now, or if guard did not read all loose refs. The object with such
+    /// an id may be work that exists nowhere else.
     pub(crate) has_new_value: bool,
     /// The total size of the names in `listed`, in bytes.
     bytes: usize,
@@ -228,8 +235,8 @@ impl ChangedRefs {
 }
 
 /// Finds every ref of the quarantine repository, other than `except`, that the agent created, moved or deleted since
-/// guard wrote the copy `before` of `packed-refs`. Keeps only the refs in `before` and the loose refs in memory,
-/// because an agent can pack any number of refs.
+/// guard wrote the copy `before` of `packed-refs`. Ignores loose refs that are symbolic. Keeps only the refs in
+/// `before` and the loose refs in memory, because an agent can pack any number of refs.
 pub(crate) fn changed_refs(
     git: &Path,
     before: &Path,

@@ -1,9 +1,9 @@
 //! Reads the URLs of the user's remotes, and pushes one branch to a remote.
 //!
 //! A push is the only git call that guard makes over the network with the user's credentials. It uses the user's git
-//! configuration, and moves one branch forward and nothing else. It runs no hooks (they may call a file that an agent
-//! wrote) and has no terminal. If an agent may have written to the repository, the push obeys no repository setting
-//! that chooses programs or receives credentials.
+//! configuration, and creates or moves forward one branch and nothing else. It runs no hooks of the local repository
+//! (they may call a file that an agent wrote) and has no terminal. If an agent may have written to the repository, the
+//! push obeys no repository setting that chooses programs or receives credentials.
 
 use std::time::Duration;
 
@@ -70,8 +70,8 @@ impl Repository {
         Err(GitError::Failed { verb: "remote".to_string(), code, message }.into())
     }
 
-    /// Returns the short name of the remote's default branch, as git recorded it during the clone; `None` if it did
-    /// not.
+    /// Returns the short name of the remote's default branch, to which the local ref `refs/remotes/REMOTE/HEAD` points;
+    /// `None` if git recorded no such ref.
     pub fn default_branch(&self, remote: &str) -> Result<Option<String>, WorkspaceError> {
         let prefix = format!("refs/remotes/{remote}/");
         let git = self.git("symbolic-ref")?.git_dir(&self.common_dir).timeout(QUERY_TIMEOUT);
@@ -81,10 +81,12 @@ impl Repository {
         Ok(name.map(str::to_string))
     }
 
-    /// Moves one branch of a remote forward to the local branch of the same name. `branch` is a full ref name, and
-    /// `limit` is the timeout.
+    /// Creates a branch of a remote at the local branch of the same name, or moves it forward to that branch. `branch`
+    /// is a full ref name, and `limit` is the timeout. Fails without a push if the name is invalid, if the branch or
+    /// the remote does not exist, or if guard does not trust the repository's settings.
     pub fn push(&self, remote: &str, branch: &str, limit: Duration) -> Result<Pushed, WorkspaceError> {
-        let refused = |problem: String| WorkspaceError::refused(problem, "see `git branch` and `git remote`");
+        let hint = "`git branch` lists the branches, and `git remote` the remotes";
+        let refused = |problem: String| WorkspaceError::refused(problem, hint);
         if !is_branch(branch) {
             return Err(refused(format!("{:?} is not a valid name of a branch to push", truncate(branch))));
         }
@@ -117,8 +119,9 @@ impl Repository {
         })
     }
 
-    /// Builds a `git push` to which the caller adds the branch. It pushes nothing else, even if the user's git
-    /// configuration adds other branches.
+    /// Builds a `git push` with the timeout `limit`, to which the caller adds the branch. git pushes nothing else, even
+    /// if the user's git configuration adds other branches. Unless the user trusts the repository, git uses only
+    /// network protocols.
     fn push_call(&self, remote: &str, limit: Duration) -> Result<Git, GitError> {
         let git = Git::new(Trust::User, "push")?
             .args(["--porcelain", "--recurse-submodules=no", "--no-follow-tags", "--no-signed"])
@@ -148,7 +151,8 @@ impl Repository {
     }
 }
 
-/// True if the name is a valid `refs/heads/…`, without characters that have a meaning in a refspec.
+/// True if the name is a valid `refs/heads/…` of at most 1024 bytes after this prefix, without characters that have a
+/// meaning in a refspec.
 fn is_branch(name: &str) -> bool {
     let Some(short) = name.strip_prefix("refs/heads/") else { return false };
     let is_plain = |c: char| !c.is_control() && !c.is_whitespace() && !"~^:?*[\\".contains(c);
@@ -166,7 +170,7 @@ fn truncate(text: &str) -> String {
 }
 
 /// Parses the line about a branch in the output of `git push --porcelain`: `FLAG<TAB>FROM:TO<TAB>SUMMARY`. Returns
-/// the flag and the summary.
+/// the flag, and at most 400 characters of the summary; `None` if there is no such line.
 fn parse_report(output: &[u8], branch: &str) -> Option<(u8, String)> {
     let text = String::from_utf8_lossy(output);
     text.lines().find_map(|line| {
@@ -178,7 +182,7 @@ fn parse_report(output: &[u8], branch: &str) -> Option<(u8, String)> {
     })
 }
 
-/// Removes the credentials of `url` from a message of git. Credentials can appear outside a URL too, because git
+/// Replaces the credentials of `url` in a message of git by `…`. Credentials can appear outside a URL too, because git
 /// quotes parts of URLs that it cannot parse.
 fn remove_url_credentials(text: &str, url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return text.to_string() };
@@ -192,8 +196,8 @@ fn remove_url_credentials(text: &str, url: &str) -> String {
     }
 }
 
-/// Removes the text between `://` and `@` from every URL in `text`, because it may be a password. `text` is a URL or
-/// a message of git.
+/// Removes the text after `://` up to and including the last `@` from every URL in `text`, because that part may
+/// contain a password. `text` is a URL or a message of git.
 pub fn without_credentials(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;

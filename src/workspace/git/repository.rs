@@ -17,7 +17,8 @@ pub enum Head {
     Branch(String, String),
     /// A commit that is checked out without a branch.
     Detached(String),
-    /// A branch that has no commit yet: its full ref name.
+    /// A branch that has no commit yet: its full ref name. The name is empty if `HEAD` names neither a branch nor a
+    /// commit.
     Unborn(String),
 }
 
@@ -212,7 +213,8 @@ impl Repository {
         main_directory(&self.common_dir).to_path_buf()
     }
 
-    /// Builds a git call in this repository with the user's configuration.
+    /// Builds a git call in this repository with the user's configuration. The call cannot use the network, unless the
+    /// user trusts the repository.
     pub(crate) fn git(&self, verb: &str) -> Result<Git, GitError> {
         // `safe.directory` can be `*`, because git checked the owner when guard found the repository.
         let git = Git::new(Trust::User, verb)?
@@ -226,11 +228,12 @@ impl Repository {
         Ok(if self.trusted { git } else { offline(git) })
     }
 
-    /// Returns every object directory that the repository uses: its own, and those of its alternates.
+    /// Returns the object directories that the repository uses: its own, and those of its alternates that exist.
     pub(crate) fn object_dirs(&self) -> Vec<PathBuf> {
         let mut dirs = vec![self.common_dir.join("objects")];
         let mut next = 0;
-        // Stop at 32 directories. git itself follows alternates for at most five levels.
+        // Read no further `alternates` file once there are 32 directories. git itself follows alternates for at most
+        // five levels.
         while next < dirs.len() && dirs.len() < 32 {
             let dir = dirs[next].clone();
             next += 1;
@@ -320,13 +323,14 @@ pub fn files_at(
     Ok(Some(contents))
 }
 
-/// True if the text is a full object id in the format `sha1` or `sha256`.
+/// True if the text is a full object id in lower case. `object_format` is `sha1` or `sha256`.
 pub(crate) fn is_id(text: &str, object_format: &str) -> bool {
     let length = if object_format == "sha256" { 64 } else { 40 };
     text.len() == length && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Parses a line of an `alternates` file. A relative path in it starts at the directory `dir`.
+/// Parses a line of an `alternates` file. A relative path in it starts at the directory `dir`. Returns `None` for an
+/// empty line, a comment, a malformed quotation, or a path that does not exist.
 fn parse_alternate(line: &[u8], dir: &Path) -> Option<PathBuf> {
     if line.is_empty() || line.starts_with(b"#") {
         return None;
@@ -335,7 +339,8 @@ fn parse_alternate(line: &[u8], dir: &Path) -> Option<PathBuf> {
     dir.join(PathBuf::from(std::ffi::OsString::from_vec(plain))).canonicalize().ok()
 }
 
-/// Decodes a name that git has quoted because of unusual characters: `"a\nb"`, `"\303\244"`.
+/// Decodes a name that git has quoted because of unusual characters: `"a\nb"`, `"\303\244"`. Returns `None` if the
+/// quotation is malformed.
 fn unquote(line: &[u8]) -> Option<Vec<u8>> {
     let inner = line.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     let mut plain = Vec::new();

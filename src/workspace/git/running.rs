@@ -49,7 +49,8 @@ pub(crate) struct Running {
     pub(super) is_interruptible: bool,
 }
 
-/// Returns the first termination signal that guard noticed, and when it noticed the signal.
+/// Returns the first termination signal that guard noticed during a git call, and when it noticed the signal; `None` if
+/// there is none. Guard looks for a signal only while it blocks signals.
 fn first_termination_signal() -> Option<(Instant, Signal)> {
     static SINCE: OnceLock<(Instant, Signal)> = OnceLock::new();
     if SINCE.get().is_none()
@@ -80,7 +81,8 @@ impl Running {
         Ok(GitOutput { status, output, message: self.message() })
     }
 
-    /// True if git writes anything to standard output before its timeout. Does not read the rest of the output.
+    /// True if git writes anything to standard output before its timeout. Then kills git without reading the rest of
+    /// the output. Returns false if guard cannot read the output, or if it must end the call.
     pub(crate) fn has_output(mut self) -> bool {
         let said = self.child.stdout.take().is_some_and(|mut pipe| {
             loop {
@@ -143,8 +145,9 @@ impl Running {
         Ok(PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX))
     }
 
-    /// Reads as much output as the size limit and the timeout allow. Returns the output, and true if it is complete.
-    /// Fails if git exits with an error after complete output.
+    /// Reads as much output as the size limit and the timeout allow, and ends git if there is more. Returns the output,
+    /// and true if it is complete. Fails if git exits with an error after complete output, if guard cannot read the
+    /// output, or if a termination signal ends the call.
     pub(crate) fn read_partial(mut self) -> Result<(Vec<u8>, bool), GitError> {
         let mut output = Vec::new();
         match self.read(&mut output) {
@@ -208,8 +211,8 @@ impl Running {
         }
     }
 
-    /// Ends git. First sends a signal that git can handle, so that git removes its temporary files, and then kills
-    /// it.
+    /// Ends git. First sends a signal that git can handle, so that git removes its temporary files. Kills git if it is
+    /// still running two seconds later.
     pub(crate) fn terminate(&mut self) {
         let pid = self.child.id() as i32;
         // If git leads a session, signal its whole process group: its children would keep the pipe open.
@@ -223,7 +226,8 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// Returns what git printed to standard error, truncated and without control characters.
+    /// Returns the first 8 KiB that git printed to standard error, without control characters and with `; ` between
+    /// the lines.
     pub(crate) fn message(&mut self) -> String {
         let mut bytes = Vec::new();
         let _ = self.errors.seek(SeekFrom::Start(0));

@@ -8,13 +8,13 @@ use super::config::Setting;
 
 /// The sections in which values and subsections are addresses of repositories, even if they have no URL scheme.
 const ADDRESS_SECTIONS: [&str; 4] = ["remote", "branch", "lfs", "url"];
-/// Minimum length of a credential. Shorter texts are unlikely to be secrets, and removing them would hide ordinary
-/// words.
+/// Minimum length of a credential that guard redacts from transcripts. Shorter texts are unlikely to be secrets, and
+/// redacting them would hide ordinary words.
 const MIN_SECRET_LENGTH: usize = 6;
 /// Minimum length of a credential at a position where a user name or an ordinary query parameter is also possible.
 const MIN_AMBIGUOUS_LENGTH: usize = 16;
 
-/// Removes the credentials from a setting's key and value.
+/// Removes the credentials from the URLs in a setting's key and value.
 pub(crate) fn without_credentials(setting: Setting) -> Setting {
     let has_addresses = has_addresses(&setting.key);
     let key = match split_key(&setting.key) {
@@ -28,7 +28,8 @@ pub(crate) fn without_credentials(setting: Setting) -> Setting {
     Setting { key, value, ..setting }
 }
 
-/// Returns all credentials in a setting's key and value.
+/// Returns the credentials in the URLs of a setting's key and value, and in an `extraHeader` of `http.URL`. Leaves out
+/// credentials that are shorter than [`MIN_SECRET_LENGTH`].
 pub(crate) fn credentials(setting: &Setting) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let has_addresses = has_addresses(&setting.key);
@@ -53,7 +54,8 @@ fn split_key(key: &str) -> Option<(&str, &str, &str)> {
     (first < last).then(|| (&key[..first], &key[first + 1..last], &key[last + 1..]))
 }
 
-/// Returns the text without the credentials in its URLs, and adds these credentials to `found`.
+/// Returns the text without the user names, passwords and query strings of its URLs, and adds those of them that can be
+/// credentials to `found`. With `has_addresses`, also removes the token from `user:TOKEN@host:path`.
 fn remove_credentials(text: &[u8], has_addresses: bool, found: &mut Vec<Vec<u8>>) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;

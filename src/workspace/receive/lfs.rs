@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::sys::fs::{Links, open_regular_file};
 
 /// Copies every LFS object of a quarantine repository (a run's private git directory) whose content matches its name,
-/// up to `max` bytes in total. Returns the paths of the objects that it did not copy.
+/// up to `max` bytes in total. Returns the paths of the objects that the user's repository still lacks.
 pub(crate) fn receive(quarantine: &Path, common_dir: &Path, max: u64) -> io::Result<Vec<PathBuf>> {
     let mut left = Vec::new();
     let mut remaining = max;
@@ -25,8 +25,8 @@ pub(crate) fn receive(quarantine: &Path, common_dir: &Path, max: u64) -> io::Res
     Ok(left)
 }
 
-/// Lists the files in the LFS object directory `dir`, down to its second level of subdirectories. Follows no symbolic
-/// link.
+/// Lists the files in the directory `dir`, which is `depth` levels below the directory of LFS objects. Descends at most
+/// to the second level below that directory, and follows no symbolic link.
 fn objects(dir: &Path, depth: usize) -> Vec<PathBuf> {
     let is_dir = dir.symlink_metadata().is_ok_and(|data| data.is_dir());
     if !is_dir || depth > 2 {

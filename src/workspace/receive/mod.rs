@@ -28,7 +28,7 @@ use tree_size::TreeSizeError;
 /// The limits on the size and time of receiving a branch.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Maximum size of the pack of new objects, in bytes.
+    /// Maximum size of the pack of new objects, in bytes. Also the maximum total size of the received LFS objects.
     pub bytes: u64,
     /// Timeout for each git process of the transfer.
     pub time: Duration,
@@ -141,7 +141,7 @@ pub enum ReceiveError {
         /// The maximum size of the pack, in bytes.
         limit: u64,
     },
-    /// A commit has more paths than git can handle in reasonable memory and time.
+    /// There are more commits, or commits with more paths, than git can handle in reasonable memory and time.
     #[error("cannot receive the commits: {0}")]
     Trees(TreeSizeError),
     /// Receiving the branch took longer than this timeout.
@@ -257,7 +257,8 @@ impl Workspace {
         self.record.write(&self.run_folder)
     }
 
-    /// Builds a git call on the user's repository that reads only the repository's own configuration.
+    /// Builds a git call on the user's repository that reads only the repository's own configuration. git creates
+    /// commits with guard as author and committer.
     pub(crate) fn real_git(&self, verb: &str) -> Result<Git, GitError> {
         let common_dir = &self.record.common_dir;
         let git = Git::new(Trust::Neutral, verb)?.git_dir(common_dir).current_dir(common_dir);

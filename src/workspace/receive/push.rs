@@ -27,7 +27,8 @@ use crate::workspace::run::quarantine;
 
 impl Workspace {
     /// Transfers the objects of the commit `new` to the user's repository, and asks the receiving git to move the ref
-    /// `name` there from the commit `old` to the commit `new`. Returns the receiving git's answer.
+    /// `name` there from the commit `old` to the commit `new`. Returns the receiving git's answer. Fails before the
+    /// transfer if `new` does not descend from the run's base commit, or if guard cannot accept the agent's objects.
     pub(crate) fn push(
         &self,
         name: &str,
@@ -175,7 +176,8 @@ impl Workspace {
         Err(self.not_descending(new))
     }
 
-    /// Fails if a new commit has more paths than git can handle in reasonable memory and time.
+    /// Fails if a new commit has more paths than git can handle in reasonable memory and time, or if there are more
+    /// than [`MAX_NEW_COMMITS`] new commits.
     fn check_trees(&self, new: &str, limits: &Limits) -> Result<(), ReceiveError> {
         let listed = self
             .reader("rev-list", limits)?
@@ -243,7 +245,7 @@ impl Workspace {
     }
 }
 
-/// Maximum number of commits to receive from one run.
+/// Maximum number of commits to receive at once.
 const MAX_NEW_COMMITS: usize = 100_000;
 
 /// Maximum number of threads with which git searches for deltas, because each thread needs memory.
@@ -298,12 +300,16 @@ fn create_sender_dir(dir: &Path, objects: &[PathBuf], workspace: &Workspace) -> 
 /// The answer of the receiving git about the ref that guard asked it to move.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Report {
+    /// The receiving git moved the ref.
     Done,
+    /// The receiving git refused to move the ref, because the new commit does not descend from the old one.
     NotForward,
+    /// The receiving git refused to move the ref for another reason; the text is that reason.
     Refused(String),
 }
 
-/// Parses the answer of the receiving git: pkt-lines `unpack ok`, and `ok REF` or `ng REF REASON`.
+/// Parses the answer of the receiving git: pkt-lines `unpack ok`, and `ok REF` or `ng REF REASON`. Returns `None` if
+/// the answer is malformed or does not mention the ref `name`.
 fn parse_report(output: &[u8], name: &str) -> Option<Report> {
     let mut rest = output;
     let mut unpacked = None;

@@ -1,9 +1,9 @@
 //! Counts the paths in the trees of commits without listing the paths.
 //!
-//! If each of ten tree objects contains the next one ten times, the first one has ten thousand million paths. Every
-//! git command that reads such a commit into an index, compares it or checks it out spends memory and time on each
-//! path. Therefore guard reads every tree object only once, through a jailed `git cat-file --batch`, and computes the
-//! number of paths below a tree from the numbers below its entries.
+//! If each of ten tree objects contains the next one ten times, the first one has billions of paths. Every git command
+//! that reads such a commit into an index, compares it or checks it out spends memory and time on each path. Therefore
+//! guard reads every tree object only once, through a jailed `git cat-file --batch`, and computes the number of paths
+//! below a tree from the numbers below its entries.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use crate::workspace::git::command::{Git, GitError, Running};
 const MAX_PATHS: u64 = 2_000_000;
 /// Maximum number of paths in a received commit, as a multiple of the number of paths in the index before the run.
 const MAX_GROWTH_FACTOR: u64 = 4;
-/// Maximum average length of the paths in a commit, in bytes.
+/// Maximum total length of the paths in a commit, in bytes for each path that the commit may have.
 const MAX_AVERAGE_PATH_BYTES: u64 = 512;
 /// Maximum number of different tree objects to read.
 const MAX_TREES: usize = 2_000_000;
@@ -33,11 +33,11 @@ const BATCH: usize = 256;
 /// Why the trees of a commit are too large, or why guard cannot measure them.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeSizeError {
-    /// A commit has more paths than git can handle in reasonable memory and time.
+    /// A commit has more or longer paths than git can handle in reasonable memory and time.
     #[error(
-        "the commit {commit} has {} files and directories{}, and the limit is {limit}; it probably contains \
+        "the commit {commit} has {} files and directories, {}; it probably contains \
          the same directories many times, and git would run out of memory when it reads the commit",
-        path_count_text(.paths), long_names_text(*.paths, *.limit)
+        path_count_text(.paths), excess_text(*.paths, *.limit)
     )]
     TooManyPaths {
         /// The id of the commit with too many paths.
@@ -59,11 +59,17 @@ pub enum TreeSizeError {
 }
 
 fn path_count_text(paths: &u64) -> String {
-    if *paths == u64::MAX { "uncountably many".to_string() } else { paths.to_string() }
+    if *paths == u64::MAX { format!("at least {paths}") } else { paths.to_string() }
 }
 
-fn long_names_text(paths: u64, limit: u64) -> &'static str {
-    if paths <= limit { " with very long names" } else { "" }
+/// Returns which limit a commit with `paths` paths exceeds. A commit with an allowed number of paths has paths that are
+/// too long.
+fn excess_text(paths: u64, limit: u64) -> String {
+    if paths > limit {
+        return format!("and the limit is {limit}");
+    }
+    let bytes = limit.saturating_mul(MAX_AVERAGE_PATH_BYTES);
+    format!("whose paths together are longer than the limit of {bytes} bytes")
 }
 
 /// Returns the maximum number of paths in a commit, for a repository whose index has `index_entries` entries.
@@ -83,8 +89,8 @@ pub(crate) fn index_entries(index: &std::path::Path) -> u64 {
     }
 }
 
-/// Fails if any of the commits has more than `limit` paths. `git` is a jailed `cat-file` call in the repository that
-/// has the commits.
+/// Fails if any of the commits has more than `limit` paths, if their total length is too large, or if guard cannot read
+/// all trees. `git` is a jailed `cat-file` call in the repository that has the commits.
 pub(crate) fn check(git: Git, commits: &[String], limit: u64) -> Result<(), TreeSizeError> {
     if commits.is_empty() {
         return Ok(());
@@ -220,7 +226,7 @@ impl Trees {
     }
 
     /// Parses the content of a tree object, which consists of entries of this form: `MODE NAME`, a NUL byte, the
-    /// object id in binary.
+    /// object id in `id_length` bytes. Adds the results to the node with this index.
     fn read(&mut self, index: u32, mut content: &[u8], id_length: usize) -> Result<(), TreeSizeError> {
         let broken = || TreeSizeError::Unreadable("a tree object is malformed".to_string());
         while !content.is_empty() {

@@ -89,17 +89,18 @@ pub struct Workspace {
     uncommitted: bool,
     /// The number of paths whose uncommitted changes guard copied from the user's worktree into the run's.
     carried_changes: usize,
-    /// Files in the user's worktree that git ignores, and that guard did not copy into the run's worktree.
+    /// Ignored files and directories and submodules of the user's worktree that the run did not get.
     left_behind: Vec<PathBuf>,
     /// Passwords and tokens in the user's git settings, which guard redacts from everything it records.
     credentials: Vec<Vec<u8>>,
     _lock: Lock,
-    /// The lock that prevents other runs from using the worktree.
+    /// The lock that prevents other runs from using the worktree; `None` while the worktree does not exist.
     _worktree_lock: Option<Lock>,
 }
 
 impl Workspace {
-    /// Creates the workspace of a run. If that fails, removes everything that it has created.
+    /// Creates the workspace of a run. If that fails, removes everything that it has created. Fails if the user must
+    /// first trust the repository, if a name is taken, or if another run uses the worktree.
     pub fn open(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
         let settings = trusted_settings(repository)?;
         let wanted = WorkspaceSpec::new(repository, request)?;
@@ -211,7 +212,7 @@ impl Workspace {
     }
 
     /// Returns the user's worktree whose installed dependencies guard gives to the run: the worktree in which the
-    /// user started the run, or the main worktree for a run with `--here`.
+    /// user started the run, or the main worktree for a run with `--here`. `None` if there is no such worktree.
     fn dependency_source(&self, repository: &Repository) -> Option<PathBuf> {
         if !self.record.here {
             return repository.toplevel.clone();
@@ -221,8 +222,8 @@ impl Workspace {
         (main != self.record.worktree).then(|| main.to_path_buf())
     }
 
-    /// Records which ignored directories of the user's worktree guard gives to the run as dependencies, and which
-    /// ignored files it does not.
+    /// Records which ignored directories of the user's worktree guard gives to the run as dependencies (none, unless
+    /// `is_wanted`), and which ignored files and directories the run does not get.
     fn select_dependencies(
         &mut self,
         top: &Path,
@@ -264,7 +265,7 @@ impl Workspace {
     }
 
     /// Starts `git status` in the user's worktree, to find out whether tracked files have uncommitted changes.
-    /// Returns `None` for a run with `--here`, which works on these changes itself.
+    /// Returns `None` for a run with `--here`, which works on these changes itself, and if there is no worktree.
     fn start_status(
         &self,
         repository: &Repository,
@@ -303,7 +304,8 @@ impl Workspace {
         derive_names(repository, request).map(|(branch, _)| branch)
     }
 
-    /// Returns the branch, the base commit and the worktree path that [`Self::open`] would choose. Creates nothing.
+    /// Returns the branch, the base commit and the worktree path that [`Self::open`] would choose. Creates nothing, and
+    /// does not check whether the names are free, or whether guard could write to the directory for worktrees.
     pub fn planned(
         repository: &Repository,
         request: &Request,
@@ -344,8 +346,9 @@ impl Workspace {
         format!("guard run {}", self.record.run_id)
     }
 
-    /// Loads an existing workspace from a run's directory, and locks it. With this, a guard process other than the
-    /// one that created the workspace can receive the branch or remove the worktree.
+    /// Loads an existing workspace from a run's directory, and locks it, so that a guard process other than the one
+    /// that created the workspace can receive the branch or remove the worktree. If an operation may have been
+    /// interrupted, removes the lock files that it left behind. Fails if another guard process uses the workspace.
     pub fn load(run_folder: &Path) -> Result<Self, WorkspaceError> {
         // Read the record first, so that guard creates no lock file in a directory without a record.
         Record::read(run_folder)?;
@@ -403,13 +406,14 @@ impl Workspace {
         self.run_folder.join("refs-before")
     }
 
-    /// Returns the passwords and tokens in the user's git settings. The caller must redact them from everything that
-    /// guard records.
+    /// Returns the passwords and tokens in the user's git settings; none after [`Self::load`]. The caller must redact
+    /// them from everything that guard records.
     pub fn credentials(&self) -> &[Vec<u8>] {
         &self.credentials
     }
 
-    /// True if the user's worktree has uncommitted changes that guard did not copy into the run's worktree.
+    /// True if the user's worktree has uncommitted changes that guard did not copy into the run's worktree. Always
+    /// false after [`Self::load`].
     pub fn has_uncommitted_changes(&self) -> bool {
         self.uncommitted
     }
@@ -438,13 +442,14 @@ impl Workspace {
         layers.map(|one| (self.record.worktree.join(&one.path), one.from.clone())).collect()
     }
 
-    /// Returns the number of paths whose uncommitted changes guard copied from the user's worktree into the run's.
+    /// Returns the number of paths whose uncommitted changes guard copied from the user's worktree into the run's; 0
+    /// after [`Self::load`].
     pub fn carried_changes(&self) -> usize {
         self.carried_changes
     }
 
-    /// Returns the files in the user's worktree that git ignores, and that guard did not copy into the run's
-    /// worktree.
+    /// Returns the ignored files and directories and the submodules of the user's worktree that the run did not get.
+    /// Returns none for a run with `--here`, and after [`Self::load`].
     pub fn left_behind(&self) -> &[PathBuf] {
         &self.left_behind
     }
@@ -457,8 +462,8 @@ impl Workspace {
     }
 
     /// Makes the worktree's `.git` file point to the worktree's git directory in the user's repository. If the agent
-    /// replaced the file, moves the replacement to the run's directory and returns its new path. The agent must have
-    /// ended.
+    /// replaced the file, moves the replacement to the run's directory and returns its new path; otherwise returns
+    /// `None`. Does nothing if the worktree no longer exists. The agent must have ended.
     pub fn point_at_repository(&self) -> Result<Option<PathBuf>, WorkspaceError> {
         let record = &self.record;
         let is_dir = record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());

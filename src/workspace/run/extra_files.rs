@@ -34,8 +34,8 @@ pub struct ExtraFile {
 }
 
 /// Copies the paths `copy` and links the paths `link` from the user's worktree `from` into the worktree `to`. Skips
-/// paths that are missing in `from`, already exist in `to`, or resolve to a path outside `within`. Also skips paths
-/// below a symbolic link, because the commit may contain a link in place of a directory.
+/// paths that are missing in `from`, already exist in `to`, or resolve to a path outside `within` (if it is given).
+/// Also skips paths below a symbolic link, because the commit may contain a link in place of a directory.
 pub(crate) fn install(
     from: &Path,
     within: Option<&Path>,
@@ -74,7 +74,7 @@ pub(crate) fn install(
 
 /// Selects the directories of the user's worktree that the run gets as overlay mounts. The launcher mounts or links
 /// them later, when it knows whether the run has a mount namespace. Skips paths that already exist in the run's
-/// worktree, or that resolve to a path outside the user's worktree.
+/// worktree or have no parent directory there, or that resolve to a path outside the user's worktree.
 pub(crate) fn select_layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<Vec<ExtraFile>> {
     let from = from.canonicalize()?;
     let layer = |path: &PathBuf| {
@@ -122,8 +122,8 @@ pub fn is_inside(path: &Path) -> bool {
     plain && path.components().next().is_some()
 }
 
-/// Returns a digest of the names, sizes and ctimes of all files in a tree. The digest changes if a program writes to
-/// anything in the tree.
+/// Returns a digest of the paths, inodes, modes, sizes and ctimes of all files in a tree. The digest changes if a
+/// program writes to anything in the tree.
 fn metadata_digest(tree: &Path) -> io::Result<String> {
     let mut hasher = Sha256::new();
     hash_metadata(tree, &mut hasher)?;

@@ -15,6 +15,7 @@ use crate::workspace::git::repository::Repository;
 /// Maximum number of files in a hooks directory. A directory with more is probably not a hooks directory, but a whole
 /// project or a home directory.
 pub(crate) const MAX_FILES: usize = 2_000;
+/// Maximum total size of the files in a hooks directory, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// Copies the user's hooks to a directory below `to`, unless `skip` is true, and adds a hook that writes the
@@ -67,8 +68,8 @@ struct Budget {
     bytes: u64,
 }
 
-/// Copies a directory tree within the limits of `budget`. Replaces symbolic links by their targets, because a hook
-/// may be a link.
+/// Copies a directory tree, and fails if the tree exceeds a limit; `budget` counts what was copied. Replaces symbolic
+/// links by their targets, because a hook may be a link. Skips dangling links and files with the extension `sample`.
 fn copy(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
     let data = fs::metadata(from)?;
     budget.files += 1;

@@ -40,7 +40,8 @@ pub(crate) fn start_listing(repository: &Repository, top: &Path) -> Result<Runni
     Ok(call.args(list).start()?)
 }
 
-/// Waits for the git call from [`start_listing`], and parses its output. If git failed, the result is empty.
+/// Waits for the git call from [`start_listing`], and parses its output. Lists dependencies after the first 64 under
+/// `others`. If git failed, the result is empty.
 pub(crate) fn finish_listing(listing: Running, top: &Path) -> Ignored {
     let mut ignored = Ignored::default();
     let names = listing.expect_success().unwrap_or_default();
@@ -58,7 +59,7 @@ const MAX_SUBMODULE_ENTRIES: usize = 20_000;
 
 /// Copies the files of initialised submodules into a new worktree, where git leaves the directories of submodules
 /// empty. Does not copy git directories, so the run gets the files without their history. Returns the paths of the
-/// submodules that it could not copy.
+/// submodules that it could not copy completely, and leaves their directories empty.
 pub(crate) fn copy_submodules(
     repository: &Repository,
     top: &Path,

@@ -33,6 +33,7 @@ const DEFAULT_IDENTITY: (&str, &str) = ("guard agent", "agent@guard.invalid");
 /// The committer's name and email for the agent's commits, and whether git signs them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Committer<'a> {
+    /// The name and email; `None` for those in the user's git configuration, or else [`DEFAULT_IDENTITY`].
     pub(crate) identity: Option<(&'a str, &'a str)>,
     pub(crate) sign: bool,
 }
@@ -145,8 +146,9 @@ fn home() -> PathBuf {
     PathBuf::from(std::env::var_os("HOME").unwrap_or_default())
 }
 
-/// Resolves the path in a git setting. A relative path starts at the top of the working tree, where git runs hooks,
-/// and not at the directory in which the user started guard.
+/// Resolves the path in a git setting. `~/` stands for the user's home directory. A relative path starts at the top of
+/// the working tree, where git runs hooks, and not at the directory in which the user started guard. Without a working
+/// tree, a relative path starts at the common directory.
 pub(crate) fn resolve_setting_path(repository: &Repository, value: &[u8]) -> PathBuf {
     let path = Path::new(OsStr::from_bytes(value));
     match path.strip_prefix("~") {

@@ -79,7 +79,7 @@ pub struct Record {
     pub branch: String,
     /// The commit that the run started from. Guard receives only descendants of this commit.
     pub base: String,
-    /// The commit of the branch when guard last created or received the branch.
+    /// The commit of the branch when guard last created the branch, received it or applied its work.
     pub tip: String,
     /// The path of the run's worktree.
     #[serde(with = "path")]
@@ -108,7 +108,8 @@ impl Record {
         VERSION
     }
 
-    /// Reads the workspace's record from a run's directory.
+    /// Reads the workspace's record from a run's directory. Fails if there is no record, or if another version of guard
+    /// wrote it in a format that this version does not know.
     pub fn read(run_folder: &Path) -> Result<Self, WorkspaceError> {
         let path = run_folder.join(FILE);
         let bytes = at("read", &path, std::fs::read(&path))?;
@@ -179,7 +180,8 @@ impl Lock {
         }
     }
 
-    /// True if a process holds the lock of the workspace in the directory `run_folder`.
+    /// True if a process holds the lock of the workspace in the directory `run_folder`. False if guard cannot open the
+    /// lock file.
     pub(crate) fn is_held(run_folder: &Path) -> bool {
         matches!(Self::take(run_folder), Err(WorkspaceError::Busy(_)))
     }

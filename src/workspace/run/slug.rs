@@ -4,8 +4,8 @@
 /// too long.
 const MAX_LENGTH: usize = 64;
 
-/// Reduces a name to letters, digits, dashes and dots, which are safe in a branch name and in a path. ASCII
-/// letters become lower case. `None` if no letters or digits remain.
+/// Reduces a name to at most 64 bytes of letters, digits, dashes and dots, which are safe in a branch name and in a
+/// path. ASCII letters become lower case. `None` if no letters or digits remain.
 pub(crate) fn slug(name: &str) -> Option<String> {
     let mut slug = String::new();
     for character in name.chars() {

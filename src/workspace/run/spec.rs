@@ -158,7 +158,8 @@ pub(crate) fn resolve_base(repository: &Repository, request: &Request) -> Result
     })
 }
 
-/// Chooses the directory for new worktrees, and creates it if it is missing.
+/// Chooses the directory for new worktrees, and creates it if it is missing: the root in the request, or else
+/// `.worktrees` beside the repository if that directory is safe to use, or else the request's fallback.
 pub(crate) fn create_root(repository: &Repository, request: &Request) -> Result<PathBuf, WorkspaceError> {
     let place = repository.place();
     if let Some(root) = &request.root {

@@ -15,16 +15,17 @@ use super::{Fingerprint, Name};
 pub struct ExpectedChanges {
     /// The id of the run. Guard itself makes the changes below `refs/guard/RUN`.
     pub run: String,
-    /// The full name of the run's branch, `refs/heads/task/…`.
+    /// The full name of the run's branch, `refs/heads/task/…`; `None` for a run without a branch.
     pub branch: Option<Name>,
     /// The commit of the run's branch when guard last moved it, if known. If the branch is at another commit, the
     /// user or another process has moved it.
     pub tip: Option<String>,
     /// The name of the directory below `worktrees/` in the repository that is the git directory of the run's
-    /// worktree.
+    /// worktree; `None` for a run without a worktree.
     pub worktree: Option<Name>,
     /// The files that guard wrote in the directory `worktree` between the two fingerprints, as paths relative to that
-    /// directory: `index`, `logs/HEAD`. Only the agent can have made any other change there.
+    /// directory: `index`, `logs/HEAD`. Guard attributes any other change there to the agent, except changes to files
+    /// that ordinary git commands write, such as `FETCH_HEAD`.
     pub wrote: BTreeSet<Name>,
     /// The directories that the agent could write.
     pub grants: Vec<PathBuf>,
@@ -64,9 +65,10 @@ pub enum Kind {
     Grafts,
     /// The file `shallow`.
     Shallow,
-    /// The file `objects/info/alternates`, which lists other object directories that git reads.
+    /// The file `alternates` or `http-alternates` in `objects/info`, which lists other object directories that git
+    /// reads.
     Alternates,
-    /// The index of a worktree, which lists the staged files.
+    /// The index of a worktree, which lists the staged files, or a `sharedindex` file that the index refers to.
     Index,
     /// A linked worktree that was added or removed, or any other file in its git directory.
     Worktree,
@@ -83,9 +85,10 @@ pub struct Difference {
     pub kind: Kind,
     /// The name of the ref, or the path of the file relative to the common directory.
     pub name: Name,
-    /// The value before the change; `None` if the ref or file did not exist.
+    /// The value of the ref, or a description of the file, before the change; `None` if the ref or file did not exist.
     pub old: Option<String>,
-    /// The value after the change; `None` if the ref or file no longer exists.
+    /// The value of the ref, or a description of the file, after the change; `None` if the ref or file no longer
+    /// exists.
     pub new: Option<String>,
     /// Who can have made the change.
     pub by: Actor,
@@ -250,8 +253,9 @@ impl Attribution<'_> {
     }
 
     /// Returns who can have changed a ref, file or reflog outside the directories that the agent could write. In the
-    /// git directory of the run's own worktree, only guard has a reason to write, and git if the user or an editor
-    /// calls it there. Guard attributes other changes in it to the agent, and changes elsewhere to others.
+    /// git directory of the run's own worktree, guard writes the files in `expected.wrote`, and the git commands of a
+    /// user or an editor write those of [`is_written_by_commands`]. Guard attributes any other change there to the
+    /// agent, and changes elsewhere to others.
     fn in_worktree(&self, name: &Name) -> Actor {
         match (worktree_of(name), &self.expected.worktree) {
             (Some((id, rest)), Some(own)) if id == *own => {
@@ -371,7 +375,8 @@ fn text_of_file(state: &State) -> String {
     }
 }
 
-/// Joins two maps by name. Returns every name in order, with its value in `old` and its value in `new`.
+/// Joins two maps by name. Returns every name in order, with its value in `old` and its value in `new`; `None` stands
+/// for a name that is missing in that map.
 fn pairs<'a, T>(
     old: &'a std::collections::BTreeMap<Name, T>,
     new: &'a std::collections::BTreeMap<Name, T>,

@@ -12,10 +12,11 @@
 //!   git packs meanwhile. If git only moves a value into `packed-refs`, guard reports no difference.
 //! - **files that git obeys** (configuration, hooks, attributes, grafts, alternates, everything else except objects)
 //!   with their SHA-256, so that guard reports no difference if a file is rewritten with the same content. For files
-//!   above one MiB (a large index) it records only inode, size and times; no program can set the ctime.
+//!   above one MiB (such as a large index), and after 16 MiB in total, it records only the metadata; no program can
+//!   set the ctime.
 //! - **reflogs** with their SHA-256 as well, because `git gc` rewrites all of them with the same content. Hashing
 //!   thousands of reflogs would take longer than everything else, so guard compares all after the first thousand only
-//!   by size. The size shows added and removed lines, but not a line replaced by another of the same length.
+//!   by size and mode. The size shows added and removed lines, but not a line replaced by another of the same length.
 //! - **no objects**: an object's name is the hash of its content, and `git fsck` checks it.
 
 mod compare;
@@ -114,8 +115,9 @@ impl Fingerprint {
         Self::scan(common, None)
     }
 
-    /// Takes a new fingerprint of the same repository. This is much faster than [`Self::take`], because guard reads
-    /// only files whose metadata has changed.
+    /// Takes a new fingerprint of the same repository. This method is much faster than [`Self::take`], because guard
+    /// does not read a loose ref, reflog or other file again if its metadata is unchanged and it last changed more than
+    /// two seconds before the earlier fingerprint.
     pub fn retake(&self) -> Result<Self, FingerprintError> {
         Self::scan(&self.common.path(), Some(self))
     }
@@ -130,7 +132,8 @@ impl Fingerprint {
         self.refs.len()
     }
 
-    /// Returns the value of a ref: an object id, or `ref: NAME` for a symbolic ref; `None` if there is no such ref.
+    /// Returns the value of a ref: an object id, `ref: NAME` for a symbolic ref, or `unreadable (sha256 HASH)` for a
+    /// broken ref; `None` if there is no such ref.
     pub fn value(&self, name: &[u8]) -> Option<String> {
         self.refs.get(&Name::from(name)).map(|found| found.value.to_string())
     }
@@ -249,8 +252,9 @@ impl Fingerprint {
         self.read_files(dir, path, rest, scan)
     }
 
-    /// Records all files below a directory. Skips temporary files of git, and data that does not affect git's
-    /// behaviour.
+    /// Records `entries`, which are in the directory `dir`, and all files below them. Skips temporary files of git,
+    /// data that does not affect git's behaviour, and directories that guard may not read. `path` is the path of `dir`
+    /// relative to the common directory.
     fn read_files(
         &mut self,
         dir: OpenDirectory,
@@ -357,7 +361,8 @@ fn normalise_log(log: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the state of a file; `None` if the file does not exist. Reuses the state from the earlier fingerprint if
-/// the file's metadata is unchanged. Guard hashes the result of `normalise` for the file's content.
+/// the file's metadata is unchanged, except for symbolic links. Guard hashes the result of `normalise` for the file's
+/// content, and subtracts the size of the content from `left`, the number of bytes that guard may still hash.
 fn state(
     dir: &OpenDirectory,
     file: &std::ffi::CStr,
@@ -408,7 +413,8 @@ fn merge<T>(map: &mut BTreeMap<Name, T>, list: Vec<(Name, T)>) {
     }
 }
 
-/// Applies `each` to all items, with several threads if there are very many items. Leaves out `None` results.
+/// Applies `each` to all items, with up to four threads if there are at least a thousand items. Leaves out `None`
+/// results.
 fn map_parallel<A: Sync, B: Send>(
     things: &[A],
     each: impl Fn(&A) -> io::Result<Option<B>> + Sync,

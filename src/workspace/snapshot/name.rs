@@ -9,9 +9,9 @@ use crate::terminal_text;
 
 /// The name of a path, a ref or a setting, which may contain any bytes.
 ///
-/// The text form keeps printable characters unchanged. It shows a backslash as `\\`, a control character or a byte
-/// that is not UTF-8 as `\xNN`, and a character that is invisible or changes the text direction as `\u{NNNN}`.
-/// `Name::parse` restores the bytes, so JSON files lose nothing.
+/// The text form keeps printable characters unchanged. It shows a backslash as `\\`, an ASCII control character or a
+/// byte that is not UTF-8 as `\xNN`, and any other character that is invisible or changes the text direction as
+/// `\u{NNNN}`. `Name::parse` restores the bytes, so JSON files lose nothing.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Name(Vec<u8>);
 
@@ -32,7 +32,7 @@ impl Name {
         PathBuf::from(std::ffi::OsStr::from_bytes(&self.0))
     }
 
-    /// Parses the text form of a name; `None` if `Display` could not have produced the text.
+    /// Parses the text form of a name; `None` if the text contains an invalid escape sequence.
     pub fn parse(text: &str) -> Option<Self> {
         let mut bytes = Vec::with_capacity(text.len());
         let mut rest = text;
@@ -61,7 +61,8 @@ impl Name {
     }
 }
 
-/// True for characters that are invisible, or that change the order in which other characters appear.
+/// True for characters that are invisible or change the order in which other characters appear, and for the control
+/// characters U+0080 to U+009F.
 pub(crate) fn is_deceptive(character: char) -> bool {
     // Allow U+FE0F, because it follows many emoji.
     matches!(character, '\u{80}'..='\u{9f}')

@@ -31,7 +31,7 @@ pub(crate) enum Value {
     Object(String),
     /// The name of the ref to which a symbolic ref points.
     Symbolic(Name),
-    /// The SHA-256 of content that git cannot parse as a ref.
+    /// The SHA-256 of content that git cannot parse as a ref; of no bytes if guard cannot read the content.
     Broken(String),
 }
 
@@ -48,14 +48,15 @@ impl std::fmt::Display for Value {
 /// Refs with their names, and the SHA-256 of the data that guard could not parse, if there is any.
 pub(crate) type Found = (Vec<(Name, Ref)>, Option<String>);
 
-/// Maximum size of a loose ref, in bytes: enough for `ref: ` and a long name.
+/// Maximum number of bytes of a loose ref to read after the first 256: enough for `ref: ` and a long name.
 const MAX_LOOSE_BYTES: u64 = 8 << 10;
 /// Maximum size of `packed-refs`, in bytes: enough for some millions of refs.
 const MAX_PACKED_BYTES: u64 = 512 << 20;
 /// Maximum depth of the directories that contain loose refs.
 const MAX_DEPTH: usize = 100;
 
-/// Reads the loose refs below the directory `top`.
+/// Reads the loose refs below the directory `top`, which is relative to `common`. Skips lock files. Sets `scan.cut` if
+/// there are too many entries or levels of directories.
 pub(crate) fn loose(common: &OpenDirectory, top: &[u8], scan: &mut Scan<'_>) -> io::Result<Vec<(Name, Ref)>> {
     let mut found = Vec::new();
     let mut open = vec![(top.to_vec(), false)];
@@ -93,7 +94,7 @@ pub(crate) fn loose(common: &OpenDirectory, top: &[u8], scan: &mut Scan<'_>) -> 
 }
 
 /// Reads one loose ref; `None` if its file does not exist. Reuses the value from the earlier fingerprint if the
-/// file's metadata is unchanged.
+/// file's metadata is unchanged. A file that guard may not read or that is not a regular file has a broken value.
 pub(crate) fn read_loose(
     dir: &OpenDirectory,
     file: &CStr,
@@ -126,7 +127,7 @@ pub(crate) fn read_loose(
 }
 
 /// Reads a ref whose file is a symbolic link. Like git, treats a link into `refs/` as a symbolic ref, and follows
-/// any other link.
+/// any other link. Returns `None` if the link no longer exists.
 fn read_linked(dir: &OpenDirectory, file: &CStr) -> io::Result<Option<Ref>> {
     let Some(target) = dir.link(file) else { return Ok(None) };
     let Some(stat) = dir.stat_of(file)? else { return Ok(None) };
@@ -166,7 +167,8 @@ pub(crate) fn value_of(content: &[u8]) -> Value {
     }
 }
 
-/// Reads the refs in `packed-refs`. Also returns a hash of the lines that guard cannot parse.
+/// Reads the refs in `packed-refs`, and the hash of the lines that guard cannot parse. Returns no refs if there is no
+/// such file, or if it is larger than 512 MiB; in the second case, sets `scan.cut`.
 pub(crate) fn packed(common: &OpenDirectory, scan: &mut Scan<'_>) -> io::Result<Found> {
     let Some((mut file, stat)) = common.file(c"packed-refs", true)? else { return Ok((Vec::new(), None)) };
     if !stat.is_file() {

@@ -16,7 +16,8 @@ const MAX_TABLE_BYTES: u64 = 512 << 20;
 /// Maximum number of attempts to read all tables: another git process may replace tables while guard reads them.
 const MAX_ATTEMPTS: usize = 10;
 
-/// Reads the refs in the stack of tables in the directory `path`; `None` if there is no stack.
+/// Reads the refs in the stack of tables in the directory `path`, which is relative to `common`; `None` if there is no
+/// stack. If guard cannot read the stack completely, returns no refs and the hash of a fixed text.
 pub(crate) fn stack(common: &OpenDirectory, path: &[u8], scan: &mut Scan<'_>) -> io::Result<Option<Found>> {
     let mut missing = false;
     for _ in 0..MAX_ATTEMPTS {
@@ -53,7 +54,7 @@ fn tables(dir: &OpenDirectory, list: &[u8], scan: &mut Scan<'_>) -> io::Result<O
 }
 
 /// Adds the refs of a table to `refs`, and overrides the refs of older tables. A deleted ref becomes `None`. Returns
-/// `None` if the table is malformed.
+/// `None` if the table is malformed; the refs before the fault are then in `refs`.
 pub(crate) fn refs_in(table: &[u8], refs: &mut BTreeMap<Name, Option<Ref>>) -> Option<()> {
     let version = *table.get(4)?;
     if table.get(..4)? != b"REFT" || !matches!(version, 1 | 2) {

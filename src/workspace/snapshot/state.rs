@@ -56,9 +56,9 @@ impl Stat {
         self.kind() == SFlag::S_IFLNK
     }
 
-    /// True if the file's last change was clearly before the time `looked`. Otherwise guard must read the content
-    /// again: a file that changed just before guard recorded it can change again with the same time stamps, because
-    /// the clocks of file systems tick in milliseconds, some in seconds.
+    /// True if the file last changed more than two seconds before the time `looked`, in nanoseconds since 1970.
+    /// Otherwise guard must read the content again: a file that changed just before guard recorded it can change again
+    /// with the same time stamps, because the clocks of file systems tick in milliseconds, some in seconds.
     pub(crate) fn is_settled(&self, looked: i64) -> bool {
         self.changed < looked.saturating_sub(CLOCK_TICK) && self.modified < looked.saturating_sub(CLOCK_TICK)
     }
@@ -80,7 +80,8 @@ const CLOCK_TICK: i64 = 2_000_000_000;
 pub(crate) enum Content {
     /// The SHA-256 of the whole content.
     Hash(String),
-    /// The file is a symbolic link: the link's target, and the hash of the target's content if the target is a file.
+    /// The file is a symbolic link: the link's target, and the hash of the target's content. The hash is `None` if
+    /// the target is not a file, or if guard did not read it for one of the reasons in [`Self::Unread`].
     Link(Name, Option<String>),
     /// Guard did not read the file, because it is too large, unreadable, or beyond a limit. Only a change of its
     /// `Stat` shows that the file changed.
@@ -92,14 +93,15 @@ pub(crate) enum Content {
 pub(crate) struct State {
     pub(crate) stat: Stat,
     pub(crate) content: Content,
-    /// The file's path with all symbolic links resolved; `None` if its path contains none. The agent may be able to
-    /// write at the resolved path.
+    /// The file's path with all symbolic links resolved; `None` if its path contains none, or if they cannot be
+    /// resolved. The agent may be able to write at the resolved path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) real: Option<Name>,
 }
 
 impl State {
-    /// True if the file has the same state in `other`. A rewrite with the same content and mode is not a change.
+    /// True if the file has the same state in `other`. A rewrite with the same content and mode is not a change. If
+    /// guard did not read the content for one of the states, compares only the metadata, as [`Stat::same`] does.
     pub(crate) fn same(&self, other: &Self, with_device: bool) -> bool {
         match (&self.content, &other.content) {
             (Content::Unread, _) | (_, Content::Unread) => self.stat.same(&other.stat, with_device),
@@ -113,9 +115,10 @@ impl State {
 /// An open directory. Its methods open files relative to its descriptor, so that they do not depend on its path.
 pub(crate) struct OpenDirectory(OwnedFd);
 
-/// The name of a directory entry, and whether the entry is a directory; `None` for symbolic links and unknown types.
+/// An entry of a directory.
 pub(crate) struct Entry {
     pub(crate) name: CString,
+    /// True for a directory, false for a regular file; `None` for symbolic links, special files and unknown types.
     pub(crate) is_dir: Option<bool>,
 }
 
@@ -156,14 +159,14 @@ impl OpenDirectory {
         Ok(if_exists(fstatat(&self.0, name, AtFlags::empty()))?.map(|found| Stat::of(&found)))
     }
 
-    /// Returns the target of a symbolic link; `None` if the entry is not a symbolic link.
+    /// Returns the target of a symbolic link; `None` if the entry is not a symbolic link, or if reading it fails.
     pub(crate) fn link(&self, name: &CStr) -> Option<Name> {
         use std::os::unix::ffi::OsStrExt;
         readlinkat(&self.0, name).ok().map(|target| Name::from(target.as_bytes()))
     }
 
-    /// Opens a file for reading, without blocking on a FIFO; `None` if the file does not exist, or if it is a
-    /// symbolic link and `follow` is false.
+    /// Opens a file for reading, without blocking on a FIFO; `None` if the file does not exist, if it is a socket, or
+    /// if it is a symbolic link and `follow` is false.
     pub(crate) fn file(&self, name: &CStr, follow: bool) -> io::Result<Option<(File, Stat)>> {
         let nofollow = if follow { OFlag::empty() } else { OFlag::O_NOFOLLOW };
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | nofollow;
@@ -172,11 +175,12 @@ impl OpenDirectory {
         Ok(Some((File::from(fd), stat)))
     }
 
-    /// Returns all entries of the directory except `.` and `..`, sorted by name.
+    /// Returns the entries of the directory except `.` and `..`, sorted by name; at most about two million from each
+    /// listing.
     ///
     /// On some file systems, a listing misses a file that another process replaces meanwhile. Therefore guard lists
-    /// the directory again if it changed during a listing, and returns the names from all listings. Some of these
-    /// files may no longer exist.
+    /// the directory again, up to four times, if it changed during a listing, and returns the names from all listings.
+    /// Some of these files may no longer exist.
     pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut before = self.stat()?;
         let mut entries = self.entries_up_to(MAX_ENTRIES)?;
@@ -194,7 +198,7 @@ impl OpenDirectory {
     }
 
     /// Lists the directory once. Returns at most `max` + 1 entries: the additional one shows that there are more than
-    /// `max`.
+    /// `max`. Returns no entries if the directory no longer exists.
     pub(crate) fn entries_up_to(&self, max: usize) -> io::Result<Vec<Entry>> {
         // Open the directory again, because a second listing on the same open file description would not start at the
         // beginning.

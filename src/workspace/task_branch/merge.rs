@@ -21,8 +21,8 @@ pub enum Merged {
     UpToDate,
     /// The merge has no conflicts; this is the id of the merged tree.
     Clean(String),
-    /// The merge has conflicts: the paths of the files with conflicts, and an excerpt of these files with conflict
-    /// markers.
+    /// The merge has conflicts: the paths of the files with conflicts, and an excerpt of at most about 64 KiB with the
+    /// conflicting parts of the first 50 files, between conflict markers.
     Conflict(Vec<String>, String),
 }
 
@@ -140,7 +140,8 @@ impl TaskTree {
         }
     }
 
-    /// Returns an excerpt of the conflicting files: the parts between conflict markers, up to 64 KiB.
+    /// Returns an excerpt of the first 50 conflicting files: their paths, and the parts between conflict markers, up to
+    /// about 64 KiB.
     fn conflict_excerpt(&self, tree: &str, files: &[String]) -> Result<String, WorkspaceError> {
         let mut excerpt = String::new();
         for file in files.iter().take(50) {

@@ -89,7 +89,8 @@ pub struct StepCommit {
     pub date: String,
 }
 
-/// True if tracked files in the user's working tree have uncommitted changes.
+/// True if tracked files in the user's working tree have uncommitted changes. False if there is no repository, or if
+/// `git status` fails or takes longer than ten seconds.
 pub fn has_changes(top: &Path) -> Result<bool, WorkspaceError> {
     let Some(repository) = Repository::find(top)? else { return Ok(false) };
     let git = repository.git("status")?.worktree(top).timeout(Duration::from_secs(10));
@@ -102,6 +103,7 @@ pub(crate) fn line(output: &[u8]) -> String {
 
 impl TaskTree {
     /// Chooses the names of the branch and the worktree for [`Self::create`], and checks that guard can use them.
+    /// Creates the directory for worktrees if it is missing.
     pub fn planned(
         repository: &Repository,
         request: &Request,
@@ -140,9 +142,10 @@ impl TaskTree {
         Ok(user_git_file(repository, &settings, "core.excludesfile", "ignore"))
     }
 
-    /// Creates the branch and the worktree, unless they exist already. Fails if the branch exists but does not belong
-    /// to this task. The branch belongs to this task if `is_known` is true (the task's journal says that guard created
-    /// the branch), or if the branch's reflog begins with the text in `mark`.
+    /// Creates the branch and the worktree, unless they exist already. Removes a directory at the worktree's path that
+    /// the repository does not know as a worktree. Fails if the branch exists but does not belong to this task. The
+    /// branch belongs to this task if `is_known` is true (the task's journal says that guard created the branch), or if
+    /// the branch's reflog begins with the text in `mark`.
     pub fn create(&self, repository: &Repository, is_known: bool) -> Result<(), WorkspaceError> {
         if self.admin_dir().is_ok() && self.worktree.is_dir() && self.tip()?.is_some() {
             return Ok(());
@@ -159,7 +162,8 @@ impl TaskTree {
             Some(_) if is_known || self.is_ours(repository)? => {}
             Some(_) => return Err(branch_taken(&self.branch)),
         }
-        // git was interrupted while it created the worktree, so no run has worked in it yet.
+        // Either git was interrupted while it created the worktree, or the repository no longer knows the worktree.
+        // Remove what is there, and create the worktree again from the branch.
         if self.worktree.symlink_metadata().is_ok() {
             at("remove", &self.worktree, remove_tree(&self.worktree))?;
             let prune = repository.git("worktree")?.args(["prune", "--expire", "now"]);
@@ -230,6 +234,7 @@ impl TaskTree {
     }
 
     /// Builds a jailed (sandboxed) git call on the task's worktree that uses `index`, a copy of the worktree's index.
+    /// With `writes_objects`, git may store objects in the repository.
     fn tree_git(&self, verb: &str, index: &Path, writes_objects: bool) -> Result<Git, WorkspaceError> {
         let (admin_dir, objects) = (self.admin_dir()?, self.objects());
         let tree = JailedWorktree {
@@ -300,8 +305,8 @@ impl TaskTree {
         Ok((if is_known { name } else { login().unwrap_or_else(|| "a person".to_string()) }, address))
     }
 
-    /// Returns the content of a file in a commit, at most 16 MiB; `None` if the commit has no such file. A path that is
-    /// not UTF-8 has the form `hex:…`.
+    /// Returns the first 16 MiB of a file in a commit; `None` if the commit has no such file. A path that is not UTF-8
+    /// has the form `hex:…`.
     pub fn file_at(&self, commit: &str, path: &str) -> Result<Option<Vec<u8>>, WorkspaceError> {
         let Some(plain) = run_record::path::parse(path) else { return Ok(None) };
         let mut name = std::ffi::OsString::from(format!("{commit}:"));
@@ -356,8 +361,8 @@ impl TaskTree {
     }
 
     /// Commits changes to files, and moves the branch to the new commit. Each change is a path and the file's new
-    /// content; `None` deletes the file. Returns the commit's id. A repeated call with the same inputs has no further
-    /// effect.
+    /// content; `None` deletes the file. A file with new content is not executable in the commit. Returns the commit's
+    /// id. A repeated call with the same inputs has no further effect.
     pub fn commit(
         &self,
         commit: &StepCommit,
@@ -419,7 +424,8 @@ impl TaskTree {
         Ok(id)
     }
 
-    /// Moves the branch from the commit `from` to the commit `to`. Does nothing if the branch is already at `to`.
+    /// Moves the branch from the commit `from` to the commit `to`. Does nothing if the branch is already at `to`, and
+    /// fails if it is at another commit than `from`.
     pub fn move_branch(&self, to: &str, from: &str) -> Result<(), WorkspaceError> {
         if self.tip()?.as_deref() == Some(to) {
             return Ok(());
@@ -492,8 +498,8 @@ impl TaskTree {
         at("remove", &place, remove_tree(&place))
     }
 
-    /// Removes the worktree. Also removes the branch if `base` contains all of its commits. The caller must save
-    /// uncommitted work first. Returns true if the branch no longer exists.
+    /// Removes the worktree, unless the repository no longer knows it. Also removes the branch if `base` contains all
+    /// of its commits. The caller must save uncommitted work first. Returns true if the branch no longer exists.
     pub fn remove(&self, base: &str) -> Result<bool, WorkspaceError> {
         let admin_dir = self.admin_dir().ok();
         if let Some(admin_dir) = admin_dir {
@@ -572,8 +578,9 @@ impl TaskTree {
         Ok(())
     }
 
-    /// Resets the worktree and its index to the tip of the branch, and deletes untracked files. The caller must save
-    /// uncommitted work first. Runs the user's filters, as every checkout does, but git-lfs only writes pointer files.
+    /// Resets the worktree and its index to the tip of the branch, and deletes untracked files. Keeps ignored files and
+    /// nested repositories. The caller must save uncommitted work first. Runs the user's filters, as every checkout
+    /// does, but git-lfs only writes pointer files.
     pub fn check_out(&self, repository: &Repository) -> Result<(), WorkspaceError> {
         let admin_dir = self.admin_dir()?;
         self.remove_index_lock(&admin_dir);
@@ -617,7 +624,7 @@ impl TaskTree {
         Ok((format!("{}\n{text}", String::from_utf8_lossy(&stat)), false))
     }
 
-    /// Returns the paths below a directory that differ between two commits.
+    /// Returns the paths below the directory `dir` that differ between two commits. Ignores the case of `dir`.
     pub fn changed_below(&self, from: &str, to: &str, dir: &str) -> Result<Vec<String>, WorkspaceError> {
         let paths = format!(":(literal,icase){dir}");
         let shape = ["--name-only", "--no-renames", "-z", from, to, "--", &paths];
@@ -646,7 +653,8 @@ impl TaskTree {
             .run()?)
     }
 
-    /// Returns the short ids and subjects of the branch's commits since the commit `since`, oldest first; at most 500.
+    /// Returns the short ids and subjects of the branch's commits since the commit `since`, oldest first. Follows only
+    /// the first parent of a merge. Returns at most the oldest 500 commits, with at most 200 characters for each.
     pub fn subjects(&self, since: &str) -> Result<Vec<String>, WorkspaceError> {
         let range = format!("{since}..{}", self.branch);
         let output =
@@ -658,7 +666,8 @@ impl TaskTree {
     }
 
     /// Disposes of the workspaces of killed runs in this worktree, so that the worktree's `.git` file points to the
-    /// user's repository again. Commits that guard has not received stay in the run's directory.
+    /// user's repository again. Commits that guard has not received stay in the run's directory. Waits at most a minute
+    /// for processes of these runs to end, and then fails.
     pub fn dispose_killed_runs(&self, runs: &Path) -> Result<(), WorkspaceError> {
         let deadline = Instant::now() + WAIT_TIMEOUT;
         for entry in list(runs)? {

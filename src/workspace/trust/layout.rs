@@ -75,7 +75,7 @@ pub(crate) fn check_pointer(repository: &Repository, settings: &Settings, doubts
 }
 
 /// Reads a path from a file with one line. Removes `prefix` from the line. A relative path starts at the directory
-/// `from`.
+/// `from`. Returns `None` if guard cannot read the file, or if the line does not begin with `prefix`.
 fn read_path_line(file: &Path, prefix: &[u8], from: &Path) -> Option<PathBuf> {
     let text = read_small(file, 8192).ok()?;
     Some(from.join(OsStr::from_bytes(text.strip_prefix(prefix)?.trim_ascii_end())))
