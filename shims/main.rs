@@ -39,8 +39,8 @@ fn shim(argv: &[OsString]) -> u8 {
         eprintln!("guard: {}: command not found", name.to_string_lossy());
         return NOT_FOUND;
     };
-    // The supervisor judges this exec. The shim does not ask before it, because most commands are allowed and each
-    // would then be judged twice.
+    // The supervisor judges this exec. The shim does not ask before it, because most commands are allowed, and the
+    // supervisor would then judge each of them twice.
     let error = exec_program(&program, argv);
     if error.kind() != std::io::ErrorKind::PermissionDenied {
         eprintln!("guard: {}: {error}", program.display());
@@ -84,12 +84,13 @@ fn ask_for_reason(argv: &[OsString]) -> Result<Answer, String> {
     exchange().map_err(|error| error.to_string())
 }
 
-/// The git configuration key that replaces `core.hooksPath` in the environment of the real program.
+/// The value that replaces `core.hooksPath` in variables such as `GIT_CONFIG_KEY_0` of the real program. git has no
+/// setting of this name, so it ignores the matching `GIT_CONFIG_VALUE_0`.
 const DROPPED: &str = "guard.dropped";
 
-/// Returns true if an environment variable sets git's `core.hooksPath`. Some agents set it for every command to keep the
-/// repository's hooks from running. In the sandbox the hooks are harmless, so the shim drops the setting; otherwise the
-/// policy would deny every such command.
+/// Returns true if an environment variable sets git's `core.hooksPath`. Some agents set it for every command to keep
+/// the repository's hooks from running. In the sandbox the hooks are harmless, so the shim drops the setting; otherwise
+/// the policy would deny every such command.
 fn sets_hooks_path(name: &OsStr, value: &OsStr) -> bool {
     name.as_bytes().starts_with(b"GIT_CONFIG_KEY_")
         && value.as_bytes().eq_ignore_ascii_case(b"core.hookspath")
@@ -102,7 +103,8 @@ fn exec_program(program: &Path, argv: &[OsString]) -> std::io::Error {
     Command::new(program).arg0(&argv[0]).args(&argv[1..]).envs(dropped).exec()
 }
 
-/// Finds the first program of that name on PATH that is not the shim itself.
+/// Finds the first executable file of that name on PATH that is not the shim itself. Ignores relative directories in
+/// PATH.
 fn find_real_program(name: &OsStr) -> Option<PathBuf> {
     let own = std::fs::metadata("/proc/self/exe").ok()?;
     let path = std::env::var_os("PATH")?;

@@ -102,7 +102,8 @@ fn variable<'r>(request: &'r RunRequest, name: &str) -> Option<&'r str> {
     found.and_then(|(_, value)| value.to_str()).filter(|value| !value.is_empty())
 }
 
-/// Returns the hosts of a network preset: the hosts in the preset, and those from which its tools fetch packages.
+/// Returns the hosts of a network preset: the hosts that the preset lists, and those from which its tools fetch
+/// packages. Adds the notes of the search for package hosts to `notes`, and ignores tools that guard does not know.
 fn preset_hosts(
     name: &str,
     preset: &policy::Preset,
@@ -123,7 +124,9 @@ fn preset_hosts(
     hosts
 }
 
-/// Returns the hosts that a policy allows runs of this user to reach, and notes for the user.
+/// Returns the rules that say which hosts a run with this policy may reach, and notes for the user. The rules contain
+/// the hosts of the policy and of its network presets. A preset includes the hosts from which the user's tools fetch
+/// packages, which guard finds with `home` and `environment`. Ignores unknown presets.
 pub fn network_rules(
     policy: &Policy,
     home: Option<&Path>,
@@ -138,7 +141,8 @@ pub fn network_rules(
     (rules, notes)
 }
 
-/// Plans the network access of the run that `request` describes.
+/// Plans the network access of the run that `request` describes, and adds notes for the user to `notes`. Fails if an
+/// option, a preset, the URL of an API or the user's own proxy variable is not valid.
 pub(crate) fn plan(request: &RunRequest, notes: &mut Vec<String>) -> Result<NetworkPlan, LaunchError> {
     let network = &request.policy.network;
     let options = &request.options;
@@ -211,7 +215,8 @@ fn bounds(limits: &Limits) -> Bounds {
     }
 }
 
-/// Plans the gateway with this name. If there is no API key for it, adds a note and returns `None`.
+/// Plans the gateway with this name. If the gateway needs an API key and the user has configured none, adds a note and
+/// returns `None`.
 fn gateway(
     request: &RunRequest,
     name: &str,
@@ -267,7 +272,8 @@ impl NetworkPlan {
         !self.rules.is_empty()
     }
 
-    /// Returns the environment variables that tell programs to use the proxy and the gateways.
+    /// Returns the environment variables that make programs use the proxy, guard's DNS server and the gateways, and
+    /// that disable checks for updates. The URLs contain placeholders for the ports, which [`open`] replaces.
     pub(crate) fn variables(&self, home: &Path) -> Vec<(OsString, OsString)> {
         let mut variables: Vec<(OsString, OsString)> = Vec::new();
         let address = format!("http://127.0.0.1:{PROXY_PORT}");
@@ -305,7 +311,8 @@ impl NetworkPlan {
         variables
     }
 
-    /// Returns the files in the private home directory that make programs use the gateways: (path, content).
+    /// Returns the files that make programs use the gateways: (path relative to the private home directory, content).
+    /// Currently this is at most one file, a git configuration with `insteadOf` rules.
     pub(crate) fn home_files(&self) -> Vec<(&'static str, String)> {
         let replaced = |gateway: &PlannedGateway| {
             let prefixes = gateway.spec.git_instead_of.iter();
@@ -316,7 +323,7 @@ impl NetworkPlan {
         if git.is_empty() { Vec::new() } else { vec![(".config/git/config", git)] }
     }
 
-    /// Fetches the API keys of the gateways from their sources.
+    /// Fetches the API keys of the gateways from their sources. Keys that no gateway uses become the result's `others`.
     pub fn keys(&self, mut keys: Keys) -> Result<Secrets, LaunchError> {
         let mut fetch = |gateway: &PlannedGateway| {
             gateway.source.as_ref().map(|source| keys.fetch(&gateway.name, source)).transpose()
@@ -331,13 +338,14 @@ impl NetworkPlan {
 pub(crate) struct Network {
     pub(crate) peer_registry: Arc<PeerRegistry>,
     listeners: Vec<BoundListener>,
-    /// The caller's API keys that no gateway uses.
+    /// Secrets that no gateway uses, such as the caller's other API keys.
     others: Vec<Secret>,
 }
 
 impl Network {
-    /// Returns all API keys, so that the transcript can redact them. guard must call this only after it has forked
-    /// init, because init would otherwise get a copy of the keys.
+    /// Returns all API keys and other secrets, so that the transcript can redact them. guard must call this before
+    /// [`Network::proxy_config`], which takes the listeners with their keys. guard must call it only after it has
+    /// forked init, because init would otherwise get a copy of the keys.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = Vec<u8>> {
         let of_gateways = self.listeners.iter().filter_map(|listener| match &listener.kind {
             ListenerKind::Gateway(plan) => plan.key.as_ref(),
@@ -346,7 +354,8 @@ impl Network {
         of_gateways.chain(&self.others).map(|key| key.expose().to_vec())
     }
 
-    /// Returns the settings for the proxy's thread. The listeners move into them.
+    /// Returns the settings for the proxy's thread, and moves the listeners into them. So guard must call this only
+    /// once.
     pub(crate) fn proxy_config(
         &mut self,
         plan: &NetworkPlan,
@@ -367,7 +376,8 @@ impl Network {
         }
     }
 
-    /// Adds the number of connections that the supervisor denied to the row of each host in the traffic report.
+    /// Adds the connections that the supervisor denied to the traffic report. Adds a row for each host and port that
+    /// has none yet, and sorts the rows.
     pub(crate) fn add_refused(&self, rows: &mut Vec<HostTraffic>) {
         for (host, port, refused) in self.peer_registry.refused() {
             match rows.iter_mut().find(|row| row.host == host && row.port == port) {
@@ -379,7 +389,8 @@ impl Network {
     }
 }
 
-/// Opens the listeners of the proxy and the gateways, and writes their ports into the run's environment and files.
+/// Opens the listeners of the proxy and the gateways, and replaces the placeholders for their ports in the plan's
+/// environment and files. `secrets.gateways` must have the same order as the plan's gateways.
 pub(crate) fn open(plan: &mut LaunchPlan, secrets: Secrets) -> std::io::Result<Network> {
     let LaunchPlan { network: plan, environment, home_files, .. } = plan;
     let mut listeners = Vec::new();

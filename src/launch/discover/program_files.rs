@@ -27,8 +27,8 @@ const HEAD_BYTES: u64 = 4096;
 ///
 /// - `home` is the user's home directory. The result never contains the whole home directory.
 /// - `path` is the PATH in which `env` looks for interpreters.
-/// - `writable` lists directories that an agent can write. For a program there the result is empty, because the
-///   agent may have written a symbolic link or a `#!` line that names any file.
+/// - `writable` lists directories that an agent can write. guard leaves out a program or interpreter whose path leads
+///   through one of them, because the agent may have written a symbolic link or a `#!` line that names any file.
 pub fn installation(program: &Path, home: &Path, path: &OsStr, writable: &[PathBuf]) -> Vec<PathBuf> {
     let mut search = Search { protected: ProtectedPaths::new(home), path, writable, found: Vec::new() };
     search.program(program, 0);
@@ -63,7 +63,8 @@ impl Search<'_> {
         }
     }
 
-    /// Grants access to the package, virtual environment or installation prefix that contains a file.
+    /// Grants access to the package, virtual environment or installation prefix that contains a file. Grants nothing if
+    /// the file is in none of these.
     fn grant_package(&mut self, file: &Path) {
         if let Some(modules) = node_modules(file) {
             self.grant(&modules);
@@ -85,9 +86,10 @@ impl Search<'_> {
         }
     }
 
-    /// Grants access to the installation prefix of a `bin` directory: its parent, if that also contains `lib`. Skips
-    /// prefixes of the system, which a policy grants as `{system}`. If the prefix is a git repository, grants only
-    /// `bin` and `lib`.
+    /// Grants access to the installation prefix of a `bin` directory: its parent, if that also contains `lib`. If the
+    /// prefix is part of Nix's store or of a Homebrew installation, grants the whole of it. If what it would grant is a
+    /// git repository, grants only the prefix's `bin` and `lib`. Skips prefixes of the system, which a policy grants as
+    /// `{system}`.
     fn grant_prefix(&mut self, bin: &Path) {
         let Some(prefix) = bin.parent().filter(|prefix| prefix.join("lib").is_dir()) else { return };
         if prefix == Path::new("/") || prefix.starts_with("/usr") {
@@ -143,7 +145,7 @@ fn leads_through(path: &Path, directories: &[PathBuf]) -> bool {
 }
 
 /// Returns the symbolic links that lead to a program, one after the other, and finally the file itself, each in its
-/// real directory. `None` if the file does not exist.
+/// real directory. `None` if they do not lead to a regular file, or if there are too many links.
 fn link_chain(program: &Path) -> Option<Vec<PathBuf>> {
     let mut chain = Vec::new();
     let mut path = program.to_path_buf();
@@ -162,8 +164,8 @@ fn link_chain(program: &Path) -> Option<Vec<PathBuf>> {
     None
 }
 
-/// Returns the outermost `node_modules` directory that contains a file (or `.pnpm`, in which pnpm stores packages).
-/// This directory also contains the dependencies of the file's package.
+/// Returns the outermost directory with the name `node_modules` or `.pnpm` (in which pnpm stores packages) above a
+/// file. This directory also contains the dependencies of the file's package. `None` if there is no such directory.
 fn node_modules(file: &Path) -> Option<PathBuf> {
     let mut folder = PathBuf::new();
     for component in file.parent()?.components() {
@@ -177,8 +179,8 @@ fn node_modules(file: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Returns the package of a script outside `node_modules`, for example after `npm link`: the nearest directory with a
-/// `package.json`.
+/// Returns the package of a JavaScript or TypeScript file outside `node_modules`, for example after `npm link`: the
+/// nearest of the four directories above the file that contains a `package.json`.
 fn linked_package(file: &Path) -> Option<PathBuf> {
     let folders = file.ancestors().skip(1).take(4);
     let is_script = file
@@ -187,14 +189,15 @@ fn linked_package(file: &Path) -> Option<PathBuf> {
     folders.filter(|_| is_script).find(|folder| folder.join("package.json").is_file()).map(Path::to_path_buf)
 }
 
-/// Returns the Python virtual environment that contains a file.
+/// Returns the Python virtual environment of a file: the nearest of the two directories above it that contains a
+/// `pyvenv.cfg`.
 fn virtual_environment(file: &Path) -> Option<PathBuf> {
     let folders = file.ancestors().skip(1).take(2);
     folders.into_iter().find(|folder| folder.join("pyvenv.cfg").is_file()).map(Path::to_path_buf)
 }
 
 /// Returns the installation prefixes of the interpreter from which a virtual environment was created: the prefix in
-/// `pyvenv.cfg`, and the prefix of the interpreter's real path.
+/// `pyvenv.cfg`, and the prefix of the interpreter's real path. Empty if `pyvenv.cfg` names no absolute path.
 fn base_prefixes(environment: &Path) -> Vec<PathBuf> {
     let Some(text) = head(&environment.join("pyvenv.cfg")) else { return Vec::new() };
     let home = text.split(|&byte| byte == b'\n').find_map(|line| {
@@ -210,7 +213,7 @@ fn base_prefixes(environment: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the common directory of prefixes whose programs use each other's libraries: Nix's store or a Homebrew
-/// installation.
+/// installation. `None` for any other prefix.
 fn shared_prefix(prefix: &Path) -> Option<PathBuf> {
     if prefix.starts_with("/nix/store") {
         return Some(PathBuf::from("/nix/store"));
@@ -219,8 +222,8 @@ fn shared_prefix(prefix: &Path) -> Option<PathBuf> {
     cellar.parent().map(Path::to_path_buf)
 }
 
-/// Returns the programs that run a script: the program in its `#!` line and, if that is `env`, also the program that
-/// `env` would start.
+/// Returns the programs that run a script, as absolute paths: the program in its `#!` line, the program that `env`
+/// would start if the line names `env`, and the interpreter in the second line. Empty if the file is not a script.
 fn interpreters(file: &Path, path: &OsStr) -> Vec<PathBuf> {
     let Some(head) = head(file).filter(|head| head.starts_with(b"#!")) else { return Vec::new() };
     let mut lines = head.split(|&byte| byte == b'\n');
@@ -238,8 +241,8 @@ fn interpreters(file: &Path, path: &OsStr) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the program that `env` runs in a `#!` line. The kernel passes everything after the name of `env` as one
-/// argument.
+/// Returns the program that `env` runs in a `#!` line; `None` if the line names none. The kernel passes everything
+/// after the name of `env` as one argument, so `env` splits it only with an option such as `-S`.
 fn env_program(argument: &[u8]) -> Option<OsString> {
     let text = std::str::from_utf8(argument).ok();
     let split = text.and_then(|text| {
@@ -286,7 +289,8 @@ fn second_line_interpreter(line: &[u8]) -> Option<PathBuf> {
     Some(OsStr::from_bytes(&rest[..end]).into())
 }
 
-/// Returns the first bytes of a regular file. Opening anything else, such as a named pipe, could block.
+/// Returns the first [`HEAD_BYTES`] bytes of a regular file; `None` if it is no regular file or cannot be read. Opening
+/// anything else, such as a named pipe, could block.
 fn head(file: &Path) -> Option<Vec<u8>> {
     if !std::fs::metadata(file).ok()?.is_file() {
         return None;

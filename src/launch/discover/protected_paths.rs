@@ -77,8 +77,9 @@ const SECRETS: &[&str] = &[
 /// The maximum number of entries that guard lists in a home directory. guard makes no listing of a larger directory.
 const MAX_NAMES: usize = 2000;
 
-/// The names of the entries of a home directory, read once; `None` if there are too many. guard looks for many paths
-/// in the home directory, and nearly all of them do not exist. The listing saves a `stat` call for each of these.
+/// The names of the entries of a home directory, read once; `None` if there are too many or guard cannot read them.
+/// guard looks for many paths in the home directory, and nearly all of them do not exist. The listing saves a `stat`
+/// call for each of these.
 pub(crate) struct HomeListing(Option<Vec<OsString>>);
 
 impl HomeListing {
@@ -108,7 +109,7 @@ impl HomeListing {
 pub(crate) struct ProtectedPaths {
     /// The path of the home directory as the caller gave it, and its real path if that is different.
     homes: Vec<PathBuf>,
-    /// The targets of protected files that are symbolic links.
+    /// The real paths of protected files and directories whose path contains a symbolic link.
     link_targets: Vec<PathBuf>,
 }
 
@@ -158,13 +159,13 @@ impl ProtectedPaths {
     }
 }
 
-/// Returns the real path of a path that contains symbolic links; `None` if it contains none.
+/// Returns the real path of a path that contains symbolic links; `None` if it contains none or does not exist.
 fn target(path: &Path) -> Option<PathBuf> {
     // Most paths do not exist. `canonicalize` would take many system calls to find that out, `exists` takes one.
     path.exists().then(|| path.canonicalize().ok())?.filter(|target| target != path)
 }
 
-/// Removes duplicates, and paths that are inside other paths of the list.
+/// Sorts a list of paths, and removes duplicates and paths that are inside other paths of the list.
 pub(crate) fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
     // A directory sorts before everything in it.
     paths.sort();

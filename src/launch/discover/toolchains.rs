@@ -73,8 +73,9 @@ impl Layer {
     }
 }
 
-/// Finds the toolchains in the home directory `home` that are in the list `wanted`. If the list is empty, guard does
-/// not grant access to the directories of PATH either.
+/// Finds the toolchains in the home directory `home` that are in the list `wanted`, and the remaining directories of
+/// PATH as the toolchain `path`. Adds the user's package caches only if `caches` is `Shared`. Returns nothing if
+/// `wanted` is empty or `home` is not an absolute path.
 pub fn detect(
     home: &Path,
     environment: &[(OsString, OsString)],
@@ -258,9 +259,9 @@ impl Search<'_> {
         }
     }
 
-    /// Grants access to the directories of PATH that are not part of the toolchains in `found` and `unwanted`, and
-    /// that `{system}` in a policy does not cover. If such a directory is the `bin` of an installation prefix, grants
-    /// access to the prefix.
+    /// Grants access to the directories of PATH that are not part of the toolchains in `found` and `unwanted`, and that
+    /// `{system}` in a policy does not cover. If such a directory is the `bin` of an installation prefix, grants access
+    /// to the prefix instead, if guard may.
     fn grant_path(&self, found: &[Toolchain], unwanted: &[Toolchain]) -> Toolchain {
         let mut granted = Found::new("path");
         let path = self.value("PATH").unwrap_or_default();
@@ -283,8 +284,9 @@ impl Search<'_> {
         granted.into_toolchain()
     }
 
-    /// Returns true if guard may grant access to a directory of PATH. CI images often have toolchains in a home
-    /// directory other than `HOME`. That home directory may also contain keys, so guard checks its protected paths as
+    /// Returns true if guard may grant access to a directory of PATH that is inside the user's home directory, or
+    /// outside it and not a directory such as `/opt` directly below `/`. CI images often have toolchains in a home
+    /// directory other than `HOME`. Such a home directory may also contain keys, so guard checks its protected paths as
     /// well.
     fn may_grant(&self, path: &Path) -> bool {
         let other_home = path
@@ -297,7 +299,8 @@ impl Search<'_> {
     }
 
     /// Returns the real paths of a manager's or a cache's directories: the directory in the first of these variables
-    /// that is set or, if none is set, those default directories that exist.
+    /// that is set or, if none is set, those default directories that exist. Leaves out protected directories. If guard
+    /// ignores the variable's value, adds a note and returns nothing.
     fn roots(&self, variables: &[&str], defaults: &[&str], found: &mut Found) -> Vec<PathBuf> {
         let named = variables.iter().find_map(|name| Some((*name, self.variable(name)?)));
         let Some((name, path)) = named else {
@@ -339,8 +342,8 @@ impl Search<'_> {
         }
     }
 
-    /// Grants access to a path and everything below it, unless the path is protected. Returns true if it granted
-    /// access.
+    /// Grants access to a path and everything below it, unless the path is missing or protected. Returns true if it
+    /// granted access. Adds a note about a protected path.
     fn grant(&self, path: &Path, found: &mut Found) -> bool {
         match self.allowed(path, found) {
             Some(real) => {
@@ -351,8 +354,8 @@ impl Search<'_> {
         }
     }
 
-    /// Adds a layer for the user's directory `lower`, unless the path is protected or not a directory. Returns true
-    /// if it added the layer.
+    /// Adds a layer for the user's directory `lower`, unless the path is protected or not a directory. Returns true if
+    /// it added the layer. Adds a note about a protected path.
     fn add_layer(
         &self,
         lower: &Path,
@@ -369,8 +372,8 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the real path of a path to which guard may grant access. If the path is protected, adds a note and
-    /// returns `None`.
+    /// Returns the real path of a path to which guard may grant access. Returns `None` if the path does not exist. If
+    /// the path is protected, adds a note and returns `None`.
     fn allowed(&self, path: &Path, found: &mut Found) -> Option<PathBuf> {
         let real = path.canonicalize().ok()?;
         match self.protected.check_grant(&real) {
@@ -388,8 +391,8 @@ impl Search<'_> {
         self.environment.iter().find(is_set).map(|(_, value)| value.as_os_str())
     }
 
-    /// Returns the directory in an environment variable. GOPATH may contain several directories: returns only the
-    /// first, to which Go writes.
+    /// Returns the path in an environment variable; `None` if the variable is empty or not set. GOPATH may contain
+    /// several directories: returns only the first, to which Go writes.
     fn variable(&self, name: &str) -> Option<PathBuf> {
         let value = self.value(name)?;
         if name == "GOPATH" { std::env::split_paths(value).next() } else { Some(PathBuf::from(value)) }
@@ -455,8 +458,8 @@ fn real_directory(path: &Path) -> Option<PathBuf> {
     path.canonicalize().ok().filter(|path| path.is_dir())
 }
 
-/// Returns the existing paths below a directory that match a pattern: a relative path, which may end in `*`, or `.` for
-/// the directory itself.
+/// Returns the existing paths below a directory that match a pattern, sorted. A pattern is a relative path, which may
+/// end in `*`, or `.` for the directory itself.
 fn matching(directory: &Path, pattern: &str) -> Vec<PathBuf> {
     let Some(start) = pattern.strip_suffix('*') else {
         let path = if pattern == "." { directory.to_path_buf() } else { directory.join(pattern) };

@@ -47,7 +47,7 @@ const MAX_BYTES: u64 = 64 << 10;
 const SECRET_WORDS: [&str; 9] =
     ["token", "passw", "secret", "credential", "api_key", "apikey", "api-key", "_auth", "private key"];
 
-/// Configuration files in the directories above a working directory.
+/// The configuration files above a working directory that the run could not read without a further grant.
 #[derive(Debug, Default)]
 pub(crate) struct AncestorConfigs {
     /// Read access to the files that do not seem to contain a secret.

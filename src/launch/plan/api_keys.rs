@@ -61,7 +61,8 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Adds values to `others`, so that the transcript redacts them.
+    /// Adds texts to `others`, so that the transcript redacts them. Skips a text that is empty, too long, or contains
+    /// white space or non-ASCII characters.
     #[must_use]
     pub fn and_others(mut self, texts: &[String]) -> Self {
         self.others.extend(texts.iter().filter_map(|text| Secret::one_word(text.clone().into_bytes()).ok()));
@@ -70,12 +71,14 @@ impl Secrets {
 }
 
 impl Keys {
-    /// Returns the keys that no gateway uses: those that [`Keys::fetch`] has not returned.
+    /// Returns the keys of the removed variables that [`Keys::fetch`] has not returned, because no gateway of the run
+    /// uses them.
     pub(crate) fn into_unused(self) -> Vec<Secret> {
         self.variables.into_iter().map(|(_, secret)| secret).collect()
     }
 
-    /// Moves every API key out of this process's environment. guard must call this while it has only one thread.
+    /// Moves the API keys out of this process's environment: the variables that guard knows, and those that the user's
+    /// configuration names as `key_variable`. guard must call this while it has only one thread.
     pub fn take(config: &Config) -> Self {
         let own = config.gateway.values().filter_map(|gateway| gateway.key_variable.as_deref());
         let mut keys = Self::default();
@@ -100,7 +103,8 @@ impl Keys {
         others.map(|(name, secret)| (name.into(), OsString::from_vec(secret.expose().to_vec()))).collect()
     }
 
-    /// Returns the API key of a gateway, read from its source.
+    /// Reads the API key of a gateway from its source. Fails if the source has no valid key, or if an earlier call has
+    /// already returned the key of the same variable.
     pub fn fetch(&mut self, gateway: &str, source: &KeySource) -> Result<Secret, LaunchError> {
         let failed = |problem: KeyError| {
             LaunchError::Input(format!(

@@ -14,8 +14,10 @@ pub(super) fn value(environment: &[(OsString, OsString)], name: &str) -> Option<
     environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
 }
 
-/// Returns the agent's environment: the variables that the policy passes and sets, those that toolchains need, and
-/// those that make programs use the private directories, the proxy and the gateways.
+/// Returns the agent's environment, sorted by name: the variables that the policy passes, those that toolchains, tar
+/// and git need, those for the proxy and the gateways, those that the policy and then the caller's options set, and
+/// those for the private directories. A later group overrides an earlier one. PATH begins with the directory of the
+/// shims, if the run has shims, and has no relative entries.
 pub(super) fn environment(
     request: &RunRequest,
     shims: Option<&Path>,

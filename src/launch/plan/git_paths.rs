@@ -27,8 +27,8 @@ pub struct Checkout {
     /// The path of a `.git` file that points to `git_folder`. In a run with a mount namespace, guard mounts it over
     /// the worktree's `.git`.
     pub pointer: PathBuf,
-    /// Paths that the run may read: the object directories of the user's repository, `pointer`, and the user's untracked
-    /// files to which the worktree has symbolic links.
+    /// Paths that the run may read: the object directories of the user's repository, `pointer`, and the user's
+    /// untracked files to which the worktree has symbolic links.
     pub readable: Vec<PathBuf>,
     /// Dependencies in the user's checkout that the run sees in its worktree: (path in the worktree, the user's
     /// path).
@@ -70,7 +70,7 @@ impl Checkout {
 }
 
 /// Returns the git paths outside the working directory that a run without a worktree may read, so that git works in the
-/// working directory.
+/// working directory. Returns none if guard does not trust the owner or the place of the repository that contains it.
 pub(crate) fn readable_git_paths(request: &RunRequest, directory: &Path) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     for level in directory.ancestors() {

@@ -33,7 +33,9 @@ impl Placeholders<'_> {
         })
     }
 
-    /// Returns the grants for one path in a policy. The path may begin with a placeholder such as `{home}`.
+    /// Returns the grants for one path in a policy. The path may begin with a placeholder such as `{home}`. Returns no
+    /// grants for an unknown placeholder. The grants for `{system}` and `{toolchains}` have rights of their own; all
+    /// others get `rights`.
     fn expand(&self, entry: &str, rights: Rights, as_root: bool) -> Vec<Grant> {
         let (name, rest) = match entry.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
             Some((name, rest)) => (name, rest.trim_start_matches('/')),
@@ -136,7 +138,9 @@ pub(super) fn policy_grants(
     Ok(grants)
 }
 
-/// Returns the grants for the files of the program's installation: the program, its interpreter and its libraries.
+/// Returns read and execute grants for the files of the program's installation: the program, its interpreters, and the
+/// packages or installation prefixes that contain them. Returns none if the run may write a path that leads to the
+/// program.
 pub(super) fn program_grants(
     request: &RunRequest,
     program: &Path,

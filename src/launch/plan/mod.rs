@@ -59,7 +59,7 @@ pub struct LaunchPlan {
     pub argv: Vec<OsString>,
     /// The run's working directory.
     pub folder: PathBuf,
-    /// The worktree and git directory of the run, if it works in a repository.
+    /// The worktree and git directory that guard created for the run; `None` if it created none.
     pub checkout: Option<Checkout>,
     /// The run's directory, which contains the transcript and the run's private home directory.
     pub run_folder: PathBuf,
@@ -92,14 +92,14 @@ pub struct LaunchPlan {
     pub home_files: Vec<(PathBuf, String)>,
     /// Files that guard copies into the private home directory: (from, to).
     pub imports: Vec<(PathBuf, PathBuf)>,
-    /// The shims that replace git and the shells on the agent's PATH.
+    /// The shims that replace git and the shells on the agent's PATH; `None` if the run has none.
     pub shims: Option<Shims>,
     /// The path of the socket through which the shims reach the supervisor.
     pub control: PathBuf,
     /// True if the supervisor verifies programs after the kernel has loaded them.
     pub verify_exec: bool,
-    /// Why this run is unsafe without namespaces; `None` if it is safe. The text lists the git repositories that only
-    /// a mount namespace can protect.
+    /// Why this run is unsafe without namespaces. The text lists the git repositories that only a mount namespace can
+    /// protect. `None` if the run is safe, or if the caller accepts unprotected repositories.
     pub needs_view: Option<String>,
     /// Directories that the run may write, each with the git repositories that guard found in it.
     #[serde(skip)]
@@ -158,7 +158,8 @@ pub enum LaunchError {
     Input(String),
 }
 
-/// Returns the files that guard writes into the private home directory: (path, content).
+/// Returns the files that guard writes into the private home directory, with the caller's files first: (path, content).
+/// In the caller's files, replaces `{directory}` by the path of the worktree, escaped as in a JSON string.
 fn home_files(
     request: &RunRequest,
     network: &NetworkPlan,
@@ -172,7 +173,8 @@ fn home_files(
     own.chain(network.home_files().into_iter().map(|(path, text)| (home.join(path), text))).collect()
 }
 
-/// Plans the run that `request` describes.
+/// Plans the run that `request` describes, and gives it the id `run_id`. Changes nothing on disk. Fails if guard may
+/// not or cannot start such a run.
 pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchError> {
     let _span = tracing::info_span!("plan", run = %run_id, policy = %request.policy.name).entered();
     let folder = working_directory(request)?;
@@ -187,7 +189,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let shim_folder = shims.as_ref().map(|shims| shims.directory.as_path());
     if let Some(path) = request.options.home_state.invalid_path() {
         return Err(LaunchError::Input(format!(
-            "--home-keep {}: expected a relative path inside the home, without `..`",
+            "--home-keep {}: expected a relative path inside the private home directory, without `..`",
             path.display()
         )));
     }
@@ -290,7 +292,9 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
 }
 
 impl LaunchPlan {
-    /// Adapts the grants and the environment once guard knows whether the run has namespaces.
+    /// Adapts the grants and the environment once guard knows whether the run has a mount namespace. Adds grants for
+    /// the configuration files above the working directory, except those that the mounts hide. With a mount namespace,
+    /// also names the temporary directory as the run sees it (`/tmp`), and grants the run its own terminals.
     pub fn adapt_to_namespaces(mut self, has_mount_namespace: bool) -> Self {
         let mut above = std::mem::take(&mut self.settings_above);
         above.retain(|grant| !(has_mount_namespace && self.view_covers(&grant.path)));
@@ -327,7 +331,7 @@ impl LaunchPlan {
         self.tmp.parent().unwrap_or(&self.tmp)
     }
 
-    /// Returns the files and directories that the run may write, including everything below them.
+    /// Returns the paths that the run may write. For a directory, the run may also write everything in it.
     pub fn writable(&self) -> impl Iterator<Item = &Path> {
         self.grants.iter().filter(|grant| grant.rights.is_write()).map(|grant| grant.path.as_path())
     }
@@ -341,8 +345,8 @@ fn find_toolchains(request: &RunRequest) -> Vec<Toolchain> {
     toolchains::detect(home, &request.environment, &wanted.detect, wanted.caches)
 }
 
-/// Plans the shims. Returns `None` if the caller wants none. If guard cannot use shims, adds a note with the reason
-/// and returns `None`.
+/// Plans the shims. Returns `None` if the caller wants no shims. Also returns `None`, and adds a note with the reason,
+/// if guard cannot use them.
 fn shims(request: &RunRequest, notes: &mut Vec<String>) -> Option<Shims> {
     if request.options.no_shims {
         return None;
@@ -359,7 +363,8 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// Returns the path of the program that is the first word of the command.
+/// Returns the path of the program that the first word of the command names. A word with a slash is a path relative to
+/// `directory`. guard searches any other word in the agent's PATH, but not in the directory of the shims.
 fn find_program(
     command: &[OsString],
     directory: &Path,
@@ -451,8 +456,8 @@ fn mount_plan(
     MountPlan { writable, visible, hidden, ..view }
 }
 
-/// Returns the directories that the run sees as empty: the user's home directory and the directory of all runs,
-/// unless they contain directories of the system.
+/// Returns the directories that the run sees as empty: the user's home directory and the directory of all runs. Leaves
+/// out a directory that contains system directories, and adds a note.
 fn hidden_directories(request: &RunRequest, notes: &mut Vec<String>) -> Vec<PathBuf> {
     let mut hidden: Vec<PathBuf> = Vec::new();
     for directory in request.home.iter().chain([&request.runs]) {
@@ -460,7 +465,9 @@ fn hidden_directories(request: &RunRequest, notes: &mut Vec<String>) -> Vec<Path
         let system = ["/usr", "/etc", "/dev", "/proc", "/lib", "/bin", "/tmp"];
         if system.iter().any(|part| Path::new(part).starts_with(&directory)) {
             let path = directory.display();
-            notes.push(format!("guard does not hide {path} from the run: it contains system directories"));
+            notes.push(format!(
+                "guard does not hide {path} from the run, because the directory contains system directories"
+            ));
             continue;
         }
         if !hidden.iter().any(|known| directory.starts_with(known)) {
@@ -470,6 +477,8 @@ fn hidden_directories(request: &RunRequest, notes: &mut Vec<String>) -> Vec<Path
     hidden
 }
 
+/// Returns the user's files that the policy imports into the private home directory: (from, to). Leaves out entries
+/// that do not begin with `~/` and files that do not exist.
 fn imports(request: &RunRequest, home: &Path) -> Vec<(PathBuf, PathBuf)> {
     let Some(own) = &request.home else { return Vec::new() };
     let relative = request.policy.home.import.iter().filter_map(|entry| entry.strip_prefix("~/"));

@@ -31,8 +31,7 @@ pub struct RunRequest {
     pub uid: u32,
     /// The changes that the caller makes to the policy for this run.
     pub options: Options,
-    /// The worktree and git directory that guard created for the run; `None` if the run does not work in a
-    /// repository.
+    /// The worktree and git directory that guard created for the run; `None` if it created none.
     pub checkout: Option<Checkout>,
     /// The user's `config.toml`.
     pub config: Config,
@@ -43,7 +42,8 @@ pub struct RunRequest {
 }
 
 impl RunRequest {
-    /// Returns the run's limits: those of the policy, changed by the caller's options.
+    /// Returns the run's limits: those of the policy, changed by the caller's options. The memory limit is at most
+    /// three quarters of the machine's memory.
     pub(crate) fn limits(&self) -> Limits {
         let get = |key: &str| self.policy.limits.get(key).and_then(|value| u64::try_from(value).ok());
         // If a user is at the terminal, the policy's time limits do not apply. 0 means no limit.
@@ -62,7 +62,7 @@ impl RunRequest {
         }
     }
 
-    /// Returns the private directories of the run with this id.
+    /// Returns the paths of the private directories of the run with this id. Does not create them.
     pub(crate) fn run_paths(&self, run_id: &str) -> RunPaths {
         let run_folder = self.runs.join(run_id);
         let home = run_folder.join("home");
@@ -76,7 +76,8 @@ impl RunRequest {
     }
 }
 
-/// Returns the maximum memory of any run: three quarters of the machine's memory, so that the machine stays usable.
+/// Returns the maximum memory of any run: three quarters of the machine's memory, so that the machine stays usable. If
+/// guard cannot find out how much memory the machine has, there is no maximum.
 fn max_memory_mib() -> u64 {
     use nix::unistd::{SysconfVar, sysconf};
     let get = |variable| sysconf(variable).ok().flatten().and_then(|value| u64::try_from(value).ok());

@@ -37,7 +37,7 @@ pub struct Shims {
 }
 
 impl Shims {
-    /// Plans shims for the programs that exist on this PATH.
+    /// Plans shims for those of the [`NAMES`] that exist on this PATH.
     pub(crate) fn plan(runs: &Path, path: &OsStr) -> Self {
         let is_installed =
             |name: &str| std::env::split_paths(path).any(|directory| directory.join(name).is_file());
@@ -52,9 +52,9 @@ impl Shims {
         self.directory.join(FILE_NAME)
     }
 
-    /// Creates the shims that do not exist yet. If that fails, for example because the disk is full, leaves the
-    /// directory empty. The run can still start, because the agent finds the real programs in later directories of
-    /// its PATH.
+    /// Creates the shims that do not exist yet. Fails only if it cannot create their directory. If it cannot write a
+    /// shim, for example because the disk is full, it removes all shims. The run can then still start, because the
+    /// agent finds the real programs in later directories of its PATH.
     pub(crate) fn make(&self) -> io::Result<()> {
         DirBuilder::new().mode(0o700).recursive(true).create(&self.directory)?;
         if self.fill().is_err() {
@@ -65,7 +65,7 @@ impl Shims {
         Ok(())
     }
 
-    /// Returns true if the shims exist, that is, if [`Shims::make`] could create them.
+    /// Returns true if the shim program exists. After [`Shims::make`], this means that it could create all shims.
     pub(crate) fn exist(&self) -> bool {
         self.program().is_file()
     }
@@ -105,7 +105,7 @@ fn shims_directory(runs: &Path) -> PathBuf {
     runs.with_file_name("shims")
 }
 
-/// Returns why guard cannot use shims for runs in the directory `runs`; `None` if it can.
+/// Returns why guard cannot use shims for runs in the directory `runs`; `None` if it can, or if guard cannot find out.
 pub fn why_no_shims(runs: &Path) -> Option<String> {
     let directory = shims_directory(runs);
     // The directory may not exist yet: examine its nearest existing ancestor.

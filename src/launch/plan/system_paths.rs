@@ -40,9 +40,9 @@ const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random",
 /// package manager and is public.
 const LOCAL: &[&str] = &["/etc", "/usr/local", "/opt"];
 
-/// Returns the grants for `{system}`. With `as_root`, leaves out files below [`LOCAL`] that only root may read: the
-/// agent could read them even without capabilities, because it has root's user id. Also leaves out directories that
-/// guard could not examine in time, and adds a note about them.
+/// Returns the grants for `{system}`. With `as_root`, leaves out files below [`LOCAL`] that not every user may read:
+/// the agent could read them even without capabilities, because it has root's user id. In that case also leaves out
+/// directories that guard could not examine because it reached a limit, and adds a note about them.
 pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     let mut grants = Vec::new();
     let mut add = |path: &Path, rights: Rights| {
@@ -85,8 +85,8 @@ pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     grants
 }
 
-/// Returns true if `{system}` includes this directory of programs. Checks only the mode of the directory itself, not
-/// of its parents.
+/// Returns true if this directory is inside one of the [`PROGRAMS`] directories, and every user may list and enter it.
+/// Checks only the mode of the directory itself, not of its parents.
 pub(crate) fn is_granted(directory: &Path) -> bool {
     let is_public = || directory.metadata().is_ok_and(|found| found.mode() & 0o005 == 0o005);
     PROGRAMS.iter().any(|programs| directory.starts_with(programs)) && is_public()
@@ -106,7 +106,7 @@ pub(crate) fn devices() -> Vec<Grant> {
     present.map(|path| Grant { path, rights: Rights::Device, why: "device".to_string() }).collect()
 }
 
-/// The maximum number of files and directories that guard examines for one run, at a few microseconds each.
+/// The maximum number of files and directories that guard examines for one run. Each takes a few microseconds.
 const MAX_ENTRIES: usize = 100_000;
 /// How long guard may take to examine the directories: some file systems are slow. Usually it takes milliseconds, but
 /// with fifty runs on two cores it took more than half a second, and a run without `/usr/local` is of no use.
@@ -129,8 +129,9 @@ impl Search {
         Self { found: Vec::new(), unexamined: Vec::new(), entries_left: MAX_ENTRIES, deadline }
     }
 
-    /// Examines a directory. If all users may read everything in it, adds only the directory itself and returns true.
-    /// Otherwise adds the files and directories in it that all users may read.
+    /// Examines a directory. If all users may read everything in it, adds only the directory itself to `found` and
+    /// returns true. Otherwise adds the files and directories in it that all users may read. If it reaches a limit,
+    /// adds the directory to `unexamined` and returns false.
     fn directory(&mut self, directory: &Path, depth: usize) -> bool {
         if depth > MAX_DEPTH || self.entries_left == 0 || Instant::now() >= self.deadline {
             self.unexamined.push(directory.to_path_buf());
@@ -174,16 +175,18 @@ impl Search {
         all
     }
 
-    /// Returns the note that says which directories guard did not examine.
+    /// Returns a note that names the first directory that guard did not examine and counts the others; `None` if guard
+    /// examined all.
     fn note(&self) -> Option<String> {
         let first = self.unexamined.first()?.display();
         let others = match self.unexamined.len() {
             1 => String::new(),
+            2 => " and 1 more directory".to_string(),
             more => format!(" and {} more directories", more - 1),
         };
         Some(format!(
-            "this run cannot read {first}{others}: there are too many files to find out which of them only root may read; \
-             `--read {first}` grants all of it"
+            "the run cannot read {first}{others}: guard reached its limit of files, depth or time before it knew which \
+             files there only root may read; `--read {first}` grants all files in {first}"
         ))
     }
 }

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use super::{LaunchError, RunRequest};
 
-/// Refuses a directory whose path contains a symbolic link that an agent could have created. A program that starts
-/// runs in directories of given names would otherwise follow a link that an earlier run left, and let the run work in
-/// a different directory. Allows links of the system (such as `/home`). guard calls this only for a directory that
-/// the caller names, not for the caller's current directory.
+/// Refuses a directory whose path contains a symbolic link that an agent could have created. A program that starts runs
+/// in directories of given names would otherwise follow a link that an earlier run left, and let the run work in a
+/// different directory. Allows links that belong to root (such as `/home`); if guard itself runs as root, only those in
+/// the root directory. Does not check the rest of a path after a component that does not exist. guard calls this only
+/// for a directory that the caller names, not for the caller's current directory.
 pub fn check_links(directory: &Path) -> Result<(), LaunchError> {
     let Ok(directory) = std::path::absolute(directory) else { return Ok(()) };
     let mut at = PathBuf::new();
@@ -31,7 +32,8 @@ pub fn check_links(directory: &Path) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// Returns the real path of the working directory. Fails if a run may not work there.
+/// Returns the real path of the working directory. Fails if a run may not work there. If the run's worktree does not
+/// exist yet, as in a dry run, returns the requested path unchecked.
 pub(crate) fn working_directory(request: &RunRequest) -> Result<PathBuf, LaunchError> {
     let refused = |problem: String| LaunchError::Directory { directory: request.folder.clone(), problem };
     if request.checkout.as_ref().is_some_and(|checkout| !checkout.worktree.exists()) {
@@ -42,7 +44,7 @@ pub(crate) fn working_directory(request: &RunRequest) -> Result<PathBuf, LaunchE
     std::fs::read_dir(&directory).map_err(|error| refused(error.to_string()))?;
     let worktree = request.checkout.as_ref().and_then(|checkout| checkout.worktree.canonicalize().ok());
     if worktree.is_some_and(|worktree| !directory.starts_with(worktree)) {
-        return Err(refused("it is a symbolic link that leads out of the run's worktree".into()));
+        return Err(refused("a symbolic link in the path leads out of the run's worktree".into()));
     }
     if directory == Path::new("/") || request.home.as_deref().is_some_and(|home| is_same(home, &directory)) {
         return Err(refused(

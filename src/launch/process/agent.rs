@@ -26,7 +26,8 @@ pub(crate) struct ChildResources {
     pub(crate) filters: sandbox::Filters,
     /// The agent's standard input, output and error.
     pub(crate) stdio: [OwnedFd; 3],
-    /// True if standard input is `/dev/null`. Init then opens `/dev/null` again inside its mount namespace.
+    /// True if standard input is `/dev/null`. Init then opens `/dev/null` again after it has made the run's mounts, if
+    /// there are any.
     pub(crate) null_input: bool,
     /// The port on loopback at which guard listens, and to which the canary (the self-test of the sandbox) tries to
     /// connect.
@@ -40,7 +41,8 @@ pub(crate) struct ChildResources {
 /// The name, for error messages, of the step in which the canary (the self-test of the sandbox) runs.
 const TEST_SANDBOX: &str = "test the sandbox";
 
-/// Restricts this process and executes the agent's program.
+/// Restricts this process and executes the agent's program. Does not return: if something fails, reports that to guard
+/// and exits.
 pub(crate) fn become_agent(
     plan: &LaunchPlan,
     resources: &ChildResources,
@@ -61,8 +63,8 @@ fn step<T, E: std::fmt::Display>(step: &str, result: Result<T, E>) -> Result<T, 
     result.map_err(StartError::at(step))
 }
 
-/// Gives up every right that the plan does not grant, and tests with the canary (actions that must fail) that these
-/// rights are gone.
+/// Prepares this process for the program (session, standard streams, working directory, limits), gives up every right
+/// that the plan does not grant, and tests with the canary (actions that must fail) that these rights are gone.
 fn restrict(
     plan: &LaunchPlan,
     resources: &ChildResources,
@@ -124,7 +126,7 @@ fn set_limits(plan: &LaunchPlan, resources: &ChildResources) -> Result<(), Start
     ];
     for (resource, value) in wanted {
         let Some(value) = value else { continue };
-        // guard only lowers limits, and never raises them.
+        // guard never raises a hard limit. For open files it does not raise the soft limit either.
         let (soft, hard) = step("read the resource limits", nix::sys::resource::getrlimit(resource))?;
         let value = value.min(hard);
         let soft = if resource == Resource::RLIMIT_NOFILE { soft.min(value) } else { value };
@@ -142,9 +144,10 @@ fn reset_signals() -> Result<(), StartError> {
     step("unblock signals", sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None))
 }
 
-/// Runs the canary, the self-test of the sandbox: tries a write, a connect and an exec that the sandbox must refuse.
-/// If one succeeds, reports that and exits. Otherwise guard checks from outside, just before the program starts, that
-/// no attempt had an effect.
+/// Runs the canary, the self-test of the sandbox: tries a write, a connect and an exec that the sandbox must refuse. If
+/// the sandbox does not refuse one of them, reports that to guard and exits. Fails if the kernel lacks the resources
+/// for an attempt. In a run with a mount namespace, ignores the result of the write. In any case guard checks from
+/// outside, just before the program starts, that neither the write nor the connect had an effect.
 fn run_canary(plan: &LaunchPlan, resources: &ChildResources, setup: &OwnedFd) -> Result<(), StartError> {
     let mut breaches = Vec::new();
     let forbidden = canary_file(&plan.run_folder);

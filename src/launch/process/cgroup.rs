@@ -17,7 +17,8 @@ pub(crate) struct Group {
     pub(crate) bounds_memory: bool,
     /// The mechanism that enforces the limit on the number of processes.
     pub(crate) process_bound: ProcessBound,
-    /// Why guard could not create a cgroup. Empty if guard needed none or created all.
+    /// The last problem that guard had while it created the cgroups; empty if it had none. There can be a problem
+    /// although cgroups enforce all limits, because guard may have succeeded with the other cgroup version.
     pub(crate) problem: String,
 }
 
@@ -92,8 +93,9 @@ impl Group {
         }
     }
 
-    /// Creates a version 2 cgroup as a sibling of guard's own cgroup. A child cgroup is not possible: a cgroup that
-    /// contains processes cannot enable controllers for its children.
+    /// Creates a version 2 cgroup as a sibling of guard's own cgroup, with those limits whose controllers the parent
+    /// enables. A child cgroup is not possible: a cgroup that contains processes cannot enable controllers for its
+    /// children. Sets `problem` if it creates no cgroup.
     fn create_v2(&mut self, path: &str, name: &str, memory: Option<u64>, processes: Option<u64>) {
         let own = Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
         let Some(parent) = own.parent().filter(|parent| parent.join("cgroup.subtree_control").exists())
@@ -123,7 +125,7 @@ impl Group {
     }
 
     /// Creates one cgroup and writes its limits: (file, value). Returns true if it could create the cgroup with all
-    /// limits.
+    /// limits; otherwise sets `problem`. Also removes the abandoned cgroups beside the new one.
     fn add(&mut self, directory: &Path, limits: &[(&str, Option<u64>)]) -> bool {
         if let Err(error) = std::fs::create_dir(directory) {
             self.problem = format!("cannot create {}: {error}", directory.display());
@@ -154,7 +156,8 @@ impl Group {
         Ok(())
     }
 
-    /// Returns true if the kernel killed a process of the run because the run reached its memory limit.
+    /// Returns true if the kernel killed a process of the run because the run reached its memory limit. Always false if
+    /// no cgroup enforces a memory limit.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
         // The counter `oom_kill` has the same name in cgroup versions 1 and 2.
         let has_killed = |directory: &PathBuf| {
@@ -169,7 +172,8 @@ impl Group {
         self.bounds_memory && self.directories.iter().any(has_killed)
     }
 
-    /// Removes the cgroups, which must be empty.
+    /// Removes the cgroups, whose processes must all have been killed. After [`MAX_TRIES`] attempts, leaves a cgroup
+    /// that is still busy to a later run ([`remove_abandoned`]).
     pub(crate) fn remove(&self) {
         for directory in &self.directories {
             // A process that was just killed may still be in the cgroup.
@@ -192,8 +196,8 @@ const MAX_TRIES: usize = 100;
 /// not yet moved its init into it.
 const MIN_AGE: Duration = Duration::from_secs(60);
 
-/// Removes the cgroups that earlier runs left because their guard process was killed. The kernel refuses to remove
-/// cgroups that contain processes.
+/// Removes the cgroups that earlier runs left, for example because their guard process was killed, if they are older
+/// than [`MIN_AGE`]. The kernel refuses to remove cgroups that contain processes.
 fn remove_abandoned(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let is_ours = entry.file_name().as_encoded_bytes().starts_with(b"guard-");
@@ -204,8 +208,8 @@ fn remove_abandoned(parent: &Path) {
     }
 }
 
-/// Returns the number of threads on the whole machine, from `/proc/loadavg`. Reading that file is faster than listing
-/// `/proc`.
+/// Returns the number of threads on the whole machine, from `/proc/loadavg`; 0 if guard cannot read that file. Reading
+/// the file is faster than listing `/proc`.
 pub(crate) fn threads_on_machine() -> u64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let counts = text.split_whitespace().nth(3).unwrap_or_default();

@@ -29,7 +29,8 @@ pub(crate) struct InitConfig<'s> {
     pub(crate) terminal: [bool; 3],
 }
 
-/// The main function of init. It starts the agent, reaps and kills the run's processes, and never returns.
+/// The main function of init. It starts the agent, reaps and kills the run's processes, and never returns. If it cannot
+/// start the agent, it reports the error to guard and exits.
 pub(crate) fn run_init(
     plan: &LaunchPlan,
     mut resources: ChildResources,
@@ -95,7 +96,7 @@ fn start_agent(
     let agent = process::fork(0).map_err(StartError::at("fork the agent process"))?;
     if agent == 0 {
         process::run_child(|| {
-            // The agent must die with init, because no other process could kill it.
+            // The agent must die with init: without a PID namespace, nothing else would kill it if guard dies as well.
             let _ = process::die_with_parent();
             agent::become_agent(plan, resources, setup, terminal, &entered)
         });
@@ -120,8 +121,8 @@ fn enter_namespaces(plan: &LaunchPlan, user: Option<(u32, u32)>) -> Result<(), S
     Ok(sandbox::apply_mount_plan(prepared?, &plan.view)?)
 }
 
-/// Creates a terminal for the agent, if it gets one, and connects the agent's standard streams to it. Returns both
-/// ends: (master, slave).
+/// Creates a terminal for the agent and connects the agent's standard streams to it. Returns both ends: (master,
+/// slave). Returns `None` if none of the agent's streams is a terminal.
 fn make_terminal(
     config: &InitConfig<'_>,
     resources: &mut ChildResources,
@@ -144,7 +145,8 @@ fn close_all_but(control: &OwnedFd) {
     let _ = process::close_range(number + 1, u32::MAX);
 }
 
-/// Reaps children and forwards signals to the agent until the run ends.
+/// Reaps children, forwards guard's signals to the agent's process group, and kills the whole run if guard requests it
+/// or has died. Exits when no process of the run is left.
 fn watch(control: &OwnedFd, agent: i32) -> ! {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);
@@ -180,7 +182,7 @@ fn watch(control: &OwnedFd, agent: i32) -> ! {
                         let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(agent), signal);
                     }
                 }
-                // `None` is end of file: guard has died.
+                // `None` means that guard has died (end of file) or that the request is invalid.
                 Some(InitRequest::Kill) | None => kill_all_and_exit(control, agent),
             }
         }

@@ -32,7 +32,7 @@ pub(crate) struct InitProcess {
     pub(crate) setup: OwnedFd,
     /// guard's ends of the pipes for the agent's standard output and error: (pipe, stream).
     pub(crate) pipes: Vec<(OwnedFd, Stream)>,
-    /// The pipe to which guard writes the agent's standard input; `None` if the agent gets no input.
+    /// The pipe to which guard writes the agent's standard input; `None` if that is `/dev/null` or a terminal.
     pub(crate) feeder: Option<OwnedFd>,
     /// A note for the user about the agent's standard input, if there is one.
     pub(crate) note: Option<String>,
@@ -81,6 +81,7 @@ impl InitProcess {
     }
 
     /// Waits until init has set up its mounts. Returns the master end of the agent's terminal, if the agent has one.
+    /// Fails if init reports an error, ends, or does not answer within [`READY_TIMEOUT_MS`].
     pub(crate) fn await_ready(&self) -> Result<Option<OwnedFd>, StartError> {
         await_readable(&self.control)?;
         let mut bytes = [0u8; 4096];
@@ -120,8 +121,8 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// Waits until init has sent a message. Has a timeout, because an init that another process stopped (SIGSTOP) never
-/// answers.
+/// Waits until init has sent a message or ended. Has a timeout, because an init that another process stopped (SIGSTOP)
+/// never answers.
 fn await_readable(control: &OwnedFd) -> Result<(), StartError> {
     loop {
         match poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], READY_TIMEOUT_MS) {

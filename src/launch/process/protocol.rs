@@ -16,11 +16,12 @@ use nix::sys::time::TimeVal;
 /// Why guard could not start the processes of a run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StartError {
-    /// Init was stopped or is stuck. That does not mean that the machine lacks a feature, so guard does not try again
-    /// without namespaces.
+    /// Init did not answer in time, because it was stopped or is stuck. That does not mean that the machine lacks a
+    /// feature, so guard does not try again without namespaces.
     #[error("the run's init process does not answer")]
     NoAnswer,
-    /// guard cannot mount an overlay over a package cache, because the cache's file system does not support that.
+    /// guard cannot mount an overlay over a package cache, for example because the cache's file system does not support
+    /// overlays.
     #[error("{0}")]
     Overlay(String),
     /// The kernel refused a seccomp listener: most likely an outer sandbox has installed one for this process
@@ -147,7 +148,7 @@ impl InitRequest {
 pub(crate) enum AgentMessage {
     /// The agent process has installed the seccomp filters. The message carries the seccomp listener.
     Listener,
-    /// The canary (the self-test of the sandbox) was able to perform these operations, which the sandbox must refuse.
+    /// The sandbox did not refuse these operations when the canary (the self-test of the sandbox) tried them.
     CanaryBroken(Vec<Breach>),
     Failed(StartError),
     /// The agent process could not execute the program. Contains the errno of the exec.
@@ -181,7 +182,8 @@ impl AgentMessage {
     }
 }
 
-/// An operation that the sandbox must refuse, but that the canary (the self-test of the sandbox) was able to perform.
+/// An operation that the sandbox must refuse, but did not refuse when the canary (the self-test of the sandbox) tried
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Breach {
@@ -207,7 +209,7 @@ impl Breach {
     }
 }
 
-/// The resources that the processes of a run have used.
+/// The resources that the processes of a run have used: the CPU time of all of them, and the memory of the largest one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) cpu_ms: u64,
@@ -215,7 +217,8 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Returns the resources used by all children that the calling process has reaped.
+    /// Returns the resources used by all processes that the calling process, or one of these processes, has reaped.
+    /// Returns zeros if the kernel does not report them.
     pub(crate) fn by_children() -> Self {
         let Ok(used) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return Self::default() };
         let milliseconds =

@@ -27,7 +27,7 @@ use crate::sys::{pipe, terminal};
 /// The maximum number of bytes that guard offers at once. The agent's pipe has room for one page, so it becomes
 /// writable exactly when the agent has read everything that guard offered.
 const OFFER_BYTES: usize = 4096;
-/// How often guard checks whether another program is still reading from the terminal, in milliseconds.
+/// How long guard waits, in milliseconds, before it checks again whether input of a terminal is for the agent.
 const POLL_INTERVAL_MS: u16 = 50;
 
 /// Creates the pipe for the agent's standard input: the agent's end and the feeder's end.
@@ -55,7 +55,8 @@ impl StdinFeeder {
         Ok(Self { stop, thread })
     }
 
-    /// Stops the thread. Afterwards the caller's input is at the position up to which the agent has read.
+    /// Stops the thread. Afterwards the position in the caller's pipe, socket or file is where the agent stopped
+    /// reading. From a terminal or another device, guard may have read more than the agent.
     pub(crate) fn stop(self) {
         let _ = self.stop.write(1);
         let _ = self.thread.join();
@@ -107,7 +108,8 @@ impl Source {
         }
     }
 
-    /// Copies pending input to the agent's pipe, which is empty. Returns the number of bytes, zero at the end of input.
+    /// Copies pending input to the agent's pipe, which is empty. Returns the number of bytes, which is zero at the end
+    /// of the input.
     fn offer(&self, agent: &OwnedFd) -> io::Result<usize> {
         let mut buffer = [0u8; OFFER_BYTES];
         let got = match self {
@@ -122,7 +124,8 @@ impl Source {
         Ok(nix::unistd::write(agent, &buffer[..got])?)
     }
 
-    /// Removes bytes from the caller's input after the agent has read them.
+    /// Removes bytes from the caller's input after the agent has read them. Does nothing for a terminal or another
+    /// device, because [`Source::offer`] has already removed the bytes.
     fn consume(&mut self, count: usize) -> io::Result<()> {
         match self {
             Self::Pipe(fd) => pipe::discard(&*fd, count),
@@ -145,7 +148,7 @@ impl Source {
 #[derive(PartialEq, Eq)]
 enum WaitResult {
     Ready,
-    /// The run is over, or no process can read the agent's pipe any more.
+    /// The run is over, no process can read the agent's pipe any more, or waiting failed.
     Over,
 }
 
@@ -158,8 +161,8 @@ struct Feed {
 }
 
 impl Feed {
-    /// Copies input until the input ends, the agent's pipe has no reader, or the run is over. Then closes the pipe,
-    /// so that the agent gets the end of its input.
+    /// Copies input until the input ends or cannot be read, the agent's pipe has no reader, or the run is over. Then
+    /// closes the pipe, so that the agent gets the end of its input.
     fn run(mut self) {
         let mut offered = 0;
         while self.wait_until_read() == WaitResult::Ready {
@@ -173,7 +176,7 @@ impl Feed {
             match self.source.offer(&self.agent) {
                 Ok(0) => return,
                 Ok(count) => offered = count,
-                // Another program has read the caller's input before guard could.
+                // Another program has read the input before guard could, or a signal interrupted guard.
                 Err(error) if is_transient(&error) => {}
                 Err(_) => return,
             }

@@ -10,15 +10,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The maximum number of ancestor processes that guard checks. There are never so many processes between a shell and
-/// guard.
+/// The maximum number of ancestor processes that guard checks. In practice there are far fewer processes between a
+/// shell and guard.
 const MAX_ANCESTORS: usize = 64;
 
 /// The shells whose command-line options this module can parse.
 const SHELLS: [&str; 10] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "yash", "rbash", "fish"];
 
 /// Returns the name and process id of the nearest ancestor of guard that is a shell and reads its commands from
-/// `input`.
+/// `input`. `None` if none of the nearest [`MAX_ANCESTORS`] ancestors is.
 pub(crate) fn shell_reading_commands_from(input: &OwnedFd) -> Option<(String, i32)> {
     let own = std::fs::metadata(format!("/proc/self/fd/{}", input.as_raw_fd())).ok()?;
     let mut pid = nix::unistd::getppid().as_raw();

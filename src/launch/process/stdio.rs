@@ -18,12 +18,13 @@ const PIPE_BYTES: i32 = 1 << 20;
 pub(crate) struct AgentStdio {
     /// The agent's standard input, output and error.
     pub(crate) stdio: [OwnedFd; 3],
-    /// guard's ends of the pipes for the agent's standard output and error: (pipe, stream).
+    /// guard's ends of the pipes for the agent's standard output and error: (pipe, stream). A stream that is connected
+    /// to a terminal has no pipe.
     pub(crate) outputs: Vec<(OwnedFd, Stream)>,
-    /// The pipe to which guard writes the agent's standard input; `None` if the agent gets no input.
+    /// The pipe to which guard writes the agent's standard input; `None` if that is `/dev/null` or a terminal.
     pub(crate) feeder: Option<OwnedFd>,
-    /// True if the agent's standard input is `/dev/null`. Init then opens `/dev/null` again inside its mount
-    /// namespace.
+    /// True if the agent's standard input is `/dev/null`. Init then opens `/dev/null` again after it has made the run's
+    /// mounts, if there are any.
     pub(crate) null_input: bool,
     /// A note for the user about the agent's standard input, if there is one.
     pub(crate) note: Option<String>,
@@ -38,8 +39,8 @@ impl AgentStdio {
                 return open_null();
             }
             let (guard_end, agent_end) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-            // Set the largest size that an unprivileged user may set, so that an agent that exits without waiting for
-            // its reader can still write all of its output.
+            // Set the largest capacity that Linux allows an unprivileged user by default. Then an agent can write this
+            // much output and exit, even if guard has not read the output yet.
             let _ = nix::fcntl::fcntl(&agent_end, nix::fcntl::FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
             outputs.push((guard_end, stream));
             Ok(agent_end)
@@ -56,7 +57,7 @@ impl AgentStdio {
             null_input = true;
             note = Some(format!(
                 "the agent's standard input is empty: {shell} (process {pid}) reads its commands from guard's standard \
-                 input; give the agent another one with `guard run … < FILE`"
+                 input; give the agent another standard input with `guard run … < FILE`"
             ));
             open_null()?
         } else {

@@ -33,8 +33,8 @@ const EVENT_BYTES: std::ops::RangeInclusive<u64> = (8 << 20)..=(64 << 20);
 /// The recorder and the writer together never have more in memory.
 const RESERVE_BYTES: u64 = 64 << 20;
 
-/// Begins the transcript and connects the standard streams. If the run has a terminal, also returns the object
-/// through which guard asks the user for approval there.
+/// Begins the transcript and connects the standard streams. If the run has a terminal on which guard may ask the user
+/// for approval, also returns the object that asks there.
 pub(super) fn attach(
     mut started: Started,
     file: Box<dyn Sink>,
@@ -151,7 +151,7 @@ fn secrets(names: &[String], given: Vec<(OsString, OsString)>) -> impl Iterator<
 
 impl Running {
     /// Connects the run's standard streams to the caller's. The thread of an output pipe starts only with the first
-    /// output. Returns what asks the user about execs, if the run has a terminal on which guard may ask.
+    /// output. If the run has a terminal on which guard may ask, returns the object that asks the user about execs.
     fn connect(&mut self, streams: Streams) -> io::Result<Option<Box<dyn Ask>>> {
         let Streams { input, output, error, is_terminal, questions, reader } = streams;
         self.reader = reader.map(|reader| Arc::new(Mutex::new(reader)));
@@ -198,8 +198,9 @@ impl Running {
         Pump { from, to, screen, stream, recorder, tail, activity, all_dead, reader }
     }
 
-    /// Starts the thread that forwards the user's keys to the run's terminal. While guard asks the user a question,
-    /// the thread forwards the keys to that question instead.
+    /// Starts the thread that forwards the user's keys to the run's terminal. While guard asks the user a question, the
+    /// thread forwards the keys to that question instead. If the user presses Ctrl-C to end the whole run, the thread
+    /// sends guard a SIGINT.
     fn forward_keys(&self, from: OwnedFd, to: OwnedFd, keys: Option<Keys>) -> io::Result<()> {
         let over = self.over.clone();
         let work = move || {

@@ -44,7 +44,8 @@ pub struct LinkedCache {
 }
 
 /// Returns the package caches of the toolchains in two forms: as overlays for a run with a mount namespace, and as
-/// directories of links for a run without one.
+/// directories of links for a run without one. `fetches` is true if the run can fetch packages. If it is false, the run
+/// adds fewer entries, so fewer levels of directories need to be real.
 pub(crate) fn caches(
     toolchains: &[Toolchain],
     run_folder: &Path,
@@ -124,7 +125,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// Creates and opens the directories in which guard will create the caches. The agent must not run yet.
+    /// Creates and opens the parent directories of the caches that guard will create. The agent must not run yet.
     pub(crate) fn open(plan: &LaunchPlan) -> io::Result<Self> {
         let mut caches = Vec::new();
         for cache in &plan.linked_caches {
@@ -138,7 +139,7 @@ impl Links {
         Ok(Self { caches: Mutex::new(caches), staging, over: AtomicBool::new(false) })
     }
 
-    /// Returns the names of the toolchains that have caches.
+    /// Returns the names of the toolchains that have caches for which guard has not made the links yet.
     pub(crate) fn toolchains(&self) -> Vec<&'static str> {
         let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let mut names: Vec<&str> = caches.iter().map(|pending| pending.cache.toolchain).collect();
@@ -146,8 +147,8 @@ impl Links {
         names
     }
 
-    /// Makes the links for the caches of a toolchain, unless guard has done so before. If that fails, the run sees an
-    /// empty cache.
+    /// Makes the links for the caches of a toolchain, unless guard has done so before. If that fails, the run does not
+    /// see the user's entries of the cache.
     pub(crate) fn make(&self, toolchain: &str) {
         let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = caches.extract_if(.., |pending| pending.cache.toolchain == toolchain);
@@ -191,8 +192,8 @@ impl LinkedCache {
     }
 }
 
-/// Returns true if every archive below `archives` is completely unpacked into the directory of the same name below
-/// `unpacked`.
+/// Returns true if every `.crate` archive in the directories below `archives` is completely unpacked into the directory
+/// of the same name below `unpacked`.
 fn is_unpacked(archives: &Path, unpacked: &Path) -> io::Result<bool> {
     for registry in std::fs::read_dir(archives)? {
         let registry = registry?;
@@ -212,8 +213,8 @@ fn is_unpacked(archives: &Path, unpacked: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Creates real directories down to the depth `depth`, and in them symbolic links to the user's entries. Stops early
-/// when `over` becomes true.
+/// Creates real directories down to the depth `depth`, and in them symbolic links to the user's entries. Leaves out
+/// lock files, and all entries of a directory after the first [`MAX_LINKS`]. Fails when `over` becomes true.
 fn link_tree(from: &Path, at: &Path, depth: usize, over: &AtomicBool) -> io::Result<()> {
     create_dir_all(at)?;
     for entry in std::fs::read_dir(from)?.take(MAX_LINKS).flatten() {

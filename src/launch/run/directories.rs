@@ -22,7 +22,8 @@ pub(crate) fn make_directories(plan: &LaunchPlan) -> io::Result<()> {
     private.into_iter().try_for_each(|directory| DirBuilder::new().mode(0o700).create(directory))
 }
 
-/// Writes the planned files into the private home directory, and creates the shims.
+/// Copies the saved files, the planned files and the imports into the private home directory, writes the script that
+/// makes Node's `fetch` use the proxy if the run may reach any host, and creates the shims.
 pub(crate) fn write_files(plan: &LaunchPlan) -> io::Result<()> {
     plan.home_state.copy_into(&plan.home)?;
     for (to, text) in &plan.home_files {
@@ -87,7 +88,7 @@ impl RunCleanup {
         let _ = std::fs::remove_dir(&self.run_folder);
     }
 
-    /// Removes the run's private directories and the socket of the shims.
+    /// Removes the run's private directories and the socket of the shims. Ignores errors.
     pub(crate) fn clean(&self) {
         for directory in &self.directories {
             // Ignore errors: a finished run must not fail because guard cannot remove a directory.

@@ -114,7 +114,7 @@ pub(crate) struct Running {
     pub(crate) pumps_done: Receiver<()>,
     /// The parser of the agent's output, if guard knows the agent's program.
     pub(crate) reader: Option<SharedReader>,
-    /// The thread that copies the caller's standard input to the agent.
+    /// The thread that copies the caller's standard input to the agent; `None` if that is `/dev/null` or a terminal.
     pub(crate) feeder: Option<StdinFeeder>,
     /// Services for which guard has not started a thread yet, because they had no work.
     pub(crate) lazy_threads: Vec<LazyThread>,
@@ -162,7 +162,9 @@ pub(crate) enum StartFailure {
     NotStarted(ExecFailure),
 }
 
-/// Starts the agent's program in a run whose init process exists, waits for its end, and returns the result.
+/// Starts the agent's program in a run whose init process exists, waits for its end, and returns the result. If the
+/// agent process could not execute the program, the result says why. Fails if guard could not set up the sandbox, or
+/// found that the sandbox does not work.
 pub(crate) fn run_to_end(
     (started, files): (Started, RunFiles),
     policy: Policy,
@@ -230,8 +232,8 @@ impl Running {
         }
     }
 
-    /// Waits until the agent ends by itself, or until guard must end the run because of a limit, a signal or a failed
-    /// supervisor. Then kills every process of the run that is left.
+    /// Waits until the agent ends by itself, until init is gone, or until guard must end the run because of a limit, a
+    /// signal or a failed supervisor. Then kills every process of the run that is left.
     fn wait(&mut self, supervisor: &supervisor::Handle) -> RunEnd {
         let signals = SignalWaiter::new(&awaited_signals()).ok();
         let mut end = RunEnd::default();
@@ -256,8 +258,11 @@ impl Running {
                     // If the run has a terminal, the agent has already received Ctrl-C and did not end because of it.
                     let was_interrupted = self.raw.is_some() && signal == Signal::SIGINT;
                     let forwarded = if was_interrupted { Signal::SIGTERM } else { signal };
-                    kill_at =
-                        Some(self.ask_to_end(forwarded, EventType::Signal, format!("{forwarded} forwarded")));
+                    kill_at = Some(self.ask_to_end(
+                        forwarded,
+                        EventType::Signal,
+                        format!("guard sent {forwarded} to the agent"),
+                    ));
                 }
                 Event::Nothing => {}
             }
@@ -280,7 +285,7 @@ impl Running {
                     kill_at = Some(self.ask_to_end(
                         Signal::SIGTERM,
                         EventType::Timeout,
-                        format!("{} reached", reason.kind()),
+                        format!("guard ends the run: {}", reason.kind()),
                     ));
                 }
             }
@@ -342,8 +347,9 @@ impl Running {
         Instant::now() + GRACE
     }
 
-    /// Kills every process of the run and waits until all are dead. Returns how the agent ended: `known` or, if that
-    /// is `None`, the status that init reports.
+    /// Kills every process of the run and waits until all are dead. If init does not do that within [`KILL_TIMEOUT`],
+    /// kills init too. Returns how the agent ended: `known` or, if that is `None`, the status that init reports, if it
+    /// reports one.
     pub(crate) fn end_everything(&mut self, known: Option<Ended>) -> Option<Ended> {
         let mut ended = known;
         let _ = nix::unistd::write(&self.started.control, &InitRequest::Kill.encode());
@@ -404,7 +410,7 @@ impl Running {
             if has_work[at - others] {
                 self.start_lazy_thread(at - others);
             } else {
-                // The other end of the descriptor was closed without any data.
+                // Every process at the other end has closed the descriptor without sending any data.
                 self.lazy_threads.swap_remove(at - others);
             }
         }
@@ -490,6 +496,7 @@ enum Event {
 }
 
 /// Reaps init. If init was killed, also kills and reaps the processes that it left behind: guard is their subreaper.
+/// Gives up after 1000 attempts, that is, a few seconds.
 pub(crate) fn reap_all_descendants(init_pid: i32) {
     let own = std::process::id() as i32;
     let mut first = process::thread_fd(init_pid).map(ThreadFd::into_fd).ok();

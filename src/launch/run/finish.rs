@@ -21,7 +21,8 @@ use crate::sys::process::Ended;
 use crate::transcript::{self, EventType, Recorder, Stream};
 
 impl Running {
-    /// Builds and records the run's result, ends guard's threads, and removes the run's private directories.
+    /// Builds and records the run's result, ends guard's threads, and removes the run's private directories. If guard
+    /// cannot write the transcript, the result becomes a failure.
     pub(crate) fn finish(
         mut self,
         end: &RunEnd,
@@ -30,8 +31,9 @@ impl Running {
         task: &mut Option<GitSession>,
     ) -> Result<Finished, Failure> {
         let mut result = self.build_result(end, enforcement, counts, task);
-        // guard can remove the directories while the transcript is flushed to disk and init exits, because no process
-        // uses them any more. Init has reported that every other process is dead, or `reap_all` waits for that.
+        // guard can remove the directories while another thread flushes the transcript to disk and init exits, because
+        // no process uses the directories any more. Init has reported that every other process is dead, or `reap_all`
+        // waits for that.
         self.writer.close();
         if self.used.is_none() {
             self.reap_all();
@@ -52,7 +54,9 @@ impl Running {
         Ok(Finished { result, ended: end.ended })
     }
 
-    /// Builds the run's result and records it as the last event of the transcript.
+    /// Ends the git session, compares the git repositories with their state before the run, and saves files of the
+    /// private home directory and the login. Then builds the run's result and records it as the last event of the
+    /// transcript.
     fn build_result(
         &mut self,
         end: &RunEnd,
@@ -161,14 +165,16 @@ impl Running {
         result
     }
 
-    /// Returns the last part of the agent's output, and true if an earlier part is missing.
+    /// Returns the last part of the agent's standard output, or of its terminal's output, and true if an earlier part
+    /// is missing. Returns an empty text if the run has neither stream.
     fn output_tail(&self) -> (String, bool) {
         let wanted = [Stream::Stdout, Stream::Terminal];
         let tail = self.tails.iter().find(|(stream, _)| wanted.contains(stream));
         tail.map(|(_, tail)| tail.text()).unwrap_or_default()
     }
 
-    /// Adds the error message and its details to the result of a run that failed.
+    /// Adds the error message and its details to the result. Changes nothing if guard did not end the run and the
+    /// command exited with code 0.
     fn describe_failure(&self, end: &RunEnd, result: &mut RunResult) {
         let plan = &self.started.plan;
         let (kind, error) = match (end, end.ended) {
@@ -191,7 +197,7 @@ impl Running {
                 (ErrorKind::UpstreamError, format!("{} ended with code {code}", result.tool))
             }
             (_, Some(Ended::Signal(signal))) => {
-                (ErrorKind::UpstreamError, format!("{} was ended by signal {signal}", result.tool))
+                (ErrorKind::UpstreamError, format!("signal {signal} ended {}", result.tool))
             }
             (_, None) => (ErrorKind::Internal, "something outside guard killed the run".to_string()),
         };

@@ -45,7 +45,7 @@ pub(crate) struct Ending {
     pub(crate) commits: Vec<Commit>,
     pub(crate) findings: Vec<Finding>,
     pub(crate) worktree: Option<Worktree>,
-    /// The files that the run changed, and true if the list is complete; `None` if git could not list them.
+    /// The files that the run changed, and true if the list is complete; `None` if guard could not list them.
     pub(crate) files: Option<(Vec<Change>, bool)>,
     /// The reason if the run failed because of git, whatever the command's exit code: (kind, message).
     pub(crate) failure: Option<(ErrorKind, String)>,
@@ -113,7 +113,8 @@ impl GitSession {
     }
 
     /// Copies the agent's commits into the user's repository, inspects the files that the agent left, and makes the
-    /// worktree's `.git` file point to the user's repository again. The agent must have ended.
+    /// worktree's `.git` file point to the user's repository again. The agent must have ended. What fails becomes a
+    /// finding or the `failure` of the result.
     pub(crate) fn end(mut self, recorder: &Recorder, since: SystemTime) -> Ending {
         self.is_ending = true;
         let mut ending = Ending::default();
@@ -217,7 +218,8 @@ impl GitSession {
         (all.into_iter().take(MOST_CHANGES).map(change).collect(), is_all)
     }
 
-    /// Inspects the commits and the worktree for files that git or other tools would execute, and adds findings.
+    /// Inspects the commits and the worktree for files that git or other tools would execute, and adds findings. If the
+    /// inspection fails, adds a finding about that and returns `None`.
     fn find_dangers(&self, ending: &mut Ending) -> Option<Inspected> {
         let record = self.workspace.record();
         let inspection = Inspection {
@@ -245,9 +247,9 @@ impl GitSession {
         }
     }
 
-    /// Compares the user's repository with its state before the run, and adds a finding for each change. The sandbox
-    /// prevents changes by the agent. The user and other programs can change the repository, and guard does not undo
-    /// their changes.
+    /// Compares the user's repository with its state before the run, and adds a finding for each change, up to
+    /// [`MAX_FINDINGS`]. The sandbox prevents changes by the agent; if there is one all the same, the run has failed.
+    /// The user and other programs can change the repository, and guard does not undo their changes.
     fn compare(&self, settled: &DisposeReport, ending: &mut Ending) {
         let compared = self.before.as_ref().map(|before| (before, before.retake()));
         let Some((before, Ok(after))) = compared else {

@@ -57,8 +57,9 @@ impl SavedHistory {
         Ok(())
     }
 
-    /// Adds the history in a private home directory to the saved history. A lock serializes runs that end at the same
-    /// time.
+    /// Adds the history in a private home directory to the saved history. A file of the run replaces a saved file with
+    /// the same path. If both together are too large, guard keeps only the history of this run. A lock serializes runs
+    /// that end at the same time.
     fn save_from(&self, home: &Path) -> io::Result<()> {
         make_parent(&self.place)?;
         let lock = fs::File::options().create(true).append(true).open(self.place.with_extension("lock"))?;
@@ -102,8 +103,8 @@ fn replace(place: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Resu
     Ok(())
 }
 
-/// Copies one path out of a private home directory. Skips the path if a component is a symbolic link, because the
-/// agent could make the link point anywhere.
+/// Copies one path out of a private home directory. Skips the path if it does not exist or if a component is a symbolic
+/// link, because the agent could make the link point anywhere.
 fn copy_out(home: &Path, path: &Path, to: &Path, budget: &mut CopyBudget) -> io::Result<()> {
     let mut at = home.to_path_buf();
     let has_no_link = path.components().all(|part| {
@@ -125,7 +126,8 @@ impl HomeState {
         self.keep.iter().map(PathBuf::as_path).find(|path| path.as_os_str().is_empty() || !is_plain(path))
     }
 
-    /// Copies the history, the saved files and the login into a new private home directory.
+    /// Copies the history, the saved files and the login into a new private home directory. Fails if the history and
+    /// the files exceed the size limits.
     pub(crate) fn copy_into(&self, home: &Path) -> io::Result<()> {
         let mut budget = CopyBudget::new();
         self.history.iter().try_for_each(|history| history.copy_into(home, &mut budget))?;
@@ -133,8 +135,8 @@ impl HomeState {
         self.login.iter().try_for_each(|login| login.copy_into(home))
     }
 
-    /// Saves the history and the paths in `keep` from a private home directory before guard removes it. Replaces the
-    /// old copy only when the new one is complete.
+    /// Saves the history and, if `to` is set, the paths in `keep` from a private home directory before guard removes
+    /// it. Replaces the old copy only when the new one is complete.
     pub(crate) fn save_from(&self, home: &Path) -> io::Result<()> {
         self.history.iter().try_for_each(|history| history.save_from(home))?;
         let Some(to) = &self.to else { return Ok(()) };
@@ -166,7 +168,7 @@ impl CopyBudget {
 
 fn too_large() -> io::Error {
     io::Error::other(format!(
-        "they exceed the limit of {} MiB, {MAX_FILES} files or {MAX_DEPTH} levels of directories",
+        "the files exceed the limit of {} MiB, {MAX_FILES} files or {MAX_DEPTH} levels of directories",
         MAX_BYTES >> 20
     ))
 }

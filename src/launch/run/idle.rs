@@ -41,9 +41,9 @@ struct Sample {
 }
 
 impl CpuActivity {
-    /// Starts over, because activity other than CPU use has shown that the run is alive. The next sample is due in
-    /// half an interval: guard does not take it now, because a short run needs none, but early enough to take a
-    /// second sample, which can show work, before the shortest idle limit of one second.
+    /// Starts over, because activity other than CPU use has shown that the run is alive. The next sample is due after
+    /// half an interval. guard does not take it at once, because a short run needs no sample. It takes it early enough
+    /// to take a second one, which can show work, before the shortest idle limit of one second.
     pub(crate) fn reset(&mut self, now: Instant) {
         *self = Self { last: Some(now.checked_sub(SAMPLE_INTERVAL / 2).unwrap_or(now)), ..Self::default() };
     }
@@ -53,7 +53,7 @@ impl CpuActivity {
     }
 
     /// Takes a sample if one is due. Returns true if the sample shows that `root` or a descendant has worked since
-    /// guard last found work.
+    /// guard last found work. Returns false if no sample is due, or if this is the first one.
     pub(crate) fn has_worked(&mut self, root: i32, now: Instant) -> bool {
         if !self.is_due(now) {
             return false;
@@ -69,7 +69,8 @@ impl CpuActivity {
         self.add(sample)
     }
 
-    /// Compares a sample with the earlier sample. Returns true if the two show that the run has worked.
+    /// Compares a sample with the earlier sample. Returns true if the two show that the run has worked. Only stores the
+    /// first sample, and returns false.
     fn add(&mut self, sample: Sample) -> bool {
         let Some(since) = self.since else {
             self.since = Some(sample);
@@ -91,7 +92,7 @@ fn is_work(elapsed: Duration, used: Duration) -> bool {
 }
 
 /// Parses `/proc/PID/stat`. Returns true if the process is runnable, and the CPU time of the process and its reaped
-/// children.
+/// children; `None` if the text has another form.
 fn parse_stat(stat: &str) -> Option<(bool, Duration)> {
     // The process name may contain parentheses and blanks, so the other fields begin after the last parenthesis.
     let (_, rest) = stat.rsplit_once(')')?;

@@ -26,7 +26,7 @@ pub struct CopiedLogin {
     pub source: PathBuf,
     /// The path of the copy, relative to the private home directory.
     pub at: PathBuf,
-    /// The JSON keys of the values that a refresh replaces. Nested keys are joined by dots.
+    /// The JSON keys of the values that a refresh replaces. Dots separate nested keys.
     pub refreshed: Vec<String>,
     #[serde(skip)]
     content: Vec<u8>,
@@ -46,7 +46,7 @@ pub enum LoginError {
         /// The error that reading the file returned.
         error: io::Error,
     },
-    /// The credential file is not a JSON object that contains credentials.
+    /// The credential file is not a regular file of at most 256 KiB that contains a JSON object.
     #[error("{} is not a credential file (a JSON object of at most 256 KiB)", .0.display())]
     NotCredentials(PathBuf),
 }
@@ -70,7 +70,8 @@ impl CopiedLogin {
         }
     }
 
-    /// Returns the tokens in the credential file, which must not appear in any record.
+    /// Returns the tokens in the credential file, which must not appear in any record: the texts of at least 16 bytes
+    /// among the values that a refresh replaces.
     pub fn tokens(&self) -> Vec<String> {
         let Some(content) = parse(&self.content) else { return Vec::new() };
         let values = self.refreshed.iter().filter_map(|key| content.pointer(&pointer(key))?.as_str());
@@ -83,7 +84,7 @@ impl CopiedLogin {
     }
 
     /// Copies refreshed values from a private home directory back into the user's credential file. Returns true if
-    /// there were any.
+    /// there were any. Fails if the user's file has changed since guard copied it.
     pub(crate) fn copy_back(&self, home: &Path) -> io::Result<bool> {
         let Some(refreshed) = read_in_home(home, &self.at)?.and_then(|bytes| parse(&bytes)) else {
             return Ok(false);
@@ -123,7 +124,8 @@ impl fmt::Debug for CopiedLogin {
     }
 }
 
-/// Returns true if the new value has the type of the old one, and looks like a token or a time stamp.
+/// Returns true if both values are numbers, or if both are texts and the new one could be a token: not empty, at most
+/// [`MAX_TOKEN_BYTES`] long, and only of visible ASCII characters.
 fn is_token_like(new: &Value, old: &Value) -> bool {
     match (new, old) {
         (Value::String(new), Value::String(_)) => {
@@ -153,8 +155,8 @@ fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Returns the content of a file in the private home directory; `None` if the file does not exist, or if a component
-/// of its path is a symbolic link, which the agent may have created.
+/// Returns the content of a file in the private home directory. Returns `None` if the file does not exist, is not
+/// regular or is too large, or if a component of its path is a symbolic link, which the agent may have created.
 fn read_in_home(home: &Path, at: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut directory = home.to_path_buf();
     for part in at.parent().into_iter().flat_map(Path::components) {

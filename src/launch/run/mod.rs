@@ -77,12 +77,12 @@ pub struct Streams {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The kernel lacks a feature that the policy needs.
+    /// The machine lacks a feature that the policy or this run needs.
     #[error("this machine cannot enforce the policy {policy}; it lacks {}", needs.iter().map(|need| need.missing.as_str()).collect::<Vec<_>>().join("; "))]
     Unavailable {
         /// The name of the policy that needs the missing features.
         policy: String,
-        /// The missing kernel features, each with a way to get it.
+        /// The missing features, each with a way to get it.
         needs: Vec<Need>,
     },
     /// The canary, which tries forbidden operations inside the sandbox before the agent starts, was able to perform
@@ -174,7 +174,7 @@ impl Launch {
         Ok(Planned { plan, secrets })
     }
 
-    /// Executes the plan and waits for the end of the run.
+    /// Executes the plan and waits for the end of the run. `observer` receives every line of the transcript.
     pub fn run(
         &mut self,
         planned: Planned,
@@ -249,7 +249,7 @@ pub(crate) struct Started {
     pub(crate) setup: Option<OwnedFd>,
     /// guard's ends of the pipes for the agent's standard output and error: (pipe, stream).
     pub(crate) pipes: Vec<(OwnedFd, Stream)>,
-    /// The pipe to which guard writes the agent's standard input; `None` if the agent gets no input.
+    /// The pipe to which guard writes the agent's standard input; `None` if that is `/dev/null` or a terminal.
     pub(crate) feeder: Option<OwnedFd>,
     pub(crate) terminal: Option<OwnedFd>,
     pub(crate) canary: std::net::TcpListener,
@@ -290,7 +290,8 @@ enum Mode {
     WithoutNamespaces,
 }
 
-/// Starts the run's processes in the first mode that this machine supports.
+/// Creates the run's private directories, and starts its processes in the first mode that works on this machine and
+/// that the plan allows.
 fn start(
     plan: &LaunchPlan,
     policy: &Policy,
@@ -341,8 +342,8 @@ fn start(
     }
 }
 
-/// Starts the run's processes in one mode. `files` contains the files that an earlier attempt in another mode has
-/// created.
+/// Starts the run's processes in one mode. `files` passes the files that one attempt has created on to the next
+/// attempt.
 fn try_start(
     mut plan: LaunchPlan,
     mode: Mode,
@@ -395,8 +396,9 @@ fn try_start(
     Ok((started, made))
 }
 
-/// Creates the directories that the run's mounts need, or the symbolic links that replace overlays in a run without
-/// overlays.
+/// Creates the directories that the run's mounts need, or the symbolic links that replace overlays. A run without a
+/// mount namespace gets only the links to dependencies here; the links to package caches follow when a program first
+/// uses a cache.
 fn prepare_mounts_or_links(plan: &LaunchPlan, has_mount_namespace: bool) -> Result<(), StartError> {
     if !has_mount_namespace {
         return Ok(cache_links::link_dependencies(plan)?);
@@ -413,7 +415,7 @@ fn prepare_mounts_or_links(plan: &LaunchPlan, has_mount_namespace: bool) -> Resu
 fn check_without_namespaces(plan: &LaunchPlan, policy: &Policy, notes: &[String]) -> Result<(), Failure> {
     if let Some(reason) = &plan.needs_view {
         let note = notes.first().map(|note| format!(" ({note})")).unwrap_or_default();
-        return Err(unavailable(policy, format!("{reason}{note}"), MOUNTS_FIX));
+        return Err(unavailable(policy, format!("namespaces for this run: {reason}{note}"), MOUNTS_FIX));
     }
     if let Some(missing) = sandbox::unheld_boundaries(sandbox::landlock_version(), false) {
         let note = notes.last().map(|note| format!("; {note}")).unwrap_or_default();

@@ -28,6 +28,8 @@ pub(crate) struct SearchedDirectory {
 }
 
 /// Searches for git repositories in every directory that the run may write to, except the directories in `private`.
+/// `working` is the run's working directory. If another of the directories is itself a git directory, leaves that one
+/// out.
 pub(crate) fn search(grants: &[Grant], working: &Path, private: &[&Path]) -> Vec<SearchedDirectory> {
     let mut roots: Vec<PathBuf> = grants
         .iter()
@@ -51,7 +53,8 @@ pub(crate) fn search(grants: &[Grant], working: &Path, private: &[&Path]) -> Vec
 }
 
 impl SearchedDirectory {
-    /// Returns the repositories that a read-only mount can protect.
+    /// Returns the repositories that a read-only mount can protect: all except a `.git` that is a symbolic link or a
+    /// special file, and except the searched directory itself.
     pub(crate) fn protected(&self) -> impl Iterator<Item = &Path> {
         let can_be = |one: &&NestedRepository| one.kind != RepositoryKind::GitLink && one.path != self.root;
         self.found.repositories.iter().filter(can_be).map(|one| one.path.as_path())
@@ -78,13 +81,14 @@ impl SearchedDirectory {
     }
 }
 
-/// Fails if not even a mount namespace can protect the repositories that the run may write to.
+/// Fails if not even a mount namespace can protect the repositories that the run may write to, or if guard could not
+/// find all of them.
 pub(crate) fn check(searched: &[SearchedDirectory]) -> Result<(), LaunchError> {
     for SearchedDirectory { root, found } in searched {
         let place = root.display();
         let problem = if let Some(why) = &found.unseen {
             format!(
-                "guard cannot find all git repositories in {place}, which the command could change: {why}. Run in a \
+                "guard cannot find all git repositories in {place} that the command could change: {why}. Run in a \
                  directory with fewer files"
             )
         } else if let Some(link) = found.repositories.iter().find(|one| one.kind == RepositoryKind::GitLink) {
@@ -135,7 +139,7 @@ pub(crate) const MOUNTS_FIX: &str = "run inside one repository without `--in-pla
 pub(crate) struct RepositoryWatch {
     working: PathBuf,
     snapshots: Vec<(PathBuf, Snapshot)>,
-    /// The content of the working directory's `.git` file; `None` if `.git` is not a file.
+    /// The content of the working directory's `.git` file; `None` if there is no such file that guard must restore.
     git_file: Option<Vec<u8>>,
 }
 
@@ -157,7 +161,8 @@ impl RepositoryWatch {
     }
 
     /// Restores the working directory's `.git` file if the run has changed it, and returns a finding for every change
-    /// to a repository. Every process of the run must be dead.
+    /// to a repository. In a run with mounts, the agent could not change the `.git` file, so guard does not restore it.
+    /// guard moves whatever replaced the file into `run_folder`. Every process of the run must be dead.
     pub(crate) fn end(&self, has_mounts: bool, run_folder: &Path) -> Vec<Finding> {
         let mut findings = Vec::new();
         if let Some(saved) = self.git_file.as_ref().filter(|_| !has_mounts) {
@@ -193,7 +198,8 @@ impl RepositoryWatch {
         match nested_repositories::restore_git_file(&self.working, saved, run_folder) {
             Ok(RestoredGitFile::Unchanged) => None,
             Ok(RestoredGitFile::Restored(moved)) => {
-                let moved = moved.map(|place| format!(", and moved what was there to {}", place.display()));
+                let moved =
+                    moved.map(|place| format!(", and moved what had replaced it to {}", place.display()));
                 let message = format!(
                     "the run removed or replaced the file .git: guard restored it{}",
                     moved.unwrap_or_default()

@@ -1,5 +1,6 @@
-//! Copies one output stream of the agent to the caller and into the transcript, and stores the last part of it for
-//! the result. The transcript gets all of the output, even if the caller does not read it.
+//! Copies one output stream of the agent to the caller and into the transcript, and stores the last part of it for the
+//! result. The transcript gets all of the output, even if the caller does not read it. If the caller has closed its
+//! stream, guard closes the agent's stream as well.
 
 use std::collections::VecDeque;
 use std::io;
@@ -66,7 +67,7 @@ pub(crate) struct Pump {
     /// stream. It does not wait for end of file, because the agent may have passed the descriptor to a process
     /// outside the run.
     pub(crate) all_dead: Arc<EventFd>,
-    /// The parser of the agent's output, if this stream is standard output.
+    /// The parser of the agent's output, if this stream is standard output and guard knows the agent's program.
     pub(crate) reader: Option<SharedReader>,
 }
 
@@ -74,8 +75,8 @@ pub(crate) struct Pump {
 pub(crate) type SharedReader = Arc<Mutex<Box<dyn OutputReader>>>;
 
 impl Pump {
-    /// Starts the pump's thread. The thread ends at end of file or when every process of the run is dead, and then
-    /// drops `done`.
+    /// Starts the pump's thread, which drops `done` when it ends. It ends at end of file, when every process of the run
+    /// is dead, or when the caller has closed its stream.
     pub(crate) fn start(self, done: Option<Sender<()>>) -> io::Result<()> {
         let work = move || {
             self.run();
@@ -104,9 +105,9 @@ impl Pump {
             if self.deliver(bytes).is_err() {
                 let note = if is_output_given_up() {
                     // The transcript still gets the rest of the output.
-                    "guard was asked to end before the reader of its output had read everything; the rest was dropped"
+                    "guard had to end before the reader of its output had read everything; the transcript has the rest"
                 } else {
-                    "the reader of guard's output has closed it"
+                    "the program that reads guard's output has closed its end, so guard closes the agent's output too"
                 };
                 self.recorder.record(EventType::Note, note, &serde_json::json!({}));
                 self.to = None;
@@ -124,8 +125,8 @@ impl Pump {
         }
     }
 
-    /// Waits for output of the agent. Returns false when every process of the run is dead and all output has been
-    /// read.
+    /// Waits for output of the agent. Returns false when every process of the run is dead and all output has been read,
+    /// or if waiting fails. Sets `is_over` when every process of the run is dead.
     fn has_more(&self, is_over: &mut bool) -> bool {
         loop {
             let mut fds = [

@@ -34,8 +34,8 @@ pub(crate) fn block_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Starts a thread that calls `work` for every termination signal. The program must call this before it starts any
-/// other thread, because threads inherit the set of blocked signals.
+/// Blocks the termination signals, and starts a thread that calls `work` for every one of them. The program must call
+/// this before it starts any other thread, because threads inherit the set of blocked signals.
 pub fn on_signals(work: impl Fn() + Send + 'static) -> io::Result<()> {
     let signals = signals::end_signals();
     signals.thread_block()?;

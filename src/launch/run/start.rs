@@ -165,7 +165,8 @@ impl Running {
         Ok(supervisor)
     }
 
-    /// Returns which parts of the sandbox and which limits are in force. Records a note for every limit that is not.
+    /// Returns which parts of the sandbox and which limits are in force. Records a note for a memory limit that is not
+    /// in force, for a process limit that only the supervisor enforces, and for missing shims.
     fn enforcement(&self, group: &Group) -> Enforcement {
         let limits = &self.started.plan.limits;
         let why = if group.problem.is_empty() { "guard found no usable cgroup" } else { &group.problem };
@@ -178,8 +179,8 @@ impl Running {
         }
         if let (ProcessBound::Supervisor, Some(limit)) = (group.process_bound, limits.processes) {
             let note = format!(
-                "the supervisor enforces the limit of {limit} processes: the kernel does not count root's processes, \
-                 and guard cannot create a cgroup: {why}"
+                "the supervisor enforces the limit of {limit} processes, because the kernel does not apply RLIMIT_NPROC to \
+                 root and guard cannot create a cgroup: {why}"
             );
             self.recorder.record(EventType::Note, &note, &json!({ "limit": "processes" }));
         }
@@ -302,6 +303,7 @@ impl Running {
     }
 
     /// Returns the package caches for which the supervisor makes links when a program of their toolchain starts.
+    /// Returns none if the run has a mount namespace, because it then gets its caches before the start.
     fn lazy_resources(&self) -> Vec<LazyResource> {
         let Some(links) = &self.links else { return Vec::new() };
         let available = links.toolchains();

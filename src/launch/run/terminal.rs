@@ -159,7 +159,8 @@ impl TerminalAsk {
         }
     }
 
-    /// Discards input until none arrives for the time [`QUIET`]. Returns false if input kept arriving.
+    /// Discards input until none arrives for the time [`QUIET`]. Returns false if input keeps arriving until
+    /// [`QUIET_TIMEOUT`], or if the thread that forwards the user's keys has ended.
     fn drain_input(&self) -> bool {
         let began = Instant::now();
         let _ = tcflush(&self.terminal, FlushArg::TCIFLUSH);
@@ -173,7 +174,8 @@ impl TerminalAsk {
         false
     }
 
-    /// Reads the user's answer to the question.
+    /// Waits until the user presses a key that answers the question, and ignores all other keys. The answer is no if
+    /// the thread that forwards the user's keys has ended.
     fn read_choice(&self) -> Choice {
         loop {
             let Ok(keys) = self.keys.recv() else { return Choice::Deny };

@@ -27,7 +27,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// Reads a list of sources in the one-line format, `deb [options] URL suite component…`.
+/// Adds the hosts of a file in the one-line format, `deb [options] URL suite component…`.
 fn read_lines(search: &mut Search<'_>, text: &str, file: &Path) {
     for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
         let Some((kind, rest)) = line.split_once(char::is_whitespace) else { continue };
@@ -41,8 +41,8 @@ fn read_lines(search: &mut Search<'_>, text: &str, file: &Path) {
     }
 }
 
-/// Reads a list of sources in the stanza format: `Key: value` with indented continuation lines. Empty lines separate
-/// the stanzas.
+/// Adds the hosts of a file in the stanza format: `Key: value` with indented continuation lines. Empty lines separate
+/// the stanzas. Skips stanzas with `Enabled: no`.
 fn read_stanzas(search: &mut Search<'_>, text: &str, file: &Path) {
     let (mut addresses, mut is_enabled, mut is_address) = (Vec::new(), true, false);
     // Append an empty line, because only an empty line ends a stanza.

@@ -53,8 +53,8 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// Adds the default registry, for a Cargo that has fetched nothing yet: runs Cargo and reads the host that it
-/// requests.
+/// Adds the default registry, for a Cargo that has fetched nothing yet: runs Cargo and reads the host that it requests.
+/// If the name of that host does not begin with `index.`, adds a note instead of the host.
 fn add_default_registry(search: &mut Search<'_>) {
     // `cargo search` is the cheapest command that reads the index. Run it with empty settings and an empty cache.
     let proxied = |proxy: &str, directory: &Path| {
@@ -78,7 +78,8 @@ fn add_default_registry(search: &mut Search<'_>) {
             add_download_host(search, &host, &[]);
         }
         _ => search.note(
-            "guard does not allow the default registry of cargo, because its host also serves other data",
+            "guard does not allow the host of cargo's default registry, because its host also serves other data; to allow \
+             the host, add it to `[network] allow` in the policy",
         ),
     }
 }
@@ -107,7 +108,8 @@ fn read_settings(settings: &toml::Table, file: &Path, addresses: &mut Vec<(Strin
     is_replaced
 }
 
-/// Adds the hosts of the indexes that Cargo has fetched before, whatever settings Cargo had then.
+/// Adds the hosts of the indexes that Cargo has fetched before, whatever settings Cargo had then. For an index that is
+/// a git repository, adds a note instead of its host.
 fn add_fetched_indexes(search: &mut Search<'_>, indexes: &[Index]) {
     for index in indexes {
         // Older versions of Cargo fetch their index as a git repository from a host such as github.com, which serves
@@ -115,7 +117,8 @@ fn add_fetched_indexes(search: &mut Search<'_>, indexes: &[Index]) {
         if index.directory.join(".git").exists() || index.directory.join("HEAD").exists() {
             let path = index.directory.display();
             search.note(&format!(
-                "{path} is a git repository; guard does not allow its remote's host; allow it in the policy"
+                "the registry index {path} is a git repository, whose host may serve more than crates, so guard does not \
+                 allow the host; if cargo needs it, add it to `[network] allow` in the policy"
             ));
         } else if let Some(host) = Host::parse(&index.host) {
             search.add_entry(host.entry());
@@ -125,7 +128,8 @@ fn add_fetched_indexes(search: &mut Search<'_>, indexes: &[Index]) {
 }
 
 /// Adds the host from which Cargo downloads the crates of an index. That is the host in the index's own settings or, if
-/// there is none, `static.NAME` for an index on `index.NAME`.
+/// there is none, `static.NAME` for an index on `index.NAME`. Adds a note if the settings of an index in the cache name
+/// no host.
 fn add_download_host(search: &mut Search<'_>, host: &Host, indexes: &[Index]) {
     let mut is_known = false;
     for index in indexes.iter().filter(|index| index.host == host.name) {
@@ -134,7 +138,8 @@ fn add_download_host(search: &mut Search<'_>, host: &Host, indexes: &[Index]) {
         let settings: Option<serde_json::Value> = serde_json::from_str(&text).ok();
         match settings.as_ref().and_then(|settings| settings["dl"].as_str()) {
             Some(address) => is_known |= search.add_url(address, &file.display().to_string()).is_some(),
-            None => search.note(&format!("{} does not say where to download crates from", file.display())),
+            None => search
+                .note(&format!("{} does not say from which host Cargo downloads crates", file.display())),
         }
     }
     if !is_known && let Some(rest) = host.name.strip_prefix("index.") {

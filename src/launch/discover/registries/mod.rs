@@ -61,7 +61,7 @@ impl Tool {
 pub struct Registries {
     /// Entries for `[network] allow`, such as `host:443`, without duplicates.
     pub entries: Vec<String>,
-    /// Notes for users: which hosts guard could not find out, and what to write into the policy instead.
+    /// Notes for users: what guard could not read or find out, and what to write into the policy instead.
     pub notes: Vec<String>,
 }
 
@@ -72,8 +72,8 @@ pub fn find_registries(tool: Tool, home: Option<&Path>, environment: &[(OsString
     find_registries_with(tool, home, environment, Path::new("/etc"), directory.as_deref())
 }
 
-/// Finds the hosts from which a tool fetches packages, as [`find_registries`] does. Tests use it to give a directory
-/// in place of `/etc` and a working directory.
+/// Finds the hosts from which a tool fetches packages, as [`find_registries`] does. This variant is for tests: it reads
+/// `etc` in place of `/etc`, and takes `directory` for the working directory.
 pub fn find_registries_with(
     tool: Tool,
     home: Option<&Path>,
@@ -99,9 +99,9 @@ pub fn find_registries_with(
     search.found
 }
 
-/// Returns the real path of the git worktree that contains `directory`. If there is no worktree, or if it contains
-/// the user's home directory, returns the real path of `directory` itself; `None` if that contains the home directory
-/// as well.
+/// Returns the real path of the git worktree that contains `directory`. If there is no worktree, or if it contains the
+/// user's home directory, returns the real path of `directory` itself. `None` if that contains the home directory as
+/// well, or does not exist.
 fn worktree_of(directory: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let directory = directory.canonicalize().ok()?;
     let tree = directory.ancestors().find(|above| above.join(".git").exists()).unwrap_or(&directory);
@@ -116,7 +116,8 @@ struct Search<'a> {
     home: Option<&'a Path>,
     environment: &'a [(OsString, OsString)],
     etc: &'a Path,
-    /// The worktree in which agents work. guard reads no settings and executes no program in it.
+    /// The worktree in which agents work; `None` if there is none. guard reads no settings and executes no program in
+    /// it.
     worktree: Option<PathBuf>,
     found: Registries,
 }
@@ -133,8 +134,8 @@ impl Search<'_> {
         self.variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
-    /// Returns the directory in an environment variable or, if the variable is not set, the default directory below
-    /// the home directory.
+    /// Returns the directory in an environment variable or, if the variable does not contain an absolute path, the
+    /// default directory below the home directory. `None` if the home directory is not known either.
     fn base(&self, variable: &str, default: &str) -> Option<PathBuf> {
         self.directory(variable).or_else(|| Some(self.home?.join(default)))
     }
@@ -174,8 +175,9 @@ impl Search<'_> {
         }
     }
 
-    /// Adds the host of a URL and returns it. `from` is the name of the file or variable that contains the URL, for
-    /// use in a note.
+    /// Adds the host of a URL and returns it. Returns `None` for a path on this machine. If guard cannot parse the URL,
+    /// adds a note and returns `None`. `from` is the name of the file or variable that contains the URL, for use in the
+    /// note.
     fn add_url(&mut self, address: &str, from: &str) -> Option<url::Host> {
         match url::parse(address) {
             url::Target::Host(host) => {

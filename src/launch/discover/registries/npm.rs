@@ -1,5 +1,5 @@
-//! Finds npm's registries: `registry` and `@scope:registry` in environment variables and npmrc files or, if there are
-//! none, the default that npm prints.
+//! Finds npm's registries: `registry` and `@scope:registry` in environment variables and npmrc files. If none of them
+//! sets `registry`, finds the default registry that npm prints.
 
 use std::path::{Path, PathBuf};
 
@@ -35,8 +35,8 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// Returns the npm setting that an environment variable sets, such as `registry` for `NPM_CONFIG_REGISTRY`. Ignores
-/// case, as npm does.
+/// Returns the npm setting that an environment variable sets, such as `registry` for `NPM_CONFIG_REGISTRY`; `None` for
+/// any other variable. Ignores case, as npm does.
 fn setting(variable: &str) -> Option<String> {
     variable.to_ascii_lowercase().strip_prefix("npm_config_").map(str::to_string)
 }
@@ -65,7 +65,8 @@ fn files(search: &mut Search<'_>) -> Vec<PathBuf> {
     [user, global, Some(search.etc.join("npmrc"))].into_iter().flatten().collect()
 }
 
-/// Returns the path of npm's installation prefix from the setting `prefix` in the user's npmrc.
+/// Returns the path of npm's installation prefix from the setting `prefix` in the user's npmrc; `None` if there is no
+/// such setting or it is not an absolute path.
 fn npmrc_prefix(search: &mut Search<'_>, user: &Path) -> Option<PathBuf> {
     let text = search.text(user)?;
     let setting = ini::parse(&text).into_iter().find(|setting| setting.key == "prefix")?;
@@ -74,7 +75,7 @@ fn npmrc_prefix(search: &mut Search<'_>, user: &Path) -> Option<PathBuf> {
     path.or_else(|| Some(PathBuf::from(value))).filter(|path| path.is_absolute())
 }
 
-/// Expands `${VARIABLE}` and `${VARIABLE?}` in the value of a setting.
+/// Expands `${VARIABLE}` and `${VARIABLE?}` in the value of a setting. A variable that is not set becomes empty.
 fn expanded(search: &Search<'_>, value: &str) -> String {
     let mut result = String::new();
     let mut rest = value;

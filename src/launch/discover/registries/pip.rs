@@ -71,7 +71,8 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// Returns the paths of the pip.conf files that pip may read, from the highest to the lowest precedence.
+/// Returns the paths of the pip.conf files that pip may read, from the highest to the lowest precedence. Returns none
+/// if `PIP_CONFIG_FILE` is `/dev/null`, because pip then reads no such file.
 fn files(search: &Search<'_>) -> Vec<PathBuf> {
     let named = search.variable("PIP_CONFIG_FILE").map(PathBuf::from);
     if named.as_deref() == Some("/dev/null".as_ref()) {

@@ -27,19 +27,21 @@ use crate::transcript::base64;
 
 /// How long a package tool may take to answer. npm takes half a second, and more on a busy machine.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often guard checks whether a program that has made no request yet still runs.
+/// The time after which guard checks again whether a program that has made no request yet still runs.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The maximum size of the output or request that guard accepts from a package tool, in bytes.
 const MAX_ANSWER_BYTES: usize = 4096;
 
-/// Runs the first of these programs that is installed, and returns its output. Returns a cached output if there is one.
+/// Runs the first of these programs that is installed, and returns its output, or a cached output if there is one.
+/// Returns `None` if none is installed, or if the program fails, prints nothing or takes too long.
 pub(crate) fn query_output(search: &Search<'_>, programs: &[&str], arguments: &[&str]) -> Option<String> {
     cached(search, programs, arguments, |program| run_tool(program, arguments, &environment(search)))
 }
 
-/// Returns the `host:port` of a program's first request, for a program that does not print its default host. guard
-/// acts as the program's proxy, reads the host and closes the connection. `proxied` gets the proxy's URL and a
-/// directory that the program may write to, and returns the environment variables to set.
+/// Returns the `host:port` of a program's first request, for a program that does not print its default host; `None` if
+/// the program makes no request in time. guard acts as the program's proxy, reads the host and closes the connection.
+/// Uses a cached answer if there is one. `proxied` gets the proxy's URL and a directory that the program may write to,
+/// and returns the environment variables to set.
 pub(crate) fn first_requested_host(
     search: &Search<'_>,
     programs: &[&str],
@@ -66,8 +68,8 @@ pub(crate) fn first_requested_host(
     })
 }
 
-/// Returns the cached answer of the first of these programs that is installed, if the program has not changed since
-/// then. Otherwise calls `query` and caches its result.
+/// Returns the cached answer of the first of these programs that is installed, if the program file has not changed
+/// since guard cached the answer. Otherwise calls `query`, and caches its answer unless that is `None`.
 fn cached(
     search: &Search<'_>,
     programs: &[&str],
@@ -99,7 +101,8 @@ fn cached(
     Some(answer)
 }
 
-/// Returns the path of a program in the user's PATH. Skips files that an agent may have written.
+/// Returns the path of a program in the user's PATH; `None` if it is not there. Skips files that an agent may have
+/// written.
 fn installed(search: &Search<'_>, name: &str) -> Option<PathBuf> {
     let is_wanted = |file: &Path| {
         let is_listed = std::env::split_paths(search.variable("PATH").unwrap_or_default())
@@ -129,7 +132,7 @@ fn environment(search: &Search<'_>) -> Vec<(OsString, OsString)> {
     others.chain(std::env::join_paths(trusted).ok().map(|path| ("PATH".into(), path))).collect()
 }
 
-/// Starts a program in a new process group.
+/// Starts a program in a new process group, with only this environment and without input. Returns `None` if that fails.
 fn start(
     program: &Path,
     arguments: &[&str],
@@ -157,7 +160,8 @@ fn kill_group(child: &Child) {
     }
 }
 
-/// Returns the output of a program, if it succeeds within [`TOOL_TIMEOUT`].
+/// Returns the trimmed output of a program. Returns `None` if the program fails, prints nothing or more than
+/// [`MAX_ANSWER_BYTES`], or does not end within [`TOOL_TIMEOUT`].
 fn run_tool(program: &Path, arguments: &[&str], environment: &[(OsString, OsString)]) -> Option<String> {
     let deadline = Instant::now() + TOOL_TIMEOUT;
     let mut child = start(program, arguments, environment, Stdio::piped())?;
@@ -170,9 +174,10 @@ fn run_tool(program: &Path, arguments: &[&str], environment: &[(OsString, OsStri
     status.success().then(|| text.trim().to_string()).filter(|text| !text.is_empty())
 }
 
-/// Waits for the program's first request to guard, which acts as its proxy, and returns the requested host. Any
-/// process on the machine can connect to the port, and guard will allow the host in the request. So guard accepts
-/// only a request with the password, which only the program knows.
+/// Waits for the program's first request to guard, which acts as its proxy, and returns the requested host. Returns
+/// `None` if the program ends or [`TOOL_TIMEOUT`] is over before that. Any process on the machine can connect to the
+/// port, and guard will allow the host in the request. So guard accepts only a request with the password, which only
+/// the program knows.
 fn await_request(listener: &TcpListener, password: &str, child: &mut Child) -> Option<String> {
     let authorization = format!("Basic {}", base64(format!("guard:{password}").as_bytes()));
     let deadline = Instant::now() + TOOL_TIMEOUT;
@@ -194,7 +199,8 @@ fn await_request(listener: &TcpListener, password: &str, child: &mut Child) -> O
     }
 }
 
-/// Reads a CONNECT request and returns its host; `None` if its `Proxy-Authorization` header is not `authorization`.
+/// Reads a CONNECT request and returns its host. Returns `None` if the client sends anything else, or if its
+/// `Proxy-Authorization` header is not `authorization`.
 fn read_connect_request(mut stream: TcpStream, authorization: &str) -> Option<String> {
     // Set a timeout, so that another client that sends nothing does not block the program's own connection for long.
     stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
@@ -218,8 +224,9 @@ fn read_connect_request(mut stream: TcpStream, authorization: &str) -> Option<St
     lines.any(is_authorized).then(|| host.to_string())
 }
 
-/// Reads a program's output to its end and waits for the program to exit. Uses no thread, because guard must have
-/// only one thread until it has started the run.
+/// Reads a program's output to its end and waits for the program to exit. Returns `None` if that takes until
+/// `deadline`, or if the output is longer than [`MAX_ANSWER_BYTES`]. Uses no thread, because guard must have only one
+/// thread until it has started the run.
 fn read_output(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
     let mut output = child.stdout.take()?;
     let mut bytes = Vec::new();

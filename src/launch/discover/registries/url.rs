@@ -25,7 +25,7 @@ impl Host {
         format!("{}:{}", self.name, self.port)
     }
 
-    /// Parses a host name with an optional port. The default port is 443.
+    /// Parses a host name with an optional port. The default port is 443. `None` if the text is not a valid host.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         match parse(&format!("https://{name}")) {
             Target::Host(host) => Some(host),
@@ -34,7 +34,8 @@ impl Host {
     }
 }
 
-/// Parses a URL such as `sparse+https://user:password@host:port/path`, or a path.
+/// Parses a URL such as `sparse+https://user:password@host:port/path`, or a path. Without a port in the URL, the port
+/// is the default of the protocol.
 pub(crate) fn parse(address: &str) -> Target {
     let address = address.trim();
     let Some((scheme, rest)) = address.split_once(':') else {
@@ -69,8 +70,8 @@ pub(crate) fn parse(address: &str) -> Target {
     if is_name(&name) || is_bracketed(&name) { Target::Host(Host { name, port }) } else { Target::Invalid }
 }
 
-/// Returns true if the labels of a host name contain only letters, digits, hyphens and underscores, and so nothing
-/// that a policy would interpret as a pattern.
+/// Returns true if a text is a host name of labels with 1 to 63 letters, digits, hyphens and underscores, and so
+/// contains nothing that a policy would interpret as a pattern.
 fn is_name(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
