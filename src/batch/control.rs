@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::queue::{BatchChange, Queue, QueueError};
 use crate::control::{AckStatus, AgentAck, AgentCommand};
 
-/// Carries out a command to a batch, unless a command with the same id was carried out before. Returns the
-/// acknowledgement; `None` if there is no such batch.
+/// Carries out a command to a batch, unless a command with the same id was carried out before; the acknowledgement
+/// then says `repeated`. Rejects unknown commands and invalid data. Returns `None` if the batch does not exist.
 pub fn command_batch(
     queue: &mut dyn Queue,
     batch: &str,

@@ -1,5 +1,5 @@
-//! Parses a submission: a JSON array of tasks, or one task per line. If any task has a problem, nothing is queued and
-//! the error lists all problems.
+//! Parses a submission: a JSON array of tasks, or one task per line. If any task has a problem, guard refuses the whole
+//! submission, and the error lists the problems.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ use crate::client_access::Roots;
 pub const LARGEST_INPUT: usize = 256 << 20;
 /// The maximum number of tasks in a batch.
 pub const MOST_TASKS: usize = 100_000;
-/// The maximum length of a task id, a type name or an idempotency key, in bytes.
+/// The maximum length of the text in a field of a task, such as its id, type or directory, in bytes. The task's
+/// parameters have no such limit.
 const LONGEST_NAME: usize = 256;
 /// The maximum number of problems that one error reports.
 const MOST_PROBLEMS: usize = 100;
@@ -34,7 +35,7 @@ pub enum InputError {
     /// The submission is neither a JSON text nor one JSON object per line.
     #[error("the submission is not valid JSON: {0}")]
     NotJson(String),
-    /// The submission is JSON, but not an array.
+    /// The submission is one JSON value, but neither an array nor a task.
     #[error("the submission must be a JSON array of tasks, but is {0}")]
     NotAnArray(&'static str),
     /// The submission has too many tasks.
@@ -50,14 +51,14 @@ pub enum InputError {
 
 /// Parses a submission that the user made on the command line, and checks the parameters of every task whose type is
 /// known. `directory` is the working directory of tasks that name none; relative directories are resolved against it.
-/// A task of an unknown type is accepted here, and fails later without affecting the others.
+/// A task of an unknown type is accepted here, and fails when a worker runs it.
 pub fn parse_tasks(text: &str, directory: &Path, types: &TaskTypes) -> Result<Vec<NewTask>, InputError> {
     parse(text, directory, types, None)
 }
 
-/// Parses a submission from a client of a server. The tasks must work below the server's roots (the directories that
-/// clients may use). They may name built-in and configured policies, but no policy files, because an agent could have
-/// written such a file.
+/// Parses a submission from a client of a server, as [`parse_tasks`] does. In addition, the tasks must work below the
+/// server's roots (the directories that clients may use). They may name built-in and configured policies, but no policy
+/// files, because an agent could have written such a file.
 pub fn parse_client_tasks(
     text: &str,
     directory: &Path,
@@ -211,7 +212,8 @@ impl TaskReader<'_> {
         (self.problems.len() == before).then_some(task)
     }
 
-    /// Removes a string field and returns its value, which must be one line of at most `LONGEST_NAME` bytes.
+    /// Removes a string field and returns its value. Returns `None` if the field is missing, and also reports a problem
+    /// if it is required. A value that is not one line of 1 to `LONGEST_NAME` bytes is also a problem.
     fn name(&mut self, fields: &mut Map<String, Value>, field: &str, is_required: bool) -> Option<String> {
         match fields.remove(field) {
             Some(Value::String(text)) if text.is_empty() => self.problem(&format!("`{field}` is empty")),
@@ -302,7 +304,8 @@ impl TaskReader<'_> {
     }
 }
 
-/// Reports dependencies on unknown tasks, and cyclic dependencies.
+/// Reports dependencies on unknown tasks. If there are cyclic dependencies, also reports the first task that could
+/// therefore never start.
 fn check_dependencies(tasks: &[NewTask], problems: &mut Vec<String>) {
     let places: HashMap<&str, usize> =
         tasks.iter().enumerate().map(|(at, task)| (task.task_id.as_str(), at)).collect();

@@ -12,8 +12,8 @@ use sha2::{Digest, Sha256};
 
 use crate::sys::pre_exec::start_session;
 
-/// The lock that a worker holds, so that guard starts no further worker for the same queue in the background. Copies
-/// share the lock.
+/// The lock that a worker holds, so that guard starts no further worker for the same queue in the background. Clones of
+/// a value share one lock.
 #[derive(Debug, Clone)]
 pub struct WorkerLock {
     path: PathBuf,
@@ -44,14 +44,14 @@ impl WorkerLock {
         Ok(true)
     }
 
-    /// Releases the lock. A process that submits tasks then starts a worker.
+    /// Releases the lock, so that the next process that submits tasks starts a new worker.
     pub fn release(&self) {
         drop(self.held.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
-/// Starts a background worker that exits when the queue is empty, unless a worker is running. The worker outlives the
-/// calling process.
+/// Starts a background worker that exits when the queue is empty, unless another process holds the [`WorkerLock`] of
+/// the queue. The worker outlives the calling process.
 pub fn start_local_worker(guard: &Path, directory: &Path, store: Option<&str>) -> io::Result<()> {
     // This process releases the lock before the new worker takes it. If two workers start at the same time, the
     // second one exits at once.

@@ -1,4 +1,5 @@
-//! Searches the notes of agents in `AGENT_MEMORY.md`, and the past runs in the same directory, for keywords.
+//! Searches a directory's `AGENT_MEMORY.md`, in which agents take notes, and the past runs in this directory for
+//! keywords.
 
 use std::fmt::Write;
 use std::io::Read;
@@ -12,14 +13,16 @@ use crate::transcript::Store;
 const MEMORY_FILE: &str = "AGENT_MEMORY.md";
 /// The maximum size of the memory file, in bytes.
 const LARGEST_FILE: u64 = 16 << 20;
-/// The maximum size of a summary, in bytes.
+/// The size in bytes beyond which guard adds no further entry to a summary.
 const LARGEST_SUMMARY: usize = 256 << 10;
-/// The number of newest runs that guard searches.
+/// The maximum number of past runs that guard searches. guard searches the newest ones.
 const MOST_SEARCHED: usize = 500;
+/// The maximum number of past runs in a summary.
 const MOST_NAMED: usize = 20;
 
-/// Summarises the entries of the memory file and the past runs that mention at least one keyword; without keywords,
-/// all of them.
+/// Returns the entries of the memory file that mention at least one keyword, and a list of the past runs that do;
+/// without keywords, all of them. If there are none, the returned text says so. `[cut]` marks entries that are left out
+/// because the summary would become too large.
 pub(super) fn summarise(directory: &Path, runs: &Path, keywords: &[String]) -> Result<String, TaskFailure> {
     let keywords: Vec<String> = keywords.iter().map(|word| word.to_lowercase()).collect();
     let mentions = |text: &str| {
@@ -52,7 +55,8 @@ fn append_entry(summary: &mut String, entry: &str) {
     }
 }
 
-/// Returns the text of the memory file; an empty text if there is no such file.
+/// Returns the text of the memory file; an empty text if there is no such file. Fails if the file is not a regular file
+/// or is larger than `LARGEST_FILE`.
 fn read_memory(directory: &Path) -> Result<String, TaskFailure> {
     let path = directory.join(MEMORY_FILE);
     if path.symlink_metadata().is_err() {
@@ -69,7 +73,8 @@ fn read_memory(directory: &Path) -> Result<String, TaskFailure> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Splits a Markdown text into entries at its headings. In a text without headings, each paragraph is an entry.
+/// Splits a Markdown text into entries at its headings; the text before the first heading is also an entry. In a text
+/// without headings, each paragraph is an entry.
 fn entries(text: &str) -> Vec<&str> {
     let is_heading = |line: &str| line.starts_with('#');
     if !text.lines().any(is_heading) {
@@ -95,8 +100,9 @@ fn entries(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Returns one line for each of the newest past runs, at most `MOST_NAMED`, whose command or answer mentions a keyword.
-/// Only runs whose repository or directory is `directory`, contains it or is below it count.
+/// Returns one line for each past run whose command or answer mentions a keyword, newest first and at most `MOST_NAMED`
+/// lines. Only runs whose repository (or else directory) is `directory`, contains it or is below it count. The result
+/// is empty if the runs cannot be listed.
 fn past_runs(directory: &Path, runs: &Path, mentions: &dyn Fn(&str) -> bool) -> String {
     let store = Store::new(runs.to_path_buf());
     let Ok(newest) = store.newest_first() else { return String::new() };

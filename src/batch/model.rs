@@ -1,4 +1,4 @@
-//! The data types of tasks: as submitted, as claimed by a worker, and as finished.
+//! The data types of tasks: a submitted task and its options, the states of a task, and the reasons for failures.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,7 @@ string_enum! {
     pub enum TaskState {
         /// The task waits for other tasks on which it depends.
         Blocked = "blocked",
-        /// A worker may claim the task now.
+        /// The task is ready. A worker may claim it unless its batch is paused.
         Queued = "queued",
         /// The last attempt failed temporarily, and the time of the next attempt has not come.
         Waiting = "waiting",
@@ -27,7 +27,7 @@ string_enum! {
 }
 
 impl TaskState {
-    /// True if the task has ended: its result does not change unless the caller retries it.
+    /// True if the task has ended. Its result then does not change unless the caller retries the task.
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed)
     }
@@ -50,18 +50,18 @@ string_enum! {
         TimedOut = "timed_out",
         /// The caller cancelled the batch or the task.
         Cancelled = "cancelled",
-        /// The task did not start before its `expires_after`.
+        /// The task's `expires_after` passed while no worker was running the task.
         Expired = "expired",
         /// Another task, on which this task depends, failed.
         DependencyFailed = "dependency_failed",
-        /// The workers that claimed the task died, more often than the queue permits.
+        /// Workers died while they ran the task, more often than the queue permits.
         WorkerLost = "worker_lost",
         /// guard itself has a fault.
         Internal = "internal",
     }
 }
 
-/// The options that a task of any type may have. None is required.
+/// The options that a task of any type may have. The caller may leave out each of them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BatchOptions {
@@ -71,9 +71,9 @@ pub struct BatchOptions {
     pub policy: Option<String>,
     /// The agent that works on the task; `None` means the default agent.
     pub agent: Option<String>,
-    /// The maximum duration of one attempt.
+    /// The maximum duration of one attempt; `None` if the task does not set one.
     pub timeout: Option<Duration>,
-    /// How often the task is retried after a temporary failure.
+    /// The maximum number of times that the queue retries the task after a temporary failure.
     pub max_retries: u32,
 }
 
@@ -91,12 +91,12 @@ pub struct NewTask {
     /// The ids of tasks of the same batch that must complete first.
     pub depends_on: Vec<String>,
     /// A key that identifies the task across batches. A task with the key of an earlier task gets that task's result,
-    /// unless the earlier task failed.
+    /// unless the earlier task failed. The queue refuses the batch if the earlier task is a different one.
     pub idempotency_key: Option<String>,
     /// The root of the repository in which the task works, or its directory if that is outside a repository. Workers
     /// limit how many tasks run in one repository at once.
     pub repository: String,
-    /// How long after submission the task may still start.
+    /// How long after submission the task may still start; `None` means that it never expires.
     pub expires_after: Option<Duration>,
     /// The options of the task: its directory, policy, agent and limits.
     pub options: BatchOptions,

@@ -1,5 +1,5 @@
-//! Works on a task of the type `research`: the worker divides the query into sub-queries, and answers each by a
-//! read-only run of an agent.
+//! Works on a task of the type `research`: divides the query into sub-queries, and answers each by a read-only run of
+//! an agent.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub(super) fn research(
     if let Some(journal) = journal.filter(|_| !result.as_ref().is_err_and(may_continue)) {
         let _ = std::fs::remove_dir_all(journal.directory());
     }
-    // Dropping the stream has cancelled the remaining runs. They must not outlive the task, so wait for them.
+    // `follow` has cancelled the remaining runs. They must not outlive the task, so wait for them.
     if !backend.wait_for_runs(RUNS_GRACE) {
         tracing::warn!(task = claim.task_id, "a run of the research has not ended yet");
     }
@@ -81,7 +81,7 @@ fn open_journal(journals: &Path, name: &str, claim: &Claim) -> Option<Arc<Journa
         limits: RequestLimits::default(),
     };
     Journal::continue_or_create(journals, name, started)
-        .inspect_err(|error| tracing::warn!(task = claim.task_id, %error, "the research has no journal"))
+        .inspect_err(|error| tracing::warn!(task = claim.task_id, %error, "the research runs without a journal, so a later attempt must begin it again"))
         .map(Arc::new)
         .ok()
 }

@@ -10,7 +10,8 @@ use utoipa::ToSchema;
 use super::model::TaskState;
 use super::queue::{BatchRow, Queue, QueueError, TaskRow};
 
-/// The suggested time between polls, in seconds, while no task has ended and guard does not know how long tasks take.
+/// The suggested time between polls, in seconds, while no attempt has ended, so that guard does not know how long tasks
+/// take.
 const DEFAULT_INTERVAL: u64 = 5;
 /// The longest suggested time between polls, in seconds.
 const LONGEST_INTERVAL: u64 = 60;
@@ -21,7 +22,7 @@ const LONGEST_INTERVAL: u64 = 60;
 pub enum BatchStatus {
     /// At least one task has not ended.
     Pending,
-    /// All tasks have ended, and at least one succeeded.
+    /// All tasks have ended, and at least one succeeded. A batch without tasks is also completed.
     Completed,
     /// All tasks have failed.
     Failed,
@@ -52,7 +53,8 @@ pub struct TaskResult {
     /// Why the task failed; null if it did not fail.
     pub error: Option<String>,
     /// The kind of failure: `unknown_type`, `invalid_parameters`, `missing_input`, `run_failed`, `invalid_answer`,
-    /// `timed_out`, `cancelled`, `expired`, `dependency_failed`, `worker_lost`, `internal`. Later versions may add kinds.
+    /// `timed_out`, `cancelled`, `expired`, `dependency_failed`, `worker_lost`, `internal`. Later versions of guard may
+    /// add kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<String>,
     /// Details of the failure, such as the id of the failed run and its kind of error.
@@ -147,7 +149,7 @@ impl From<&BatchRow> for Counts {
 }
 
 impl BatchStatus {
-    /// Returns the status of a batch, given the states of its tasks.
+    /// Determines the status of a batch from the states of its tasks.
     pub fn of(row: &BatchRow) -> Self {
         match (row.open(), row.count(TaskState::Failed)) {
             (0, failed) if failed == row.total() && failed > 0 => Self::Failed,
@@ -157,8 +159,9 @@ impl BatchStatus {
     }
 }
 
-/// Suggests when to poll again: when the next task is expected to end, or after a tenth of the time that the batch
-/// still needs, whichever is later.
+/// Suggests after how many seconds to poll again: when the next task is expected to end, or after a tenth of the time
+/// that the batch still needs, whichever is later, but within 1 and `LONGEST_INTERVAL`. Returns 0 if all tasks have
+/// ended, and `DEFAULT_INTERVAL` if no attempt has ended.
 fn poll_interval(row: &BatchRow) -> u64 {
     let open = row.open();
     if open == 0 {

@@ -19,8 +19,8 @@ use crate::outcome::ErrorKind;
 use crate::template::Template;
 use crate::transcript::EventType;
 
-/// How much of a long standard error of a command the task's output keeps, in bytes. Whenever the text has become more
-/// than twice as large, the task removes everything but this much from its end.
+/// How many bytes of a long standard error the output of a task keeps. Whenever the text is more than twice as long,
+/// the task removes the beginning and keeps only this many bytes at the end.
 const LARGEST_STDERR: usize = 1 << 20;
 
 /// What a worker needs to work on tasks: an executor, the task types and the directory of runs.
@@ -196,8 +196,9 @@ fn request(task_type: &TaskType, claim: &Claim) -> ExecRequest {
     request
 }
 
-/// Returns the values for the templates of a task type: the task's parameters, and the uncovered lines of the source
-/// file that the type's `coverage_of` parameter names.
+/// Returns the values for the templates of a task type: the task's parameters, and as `uncovered_lines` the uncovered
+/// lines of the source file that the type's `coverage_of` parameter names. If the coverage of that file is unknown, the
+/// text is empty, or the task fails if a parameter has the value `uncovered`.
 fn template_values(task_type: &TaskType, claim: &Claim) -> Result<BTreeMap<String, String>, TaskFailure> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
     let mut values: BTreeMap<String, String> =

@@ -22,7 +22,7 @@ const DIRECTORY: &str = "task-types";
 const LARGEST_FILE: u64 = 1 << 20;
 /// The maximum number of files that guard reads from the directory of task types.
 const MOST_FILES: usize = 1_000;
-/// The maximum number of problems with one task's parameters that an error lists.
+/// The maximum number of problems with the parameters or the output of one task that an error lists.
 const MOST_PROBLEMS: usize = 20;
 
 const BUILT_IN: &[(&str, &str)] = &[
@@ -64,7 +64,8 @@ pub(super) enum Builtin {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum CommandOutput {
-    /// An object with `stdout`, `stderr` and `exit_code`. The task succeeds whatever the exit code is.
+    /// An object with `stdout`, `stderr` and `exit_code`. The task succeeds whatever the exit code is, unless guard
+    /// ended the command.
     #[default]
     Process,
     /// The JSON object that the command prints. The task fails if the exit code is not 0.
@@ -174,7 +175,7 @@ impl TaskType {
         })
     }
 
-    /// Checks the parameters of a task against the schema. The failure lists the problems.
+    /// Checks the parameters of a task against the schema. The failure lists the first 20 problems.
     pub fn check_parameters(&self, parameters: &Map<String, Value>) -> Result<(), TaskFailure> {
         let problems = problems(&self.parameters_validator, &Value::Object(parameters.clone()));
         if problems.is_empty() {
@@ -184,7 +185,7 @@ impl TaskType {
         Err(TaskFailure::permanent(TaskKind::InvalidParameters, message))
     }
 
-    /// Returns the problems of an output; the list is empty if the output matches the schema.
+    /// Returns the first 20 problems of an output; the list is empty if the output matches the schema.
     pub(super) fn output_problems(&self, output: &Map<String, Value>) -> Vec<String> {
         problems(&self.output_validator, &Value::Object(output.clone()))
     }
@@ -212,7 +213,8 @@ pub struct TaskTypes {
 }
 
 impl TaskTypes {
-    /// Loads the built-in types, and the user's types from the configuration directory.
+    /// Loads the built-in types, and the user's types from the configuration directory, if there is one. A user's type
+    /// replaces the built-in type with the same name. Fails if any file is invalid.
     pub fn load(config_dir: Option<&Path>) -> Result<Self, TaskTypeError> {
         let mut types = BTreeMap::new();
         for (name, text) in BUILT_IN {
@@ -228,7 +230,7 @@ impl TaskTypes {
         Ok(Self { types })
     }
 
-    /// Returns the type with this name; a failure of the task if there is no such type.
+    /// Returns the type with this name. If there is no such type, returns the failure with which the task ends.
     pub fn get(&self, name: &str) -> Result<&TaskType, TaskFailure> {
         self.types.get(name).ok_or_else(|| {
             let known: Vec<&str> = self.types.keys().map(String::as_str).collect();

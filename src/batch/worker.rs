@@ -1,7 +1,7 @@
 //! A worker: claims tasks from the queue, works on several at once, and reports how they ended.
 //!
 //! One thread uses the queue; each task runs in its own thread. The worker sends heartbeats for its tasks. It stops
-//! working on a task whose lease is no longer valid, because the task was cancelled or another worker claimed it.
+//! working on a task whose lease is no longer valid, because the task has ended or the queue has taken it back.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const STOP_GRACE: Duration = Duration::from_secs(20);
 /// The limits of a worker.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerOptions {
-    /// The number of tasks to work on at once.
+    /// The maximum number of tasks that the worker works on at once.
     pub concurrency: usize,
     /// The maximum number of running tasks of all workers together.
     pub global: usize,
@@ -171,7 +171,7 @@ impl Worker {
         self.queue.claim(&self.name, limits)
     }
 
-    /// Starts a thread that works on a task.
+    /// Starts a thread that works on a task. If the thread cannot be started, the queue retries the task later.
     fn begin(&mut self, claim: Claim) {
         let cancel = Cancel::default();
         self.running.insert(claim.lease.clone(), cancel.clone());
@@ -235,7 +235,7 @@ impl Worker {
             tracing::warn!(
                 batch = lease.batch,
                 position = lease.position,
-                "the queue refused the result of a task, because its lease had expired"
+                "the queue refused the result of a task, because the task had ended or its lease had expired"
             );
         }
         self.unrecorded.clear();
@@ -283,7 +283,7 @@ impl Worker {
     }
 }
 
-/// Returns how long to wait before the next attempt. The wait doubles with every attempt.
+/// Returns how long to wait before the next attempt. The wait doubles with every attempt, up to `LONGEST_RETRY`.
 fn retry_wait(attempt: u32) -> Duration {
     FIRST_RETRY.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(LONGEST_RETRY)
 }

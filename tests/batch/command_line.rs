@@ -219,7 +219,7 @@ fn tasks_depend_on_each_other_repeat_and_are_cancelled() {
     user.sees_with_code(
         "echo '[]' | guard batch submit --idempotency-key k1 -",
         2,
-        &["used before for other tasks"],
+        &["belongs to other tasks"],
     );
     let id = first["response_id"].as_str().unwrap();
     assert_eq!(user.types(&format!("guard batch retry-failed {id}")), "queued 2 tasks again\n");

@@ -10,9 +10,10 @@ use super::source_path::SourceRoot;
 /// The maximum length of a source file's path, in bytes.
 pub(super) const MAX_PATH_BYTES: usize = 4096;
 
-/// The limits on what all reports of one directory may contain together.
+/// The limits on the combined content of all reports of one directory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
+    /// The maximum number of different source files.
     pub(super) files: usize,
     /// The maximum number of different lines of one source file.
     pub(super) lines_per_file: usize,
@@ -112,7 +113,8 @@ impl CoverageBuilder {
         path.len() <= MAX_PATH_BYTES && self.root.has_file(path)
     }
 
-    /// Starts to record the lines of a source file. An earlier report may have listed the same file.
+    /// Returns a recorder for the lines of a source file. If a report has already listed this file, the recorder adds
+    /// to the lines of the file. Fails if the path is empty, too long or a directory, or if there are too many files.
     pub(super) fn source_file(&mut self, path: &str) -> Result<SourceFile<'_>, String> {
         if path.is_empty() {
             return Err("the path of a source file is empty".to_string());
@@ -140,7 +142,8 @@ pub(super) struct SourceFile<'a> {
 }
 
 impl SourceFile<'_> {
-    /// Records how often a line was executed. If the line already has a count, the larger one applies.
+    /// Records how often a line was executed. If the line already has a count, the larger count applies. Fails if the
+    /// line number is 0 or a limit is exceeded.
     pub(super) fn record(&mut self, line: u32, hits: u64) -> Result<(), String> {
         if line == 0 {
             return Err("a line of a source file has the number 0".to_string());
@@ -163,7 +166,8 @@ pub(super) fn parse_line(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("`{text}` is not a line number"))
 }
 
-/// Parses a hit count. A count beyond 64 bits, which lcov writes as `1.8e+19`, becomes the largest number.
+/// Parses a hit count. lcov writes large counts as floating-point numbers, such as `1.8e+19`. The function rounds
+/// fractions up, and returns `u64::MAX` for counts beyond 64 bits.
 pub(super) fn parse_hits(text: &str) -> Result<u64, String> {
     if let Ok(hits) = text.parse() {
         return Ok(hits);

@@ -1,8 +1,8 @@
 //! Parses Cobertura XML, which gcovr, coverage.py, grcov, tarpaulin and many other tools write.
 //!
-//! `class` elements name a source file and contain `line` elements, also in their methods. A relative file name
-//! refers to a file below one of the `source` directories. This module ignores elements without information about
-//! lines.
+//! A `class` element names a source file and contains `line` elements, directly or inside `method` elements. A
+//! relative file name refers to a file below one of the `source` directories. This module ignores elements without
+//! information about lines.
 
 use std::borrow::Cow;
 
@@ -15,9 +15,9 @@ use super::builder::{CoverageBuilder, Damage, MAX_PATH_BYTES, SourceFile, parse_
 
 /// The maximum nesting depth of elements. Real reports have a depth of 9.
 const MAX_DEPTH: usize = 64;
-/// The maximum number of `source` directories.
+/// The maximum number of `source` directories of a report.
 const MAX_SOURCES: usize = 64;
-/// The maximum number of times that guard checks whether a source file exists.
+/// The maximum number of paths of source files that guard may have to look up in the file system for one report.
 const MAX_LOOKUPS: usize = 1_000_000;
 
 /// Returns true if the document is a Cobertura report. Clover reports have the same root element, `coverage`, but
@@ -71,7 +71,7 @@ pub(super) fn read(text: &str, builder: &mut CoverageBuilder) -> Result<(), Dama
     }
 }
 
-/// Parses the lines up to the end of a `class` element.
+/// Records the lines up to the end of a `class` element.
 fn read_class(elements: &mut Elements<'_>, mut file: SourceFile<'_>) -> Result<(), Damage> {
     let depth = elements.depth;
     while elements.depth >= depth {
@@ -115,9 +115,10 @@ struct Sources {
 }
 
 impl Sources {
-    /// Returns the path of a source file: below the first `source` directory that contains it, or else `name` itself
-    /// if that file exists. The latter happens with reports from containers, whose `source` directories do not exist
-    /// here.
+    /// Returns the path of the source file that a report calls `name`. A relative name is looked up below each `source`
+    /// directory, and then as it is; the latter finds the files of reports from containers, whose `source` directories
+    /// do not exist here. If no file exists, the path is below the first `source` directory. An absolute name, or a
+    /// name in a report without `source` directories, stays unchanged.
     fn resolve(&mut self, name: &str, builder: &CoverageBuilder) -> Result<String, String> {
         let Some(first) = self.directories.first().filter(|_| !name.starts_with('/')) else {
             return Ok(name.to_string());
@@ -127,7 +128,9 @@ impl Sources {
         }
         self.lookups += self.directories.len() + 1;
         if self.lookups > MAX_LOOKUPS {
-            return Err("there are too many `class` and `source` elements".to_string());
+            return Err(format!(
+                "there are so many `class` and `source` elements that guard would look up more than {MAX_LOOKUPS} paths"
+            ));
         }
         let joined = self.directories.iter().map(|directory| format!("{directory}/{name}"));
         let mut candidates = joined.chain([name.to_string()]);

@@ -77,7 +77,8 @@ impl ReportDirectory {
         Ok(Self { path: directory.to_path_buf(), fd })
     }
 
-    /// Returns the path of a report relative to the directory. Fails if the report is not below the directory.
+    /// Returns the path of a report relative to the directory. Fails if the report is not below the directory, or if
+    /// its path contains `..`.
     pub(super) fn relative_path(&self, report: &Path) -> Result<PathBuf, CoverageError> {
         let bases = || std::path::absolute(&self.path).into_iter().chain(self.path.canonicalize());
         let below = match report.is_absolute() {
@@ -117,7 +118,7 @@ impl ReportDirectory {
         read_regular_file(&file, MAX_REPORT_BYTES, Links::Refuse)
     }
 
-    /// Returns the first symbolic link in the path of a report that could not be read.
+    /// Returns the first symbolic link in the path of a report, relative to the directory; `None` if there is no link.
     fn first_link(&self, report: &Path) -> Option<PathBuf> {
         let mut prefixes: Vec<&Path> = report.ancestors().collect();
         prefixes.reverse();
@@ -153,7 +154,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Adds the reports of a directory and, for `depth` levels, of its subdirectories.
+    /// Adds the files with usual report names in a directory and, for `depth` levels, in its subdirectories. Skips a
+    /// directory that does not exist or is a symbolic link.
     fn visit(
         &mut self,
         path: &Path,
@@ -162,7 +164,7 @@ impl Search<'_> {
     ) -> Result<(), CoverageError> {
         let fd = match opened {
             Ok(fd) => fd,
-            // The directory does not exist, or is a file or a symbolic link.
+            // The path does not exist, or leads to a file or a symbolic link.
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(()),
             Err(errno) => return Err(self.failed(path, errno)),
         };
@@ -196,7 +198,7 @@ impl Search<'_> {
             }
             self.entries += 1;
             if self.entries > MAX_ENTRIES {
-                return Err(self.too_many("files", MAX_ENTRIES));
+                return Err(self.too_many("directory entries", MAX_ENTRIES));
             }
             entries.push((name, entry.file_type()));
         }

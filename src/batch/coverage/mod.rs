@@ -6,8 +6,8 @@
 //!
 //! guard detects the format of a report by its content, not by its name. It merges several reports: a line gets the
 //! largest of its hit counts. An agent may have written the reports, so guard reads only regular files below the
-//! directory, follows no symbolic links, and limits the size of everything. If guard does not understand a part of a
-//! report, it fails rather than count a line as covered.
+//! directory, follows no symbolic links, and limits the number, the size and the content of the reports. If guard does
+//! not understand a part of a report, it fails rather than count a line as covered.
 #![forbid(unsafe_code)]
 
 mod builder;
@@ -73,12 +73,13 @@ impl Scope {
 /// The hit counts of the lines of each source file, from one report or several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Coverage {
-    /// Maps the path of a source file to its lines. Paths below the directory are relative to it.
+    /// Maps the path of a source file to its lines. The path is relative to the directory for which guard read the
+    /// reports, if the file is below that directory.
     files: BTreeMap<String, Lines>,
 }
 
 impl Coverage {
-    /// Formats the coverage of the files in a scope, sorted by path. Fails if the scope has no files.
+    /// Formats the coverage of the files in a scope, sorted by path. Fails if no file is in the scope.
     pub fn render(&self, scope: Scope, format: Format) -> Result<String, CoverageError> {
         let files: Vec<_> = self.files.iter().filter(|(path, _)| scope.contains(path)).collect();
         if files.is_empty() {
@@ -88,7 +89,7 @@ impl Coverage {
     }
 
     /// Returns the uncovered lines of a source file as ranges in ascending order; `None` if no report lists the file.
-    /// `path` is relative to the directory, or absolute if the file is outside.
+    /// `path` is relative to the directory of [`read_coverage`], or absolute if the file is outside that directory.
     pub fn uncovered_ranges(&self, path: &str) -> Option<Vec<RangeInclusive<u32>>> {
         Some(self.files.get(&source_path::clean(path))?.uncovered_ranges())
     }
@@ -120,7 +121,7 @@ pub enum CoverageError {
         source: io::Error,
     },
     /// The directories that guard searches contain more reports or directory entries than guard inspects.
-    #[error("{} has more than {most} {what} in the usual places; set the parameter `report` to the path of the report", shown(.directory))]
+    #[error("{} has more than {most} {what} where guard searches for reports; set the parameter `report` to the path of the report", shown(.directory))]
     TooMany {
         /// The directory below which guard searched for reports.
         directory: PathBuf,
@@ -142,7 +143,7 @@ pub enum CoverageError {
     },
     /// The path of the report contains a symbolic link, which could lead out of the directory.
     #[error(
-        "the coverage report {} is behind the symbolic link {}; set the parameter `report` to the path of the file itself",
+        "the path of the coverage report {} contains the symbolic link {}; set the parameter `report` to the path of the file itself",
         shown(.report), shown(.link)
     )]
     SymbolicLink {
@@ -212,8 +213,9 @@ fn scope_advice(scope: Scope) -> &'static str {
     }
 }
 
-/// Reads the coverage of the source files in a directory, from the given report or from all reports in the usual
-/// places. The path of the report is absolute or relative to the directory.
+/// Reads `report`, or else merges all reports that a search in some usual subdirectories of `directory` finds. The path
+/// of `report` is absolute or relative to `directory`, and must be below it. A search skips files in unknown formats,
+/// but fails if no file is left or if any report is damaged.
 pub fn read_coverage(directory: &Path, report: Option<&Path>) -> Result<Coverage, CoverageError> {
     let reports = ReportDirectory::open(directory)?;
     let mut builder = CoverageBuilder::new(directory, Limits::STANDARD);

@@ -24,7 +24,7 @@ pub(super) fn render(files: &[(&String, &Lines)], scope: Scope, format: Format) 
     }
 }
 
-/// The number of lines, in one file or in all files.
+/// The number of lines with a hit count, and of covered lines, in one file or in all files.
 #[derive(Debug, Clone, Copy, Default)]
 struct LineCounts {
     total: usize,
@@ -44,7 +44,7 @@ impl LineCounts {
     }
 
     /// Returns the proportion of covered lines in hundredths of a percent, rounded down, so that 10,000 means that
-    /// every line is covered.
+    /// every line is covered. Without any lines, the result is also 10,000.
     fn hundredths(self) -> usize {
         (self.covered * 10_000).checked_div(self.total).unwrap_or(10_000)
     }
@@ -76,7 +76,7 @@ fn minizinc_data(files: &[(&String, &Lines)]) -> String {
 }
 
 /// Returns a MiniZinc string literal. MiniZinc has escapes only for quotes, backslashes, newlines and tabs, so U+FFFD
-/// replaces other control characters.
+/// replaces all other characters that could change what a terminal shows.
 fn minizinc_string(text: &str) -> String {
     let mut out = String::from('"');
     for one in text.chars() {

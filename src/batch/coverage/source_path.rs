@@ -20,8 +20,8 @@ impl SourceRoot {
         Self { directory: directory.to_path_buf(), prefixes: prefixes.collect() }
     }
 
-    /// Returns the path relative to the directory if it is below the directory, and the empty string if it is the
-    /// directory itself. Other paths stay absolute or begin with `..`.
+    /// Returns the cleaned path: relative to the directory if it is below the directory, and the empty string if it is
+    /// the directory itself. Other paths stay absolute or begin with `..`.
     pub(super) fn relative(&self, path: &str) -> String {
         let path = clean(path);
         let below = |prefix: &String| {
@@ -49,7 +49,8 @@ fn leads_out(path: &str) -> bool {
     path.starts_with('/') || path == ".." || path.starts_with("../")
 }
 
-/// Removes empty components and `.`, and each `..` with the component before it, without accessing the file system.
+/// Cleans a path without accessing the file system: removes empty components and `.`, and each `..` together with the
+/// component before it.
 pub(super) fn clean(path: &str) -> String {
     let is_absolute = path.starts_with('/');
     let mut components: Vec<&str> = Vec::new();

@@ -592,7 +592,7 @@ fn too_many_reports_are_an_error() {
     }
     let error = read_coverage(&scratch.0, None).expect_err("too many");
     assert!(
-        error.to_string().ends_with("has more than 32 reports in the usual places; set the parameter `report` to the path of the report"),
+        error.to_string().ends_with("has more than 32 reports where guard searches for reports; set the parameter `report` to the path of the report"),
         "{error}"
     );
 }
@@ -639,7 +639,7 @@ fn a_named_report_must_be_below_the_directory() {
     for (report, link) in [("linked/lcov.info", "linked"), ("reports/link", "reports/link")] {
         let refused = read(Path::new(report)).expect_err("it is a link");
         let text = format!(
-            "the coverage report {report} is behind the symbolic link {link}; set the parameter `report` \
+            "the path of the coverage report {report} contains the symbolic link {link}; set the parameter `report` \
              to the path of the file itself"
         );
         assert_eq!(refused.to_string(), text);

@@ -62,8 +62,10 @@ pub enum QueueError {
         /// Which value cannot be stored, and why.
         reason: String,
     },
-    /// The idempotency key was already used for other tasks.
-    #[error("the idempotency key {0:?} was used before for other tasks; use a new key")]
+    /// The idempotency key belongs to other tasks, of an earlier batch or of the same batch.
+    #[error(
+        "the idempotency key {0:?} belongs to other tasks, in this batch or an earlier one; use a new key"
+    )]
     KeyReused(String),
 }
 
@@ -85,7 +87,8 @@ impl NewBatch {
     }
 }
 
-/// A worker's permission to work on one task. It is valid until it expires or another worker claims the task.
+/// A worker's permission to work on one task. It is valid until the task ends, or until the queue takes the task back
+/// because the worker sent no heartbeat in time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Lease {
     /// The response id of the task's batch.
@@ -122,7 +125,8 @@ pub enum Ending {
     Failed(TaskFailure, Option<Duration>),
 }
 
-/// The limits that a worker gives for one claim. The running tasks of all workers count towards them.
+/// The limits that a worker gives for one claim. The running tasks of all workers count towards `global` and
+/// `per_repository`.
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimLimits {
     /// The maximum number of tasks that this claim takes.
@@ -156,11 +160,11 @@ pub struct TaskRow {
     pub attempts: u32,
 }
 
-/// A task that has ended, with the number and time of its ending.
+/// A task that has ended, with the time at which it ended and its place in the order in which the batch's tasks ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndedTask {
-    /// The number of this ending. Within a batch, later endings have higher numbers. A task that is retried and ends
-    /// again gets a new number.
+    /// The task's place in the order of ends: within a batch, tasks that ended later have higher numbers. The numbers
+    /// have gaps. A task that is retried and ends again gets a new number.
     pub ending: i64,
     /// When the task ended, in milliseconds since 1970.
     pub ended_ms: i64,
@@ -217,7 +221,8 @@ pub enum BatchChange {
 /// What a command to a batch did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
-    /// The number of tasks that ended because of the command, including the tasks that depend on a cancelled task.
+    /// The number of tasks that ended because of the command, including the tasks that depend on a cancelled task. For
+    /// a repeated command, this is the number that the first command reported.
     pub cancelled: u64,
     /// True if a command with the same id was carried out before. The later command then changed nothing.
     pub is_repeated: bool,
@@ -225,16 +230,16 @@ pub struct Changed {
 
 /// A durable queue of batches. Each value is used by one thread; several processes may use the same queue.
 pub trait Queue: Send {
-    /// Adds a batch and returns its response id. If a batch with the same idempotency key and the same tasks exists,
-    /// adds nothing and returns the id of that batch.
+    /// Adds a batch and returns its response id. If a batch with the same idempotency key exists, adds nothing: returns
+    /// the id of that batch if it has the same tasks, and otherwise fails.
     fn submit(&mut self, batch: &NewBatch) -> Result<String, QueueError>;
 
-    /// Claims tasks for a worker. First queues tasks whose lease has expired and retries whose time has come, and
-    /// fails tasks that have expired.
+    /// Claims tasks for a worker. First queues tasks whose lease has expired and retries whose time has come, and fails
+    /// tasks that have expired or whose workers died too often.
     fn claim(&mut self, worker: &str, limits: ClaimLimits) -> Result<Vec<Claim>, QueueError>;
 
-    /// Extends leases. Returns those that are no longer valid, because the task was cancelled or another worker
-    /// claimed it.
+    /// Extends leases by the duration `lease`, counted from now. Returns the leases that are no longer valid, because
+    /// the task has ended or the queue has taken it back.
     fn heartbeat(&mut self, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, QueueError>;
 
     /// Records how attempts ended. Returns, for each attempt, true if the queue recorded it and false if its lease
@@ -242,8 +247,8 @@ pub trait Queue: Send {
     fn finish(&mut self, endings: &[(Lease, Ending)]) -> Result<Vec<bool>, QueueError>;
 
     /// Cancels the task with the id `task`, or all tasks of the batch if `task` is `None`. A task that has already
-    /// ended keeps its result. Returns the number of tasks that ended because of this, including the tasks that
-    /// depend on a cancelled task.
+    /// ended keeps its result. Returns the number of tasks that ended because of the cancellation, including the tasks
+    /// that depend on a cancelled task.
     fn cancel(&mut self, batch: &str, task: Option<&str>) -> Result<u64, QueueError>;
 
     /// Changes a batch, unless a command with the same id changed it before, and records the id in the same
@@ -255,13 +260,14 @@ pub trait Queue: Send {
         change: BatchChange,
     ) -> Result<Option<Changed>, QueueError>;
 
-    /// Queues the failed tasks of a batch again, with their attempts counted from zero. Returns their number.
+    /// Makes the failed tasks of a batch run again, with their attempts counted from zero and without an expiry time. A
+    /// task whose dependencies have not completed waits for them. Returns the number of the failed tasks.
     fn retry_failed(&mut self, batch: &str) -> Result<u64, QueueError>;
 
     /// Returns the summary of one batch; `None` if there is no such batch.
     fn batch(&mut self, id: &str) -> Result<Option<BatchRow>, QueueError>;
 
-    /// Returns the newest batches, newest first.
+    /// Returns at most `most` batches, newest first.
     fn batches(&mut self, most: usize) -> Result<Vec<BatchRow>, QueueError>;
 
     /// Returns at most `most` tasks of a batch, in the order of their positions, beginning after the position
@@ -285,15 +291,15 @@ pub trait Queue: Send {
     fn remove_ended(&mut self, age: Duration) -> Result<u64, QueueError>;
 }
 
-/// Opens a connection to a queue, for callers that need several connections.
+/// A function that opens a new connection to a queue, for callers that need several connections.
 pub type OpenQueue = Arc<dyn Fn() -> Result<Box<dyn Queue>, QueueError> + Send + Sync>;
 
 /// How often the queue gives a task to another worker after its worker died. After that the task fails, because the
 /// task itself may crash workers.
 pub const MOST_TAKEOVERS: i64 = 3;
 
-/// Opens the queue: a PostgreSQL database if `address` begins with `postgres://` or `postgresql://`, else the SQLite
-/// file `file`.
+/// Opens the queue in the PostgreSQL database at `address`, or in the SQLite file `file` if `address` is `None`.
+/// Creates the queue if it is missing.
 pub fn open_queue(address: Option<&str>, file: &Path) -> Result<Box<dyn Queue>, QueueError> {
     match address {
         Some(address) => Ok(Box::new(postgres::PostgresQueue::connect(address)?)),

@@ -34,7 +34,7 @@ use super::{
 };
 use crate::batch::model::TaskState;
 
-/// How often a transaction is repeated after a conflict with another one.
+/// The maximum number of times that guard repeats a transaction that conflicts with another one.
 const MOST_CONFLICTS: u32 = 20;
 
 /// A queue in a PostgreSQL database.
@@ -82,7 +82,7 @@ impl PostgresQueue {
     /// is new.
     fn take_session(&mut self) -> Result<(Session, bool), QueueError> {
         if let Some(mut session) = self.session.take() {
-            // The connection stores all notifications until they are read, so this reads them before every operation.
+            // The connection stores notifications until guard reads them, so guard reads them before every operation.
             let notified = session.await_notification(Duration::ZERO);
             self.has_changed |= !matches!(notified, Ok(false));
             if notified.is_ok() && session.is_usable() && session.renew_plans().is_ok() {
@@ -110,8 +110,8 @@ impl PostgresQueue {
         }
     }
 
-    /// Runs one transaction. Runs it again if it conflicts with another one, or if the connection turns out to be
-    /// closed before the transaction has begun.
+    /// Runs one transaction. Runs it again if it conflicts with another one, at most `MOST_CONFLICTS` times, or if the
+    /// connection turns out to be closed before the transaction has begun.
     fn write<T>(
         &mut self,
         transaction: Transaction,
@@ -169,7 +169,7 @@ impl Transaction {
     }
 }
 
-/// Replaces U+0000, which PostgreSQL cannot store in texts.
+/// Replaces each U+0000, which PostgreSQL cannot store in texts, by U+FFFD.
 fn storable(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
 }
@@ -252,7 +252,8 @@ macro_rules! tasks {
 }
 
 /// Cancels the task with the id `task`, or all tasks of the batch if `task` is `None`. Skips tasks that have ended.
-/// Returns the number of tasks that ended because of this, including the tasks that depend on a cancelled task.
+/// Returns the number of tasks that ended because of the cancellation, including the tasks that depend on a cancelled
+/// task.
 fn cancel_open(sql: &mut Session, batch: &str, task: Option<&str>) -> Sql<u64> {
     let rows = sql.query(
         "select batch, position from guard.task
@@ -399,9 +400,9 @@ impl Queue for PostgresQueue {
     fn retry_failed(&mut self, batch: &str) -> Result<u64, QueueError> {
         let batch = storable(batch);
         self.write(Transaction { lock: Some(Lock::Keys), notify: true }, |sql| {
-            // A concurrent transaction may be about to fail a task on which a failed task depends. It would not see that
-            // this transaction blocks the failed task again, which would then wait for ever. The locks make this
-            // transaction wait until the other one has ended.
+            // A concurrent transaction may be about to fail a task on which a failed task depends. The concurrent
+            // transaction would not see that this one blocks the failed task again, and the task would wait for ever.
+            // The row locks make this transaction wait until the concurrent one has ended.
             sql.query("select from guard.task where batch = $1 order by position for update", &[&batch])?;
             let rows = sql.query(
                 "update guard.task set state = 'blocked', attempts = 0, takeovers = 0, error = null,

@@ -64,15 +64,15 @@ fn now_ms() -> i64 {
 }
 
 /// Returns the time since the machine started, in milliseconds, without the time in which it was suspended. Leases and
-/// the waits before retries use this clock, because it does not change when somebody sets the wall clock, and leases do
-/// not expire while the worker is suspended.
+/// the waits before retries use this clock, because it does not change when somebody sets the wall clock, and because
+/// leases then do not expire while the machine is suspended.
 fn machine_clock_ms() -> i64 {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     time.map_or(0, |time| millis(Duration::from(time)))
 }
 
 impl SqliteQueue {
-    /// Opens the queue, and creates the file if it is missing.
+    /// Opens the queue, and creates the file or upgrades its tables if necessary.
     pub(super) fn open(path: &Path) -> Result<Self, QueueError> {
         let name = path.display().to_string();
         let failed = |source| QueueError::Io { path: name.clone(), source };
@@ -122,8 +122,8 @@ impl SqliteQueue {
     }
 }
 
-/// Repeats `work` while another process locks the database. SQLite's own busy timeout does not cover the lock that
-/// the creation of tables takes.
+/// Repeats `work` while another process locks the database, for at most `LOCK_TIMEOUT`. SQLite's own busy timeout does
+/// not cover the lock that the creation of tables takes.
 fn retry_while_busy<T>(mut work: impl FnMut() -> Sql<T>) -> Sql<T> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {

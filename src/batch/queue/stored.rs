@@ -13,8 +13,8 @@ pub(super) fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 4)
 }
 
-/// Returns a digest of tasks: their types, ids, parameters and options. Equal digests mean that a submission is
-/// repeated.
+/// Returns a digest of the types, ids, parameters and options of tasks. If an earlier submission with the same
+/// idempotency key has the same digest, the queue treats the new submission as a repetition.
 pub(super) fn digest<'t>(tasks: impl Iterator<Item = &'t NewTask>) -> String {
     let mut hash = Sha256::new();
     for task in tasks {
@@ -25,8 +25,8 @@ pub(super) fn digest<'t>(tasks: impl Iterator<Item = &'t NewTask>) -> String {
     crate::hex::encode(hash.finalize())
 }
 
-/// Returns the parameters and the options of a task as JSON texts. JSON escapes U+0000, which PostgreSQL cannot
-/// store.
+/// Returns the parameters and the options of a task as JSON texts. PostgreSQL can store these even if a value contains
+/// U+0000, because JSON escapes it.
 pub(super) fn payload(task: &NewTask) -> Result<(String, String), QueueError> {
     let unstorable = |error: serde_json::Error| QueueError::Unstorable {
         task: task.task_id.clone(),
@@ -38,8 +38,8 @@ pub(super) fn payload(task: &NewTask) -> Result<(String, String), QueueError> {
     Ok((parameters, options))
 }
 
-/// Parses the texts that [`payload`] returned. If this fails, only this task fails, and the others in the queue are
-/// not affected.
+/// Parses the texts that [`payload`] returned. The error is the failure with which the queue ends the task; other tasks
+/// are not affected.
 pub(super) fn parse_payload(
     parameters: &str,
     options: &str,
@@ -66,6 +66,6 @@ pub(super) fn worker_lost(takeovers: i64) -> TaskFailure {
 }
 
 pub(super) fn expired() -> TaskFailure {
-    let message = "the task did not start in the time that its `expires_after` allows";
+    let message = "the task expired: its `expires_after` passed while no worker was running the task";
     TaskFailure::permanent(TaskKind::Expired, message)
 }

@@ -11,8 +11,8 @@ use super::connection::Session;
 use super::ending::{EndingTask, Outcome, end_tasks, enqueue};
 use super::{Sql, TaskKey, columns, most_rows, storable, task_key};
 
-/// Claims tasks for a worker. First queues tasks whose lease has expired or whose retry is due. The caller holds
-/// `Lock::Claims`.
+/// Claims tasks for a worker. First queues tasks whose lease has expired or whose retry is due, and fails tasks that
+/// have expired or whose workers died too often. The caller holds `Lock::Claims`.
 pub(super) fn claim_tasks(sql: &mut Session, worker: &str, limits: ClaimLimits) -> Sql<Vec<Claim>> {
     let running = settle(sql)?.running;
     let mut claimer = Claimer { worker, limits, running, exhausted: Vec::new(), claims: Vec::new() };
@@ -22,8 +22,11 @@ pub(super) fn claim_tasks(sql: &mut Session, worker: &str, limits: ClaimLimits) 
 
 /// What a claim reads from the queue before it takes tasks.
 struct Situation {
+    /// True if the lease of a running task has expired.
     has_lost: bool,
+    /// True if the time of a retry has come.
     has_due: bool,
+    /// True if a task has not started within its `expires_after`.
     has_expired: bool,
     /// The number of running tasks in each repository.
     running: HashMap<String, usize>,
@@ -53,8 +56,8 @@ fn look(sql: &mut Session) -> Sql<Situation> {
     Ok(situation)
 }
 
-/// Queues tasks whose lease has expired or whose retry is due, and fails tasks that have expired. Returns the state
-/// of the queue after that.
+/// Queues tasks whose lease has expired or whose retry is due, and fails tasks that have expired or whose workers died
+/// too often. Returns the state of the queue after these changes.
 fn settle(sql: &mut Session) -> Sql<Situation> {
     let situation = look(sql)?;
     if !situation.has_lost && !situation.has_due && !situation.has_expired {
@@ -120,7 +123,7 @@ fn settle_lost(sql: &mut Session) -> Sql<usize> {
     Ok(end_tasks(sql, failed)?.len())
 }
 
-/// A lane: the queued tasks of one batch, priority and repository.
+/// A lane: the queued tasks of one batch that have the same priority and repository.
 struct Lane {
     id: i64,
     priority: i32,
@@ -151,8 +154,8 @@ impl Claimer<'_> {
         self.running.get(repository).is_none_or(|count| *count < self.limits.per_repository)
     }
 
-    /// Returns the lanes (the queued tasks of one batch, priority and repository) of the highest priority. The lane whose
-    /// last task was claimed longest ago comes first.
+    /// Returns the lanes (see [`Lane`]) of the highest priority from which the limits allow a task, at most as many as
+    /// the claim may take tasks. The lane whose last task was claimed longest ago comes first.
     fn next_lanes(&self, sql: &mut Session) -> Sql<Vec<Lane>> {
         if self.limits.per_repository == 0 {
             return Ok(Vec::new());
@@ -173,8 +176,8 @@ impl Claimer<'_> {
         Ok(lanes)
     }
 
-    /// Returns how many tasks to take from each lane (see [`Lane`]) if the claim takes one task from each in turn.
-    /// Adds these tasks to `running`.
+    /// Returns how many tasks to take from each lane (see [`Lane`]) if the claim takes one task from each in turn until
+    /// it reaches the limits. Adds these tasks to `running`.
     fn share(&mut self, lanes: &[Lane]) -> Vec<i64> {
         let mut shares = vec![0; lanes.len()];
         let mut free = self.free();
@@ -193,8 +196,8 @@ impl Claimer<'_> {
         shares
     }
 
-    /// Claims tasks from the lanes (see [`Lane`]) of the highest priority. Returns false if no lane has a task that
-    /// may run.
+    /// Claims tasks from the lanes (see [`Lane`]) of the highest priority. Returns false if there is no such lane. May
+    /// return true without having claimed a task, if other transactions have locked the tasks or the lanes are empty.
     fn claim_some(&mut self, sql: &mut Session) -> Sql<bool> {
         let lanes = self.next_lanes(sql)?;
         if lanes.is_empty() {

@@ -68,7 +68,8 @@ pub(super) enum Lock {
     /// Claiming tasks. With one claim at a time, the limits are exact, and workers take tasks from all lanes (the
     /// queued tasks of one batch, priority and repository) in turn.
     Claims = 2,
-    /// Finding tasks by their idempotency keys, retrying failed tasks, and removing batches.
+    /// Finding batches and tasks by their idempotency keys, carrying out commands to batches, retrying failed tasks,
+    /// and removing batches.
     Keys = 3,
 }
 
@@ -131,7 +132,8 @@ impl Address {
         Ok(Self { config, tls, shown })
     }
 
-    /// Opens a session, and creates the queue's schema if it is missing.
+    /// Opens a session, and creates or upgrades the queue's schema if necessary. Fails if the schema is of a newer
+    /// version, or if the database does not have the encoding UTF-8.
     pub(super) fn open(&self) -> Result<Session, QueueError> {
         let mut client = self.connect()?;
         client.batch_execute(SETTINGS).map_err(|error| self.error(&error))?;
@@ -161,8 +163,8 @@ impl Address {
         Ok(session)
     }
 
-    /// Connects on a separate thread, because a server that accepts the connection and then sends nothing would block
-    /// the caller forever.
+    /// Connects on a separate thread, and fails if this takes longer than `CONNECT_TIMEOUT`. On the caller's thread, a
+    /// server that accepts the connection and then sends nothing would block the caller forever.
     fn connect(&self) -> Result<Client, QueueError> {
         let (config, tls) = (self.config.clone(), self.tls.clone());
         let (sender, receiver) = channel();
@@ -241,8 +243,8 @@ impl Session {
             return Ok(version);
         }
         self.begin(Some(Lock::Schema))?;
-        // Another process may have created or upgraded the schema meanwhile, so this reads the version again under
-        // the lock.
+        // Another process may have created or upgraded the schema meanwhile, so guard reads the version again under the
+        // lock.
         match self.schema_version()?.as_deref() {
             None => {
                 // If guard's database user may not create schemas, an administrator can create an empty schema
@@ -324,8 +326,8 @@ impl Session {
         self.client.batch_execute("discard plans")
     }
 
-    /// Waits for a notification from another session, at most for the given time. Returns true if one came. With
-    /// `Duration::ZERO`, does not wait, and returns true if one came since the last call.
+    /// Waits for a notification from another session, at most for the given time. Returns true if such a notification
+    /// came. With `Duration::ZERO`, does not wait, and returns true if one came since the last call.
     pub(super) fn await_notification(&mut self, most: Duration) -> Result<bool, Error> {
         let process = self.process;
         let mut notifications = self.client.notifications();

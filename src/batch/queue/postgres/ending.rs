@@ -54,8 +54,9 @@ pub(super) struct EndingTask {
     pub(super) outcome: Rc<Outcome>,
 }
 
-/// Records the outcomes of tasks, and then updates the tasks that depend on them: these are queued or fail, and tasks
-/// with the same idempotency key get the same outcome. Returns all tasks that ended, with their fencing tokens.
+/// Records the outcomes of tasks that have not ended yet, and then updates the tasks that depend on them: dependent
+/// tasks are queued or fail, and tasks with the same idempotency key get the same outcome. Returns all tasks that
+/// ended, with their fencing tokens.
 pub(super) fn end_tasks(sql: &mut Session, first: Vec<EndingTask>) -> Sql<HashMap<TaskKey, i64>> {
     let dependency_failed = Rc::new(Outcome::Failed(stored::dependency_failed()));
     let mut all = HashMap::new();
@@ -94,8 +95,8 @@ pub(super) fn end_tasks(sql: &mut Session, first: Vec<EndingTask>) -> Sql<HashMa
     Ok(all)
 }
 
-/// Records the outcomes of those tasks that have not ended yet and whose lease is still valid. Returns these tasks
-/// with their fencing tokens.
+/// Records the outcomes of those tasks that have not ended yet. Skips a task whose `token` is not that of the task's
+/// valid lease. Returns the recorded tasks with their fencing tokens.
 ///
 /// Each ending gets a number whose higher bits are the id of the transaction. `ended_tasks` can therefore leave out
 /// endings as long as a transaction with a lower id is still running and may record endings with lower numbers.

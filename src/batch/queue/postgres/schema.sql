@@ -17,8 +17,8 @@ create table guard.batch (
 );
 create index batch_by_age on guard.batch (created_ms, id);
 
--- When a lease ends. While the server was down no worker could extend its leases: each lasts at least its own time after
--- the start.
+-- When a lease ends. Workers cannot extend their leases while the server is down, so every lease lasts for at least its
+-- full duration after the start of the server.
 create function guard.lease_end(lease_until bigint, lease_ms bigint) returns bigint language sql stable
     as 'select greatest(lease_until, (extract(epoch from pg_postmaster_start_time()) * 1000)::bigint + lease_ms)';
 
@@ -70,7 +70,7 @@ create table guard.task_key (
 );
 create index task_key_by_batch on guard.task_key (batch);
 
--- The commands that batches have received. Each id is carried out once.
+-- The commands that guard has carried out. A batch ignores a second command with the same id.
 create table guard.command (
     batch text collate "C" not null, command_id text collate "C" not null, cancelled bigint not null,
     primary key (batch, command_id)

@@ -19,7 +19,8 @@ const CHUNK_BYTES: usize = 16 << 20;
 /// the earlier task and, if that task has completed, its output.
 type Repeated = HashMap<String, (TaskKey, Option<String>)>;
 
-/// Finds the tasks that were submitted before with the same idempotency keys. The caller holds `Lock::Keys`.
+/// Finds the tasks that were submitted before with the same idempotency keys. Fails if such a task differs from the new
+/// one, or if two of the new tasks have the same key. The caller holds `Lock::Keys`.
 fn find_by_keys(sql: &mut Session, tasks: &[NewTask]) -> Result<Repeated, Failed> {
     let mut by_key: HashMap<String, &NewTask> = HashMap::new();
     for task in tasks {

@@ -31,7 +31,8 @@ pub(super) fn enqueue(sql: &Transaction<'_>, batch: &str, position: i64) -> Sql<
     Ok(())
 }
 
-/// Queues tasks whose lease has expired or whose retry is due, and fails tasks that have expired.
+/// Queues tasks whose lease has expired or whose retry is due, and fails tasks that have expired or whose workers died
+/// too often.
 pub(super) fn settle(sql: &Transaction<'_>) -> Sql<()> {
     let keys = |select: &str, limit: i64| -> Sql<Vec<(String, i64, i64)>> {
         let mut statement = sql.prepare_cached(select)?;
@@ -63,7 +64,7 @@ pub(super) fn settle(sql: &Transaction<'_>) -> Sql<()> {
 
 /// Returns the next lane (the queued tasks of one batch, priority and repository) whose repository has not reached
 /// its limit: of the lanes with the highest priority, the one from which no worker has claimed a task for the longest
-/// time.
+/// time. The result is the lane's id and repository; `None` if there is no such lane.
 pub(super) fn next_lane(
     sql: &Transaction<'_>,
     running: &HashMap<String, usize>,
@@ -82,8 +83,8 @@ pub(super) fn next_lane(
     Ok(None)
 }
 
-/// Claims the first task of a lane (the queued tasks of one batch, priority and repository). If the task's stored
-/// data cannot be parsed, the task fails, so that it does not block the others.
+/// Claims the first task of a lane (the queued tasks of one batch, priority and repository). If the task's stored data
+/// cannot be parsed, the task fails and the function returns `None`, so that the task does not block the others.
 pub(super) fn claim_one(
     sql: &Transaction<'_>,
     lane: i64,

@@ -24,8 +24,9 @@ pub(super) fn end_task(
     end_tasks(sql, batch, &[position], outcome)
 }
 
-/// Records the outcome of tasks, and then updates the tasks that depend on them: these are queued or fail, and tasks
-/// with the same idempotency key get the same outcome. Returns the number of tasks that ended.
+/// Records the outcome of tasks that have not ended yet, and then updates the tasks that depend on them: dependent
+/// tasks are queued or fail, and tasks with the same idempotency key get the same outcome. Returns the number of tasks
+/// that ended.
 pub(super) fn end_tasks(
     sql: &Transaction<'_>,
     batch: &str,
@@ -133,7 +134,8 @@ pub(super) fn is_terminal(state: &str) -> bool {
 }
 
 /// Cancels the task with the id `task`, or all tasks of the batch if `task` is `None`. Skips tasks that have ended.
-/// Returns the number of tasks that ended because of this, including the tasks that depend on a cancelled task.
+/// Returns the number of tasks that ended because of the cancellation, including the tasks that depend on a cancelled
+/// task.
 pub(super) fn cancel_open(sql: &Transaction<'_>, batch: &str, task: Option<&str>) -> Sql<u64> {
     let mut select = sql.prepare_cached(
         "select position from task where batch = ?1 and (?2 is null or task_id = ?2)

@@ -1,4 +1,4 @@
-//! Reads batches and tasks.
+//! Converts rows of the SQLite tables to batches and tasks.
 
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Inserts the tasks of a new batch.
+//! Inserts the tasks of a new batch into SQLite.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,8 @@ pub(super) fn lane(sql: &Transaction<'_>, batch: &str, task: &NewTask) -> Sql<i6
     .query_row(params![batch, task.priority, task.repository], |row| row.get(0))
 }
 
-/// Finds the batch and position of the task that was submitted before with the same idempotency key.
+/// Returns the batch and position of the task that was submitted before with the same idempotency key; `None` if there
+/// is no such task or it failed. Fails if the earlier task differs from `task`.
 pub(super) fn find_by_key(sql: &Transaction<'_>, task: &NewTask) -> Result<Option<(String, i64)>, Failed> {
     let Some(key) = &task.idempotency_key else { return Ok(None) };
     let found: Option<(String, String, i64)> = sql
