@@ -92,8 +92,9 @@ impl<'r> TaskContext<'r> {
         control.wait_while_paused(&self.cancel);
     }
 
-    /// Runs an agent or a command in a sandbox. Converts its events with `task_event` and reports them to the
-    /// task's caller.
+    /// Runs an agent or a command in a sandbox. Converts its events with `task_event` and reports the converted events
+    /// to the task's caller; an event for which `task_event` returns `None` is not reported. Fails with
+    /// [`PipelineError::Interrupted`] if the task was cancelled meanwhile.
     pub(crate) fn execute(
         &mut self,
         request: &ExecRequest,
@@ -169,7 +170,7 @@ impl<'r> TaskContext<'r> {
 
     /// Resets the branch to the commit `tip`, and the working tree to the files of that commit. If `tip` is `None`, the
     /// branch stays at its current commit. If this discards commits or uncommitted changes, saves them under
-    /// `refs/guard/` first.
+    /// `refs/guard/` first. Changes nothing if the branch does not exist.
     pub(crate) fn restore(&mut self, tip: Option<&str>) -> Result<(), PipelineError> {
         let tree = &self.task.setting.tree;
         tree.dispose_killed_runs(&self.task_store.runs)?;
@@ -203,7 +204,8 @@ impl<'r> TaskContext<'r> {
         began.map(|entry| parse_stored(entry.intent.clone())).transpose()
     }
 
-    /// Returns the error for a task whose branch was deleted. Its message names the last known commit of the branch.
+    /// Returns the error for a task whose branch was deleted. Its message names the last commit of the branch that the
+    /// journal records and the repository still contains, or the placeholder `COMMIT`.
     pub(crate) fn missing_branch_error(&self) -> PipelineError {
         let branch = self.task.setting.tree.short_branch();
         let entries = self.journal.entries().unwrap_or_default();

@@ -17,8 +17,8 @@ const LARGEST: u64 = 4 << 20;
 /// Maximum number of entries that `is_plain_directory` visits.
 const MOST_VISITED: usize = 20_000;
 
-/// Reads the regular file at `path` below `directory`. Fails if a part of the path is a symbolic link, because an agent
-/// may have pointed the link anywhere.
+/// Reads the regular file at `path` below `directory`; `None` if it does not exist. Fails if the file is larger than
+/// `LARGEST`, or if a part of the path is a symbolic link, because an agent may have pointed the link anywhere.
 pub(crate) fn read(directory: &Path, path: &str) -> io::Result<Option<String>> {
     if !check_parents(directory, path, false)? {
         return Ok(None);
@@ -162,7 +162,8 @@ pub(crate) fn missing(document: &Document, text: &str) -> Option<String> {
     if document.checklist { unticked(text) } else { None }
 }
 
-/// Describes what is wrong with a checklist: it has no items, or an item is not ticked. `None` if all items are ticked.
+/// Describes what is wrong with a checklist: an item is not ticked, or there is no ticked item. `None` if there are
+/// items and all are ticked.
 fn unticked(text: &str) -> Option<String> {
     let items: Vec<&str> = text
         .lines()
@@ -177,7 +178,8 @@ fn unticked(text: &str) -> Option<String> {
     (!items.iter().any(is_ticked)).then(|| "has no ticked item (`- [x] …`)".to_string())
 }
 
-/// Appends the new items to the text of a list file; `None` if every item is already listed.
+/// Appends new items to the text of a list file, which gets the heading `title` if it is empty. Skips items that the
+/// list already has, whatever their case and spacing. Returns `None` if no item is new.
 pub(crate) fn append_items(text: &str, title: &str, items: &[String]) -> Option<String> {
     let plain = |line: &str| -> String {
         line.trim_start_matches(['-', '*', ' '])
@@ -217,8 +219,9 @@ pub(crate) fn tokens(text: &str) -> u64 {
     plain / 4 + other * 3 / 2
 }
 
-/// Selects the lessons that have the most words in common with a request, up to a total of `budget` tokens. Newer
-/// lessons win ties.
+/// Selects from `memory`, a text with one lesson per line, the lessons that have the most words in common with a
+/// request. Prefers newer lessons among equals. Skips lessons that would make the total exceed `budget` tokens, and
+/// returns the others in the order of `memory`.
 pub(crate) fn select_lessons(memory: &str, request: &str, budget: u64) -> String {
     let words = |text: &str| -> Vec<String> {
         text.split(|c: char| !c.is_alphanumeric())

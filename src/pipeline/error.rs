@@ -35,9 +35,12 @@ pub enum PipelineError {
     #[error("the task {0} has already succeeded")]
     AlreadySucceeded(String),
     /// The process that works on a cancelled task has not ended in time.
-    #[error("{} still works on the task 60 seconds after guard asked it to end", process.map_or_else(|| "an unknown process".to_string(), |process| format!("process {process}")))]
+    #[error("{}", process.map_or_else(
+        || "a process still works on the task after 60 seconds, and guard could not determine which process to end".to_string(),
+        |process| format!("process {process} still works on the task 60 seconds after guard asked it to end"),
+    ))]
     WorkerStays {
-        /// The id of the process; `None` if it could not be verified.
+        /// The id of the process; `None` if guard could not determine it reliably.
         process: Option<i32>,
     },
     /// No task, or more than one, matches this id.
@@ -49,7 +52,7 @@ pub enum PipelineError {
     /// The task is in a state in which the operation is impossible. Holds the complete message.
     #[error("{0}")]
     Strange(String),
-    /// A signal interrupted the task.
-    #[error("a signal interrupted the task")]
+    /// A signal or a command of the user interrupted the task.
+    #[error("a signal or the user interrupted the task")]
     Interrupted,
 }

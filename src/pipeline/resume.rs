@@ -42,7 +42,8 @@ fn died_after_failed_call(context: &mut TaskContext<'_>, status: Status) -> Resu
     Ok(has_failed)
 }
 
-/// Prepares a stopped task for its next step, depending on how it stopped and what the user has changed.
+/// Prepares a stopped task for its next step, depending on how it stopped and what the user has changed. Fails if the
+/// task has succeeded or was cancelled.
 pub(crate) fn prepare_resume(context: &mut TaskContext<'_>, status: Status) -> Result<(), PipelineError> {
     let status = if died_after_failed_call(context, status)? { Status::Failed } else { status };
     let began = context.step_snapshot()?;
@@ -91,8 +92,9 @@ pub(crate) fn prepare_resume(context: &mut TaskContext<'_>, status: Status) -> R
     context.save_progress(Status::Running, "")
 }
 
-/// Returns the task to the state in which `step` last began. Saves later work under `refs/guard/`, and deletes
-/// the journal entries of that work.
+/// Returns the task to the state in which `step` last began. Saves later work under `refs/guard/`, and deletes the
+/// journal entries of that work. The task keeps its usage, its raised limits and its test command. Fails if the task
+/// has not reached `step`.
 pub(crate) fn retry(context: &mut TaskContext<'_>, step: &str) -> Result<(), PipelineError> {
     let entries = context.journal.entries()?;
     let last = entries.iter().rev().find(|entry| entry.step == step && entry.effect == "visit");

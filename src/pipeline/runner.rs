@@ -28,13 +28,13 @@ pub struct Ending {
     pub task_id: String,
     /// The status in which the task stopped.
     pub status: Status,
-    /// Why the task stopped.
+    /// Why the task stopped; empty if it succeeded.
     pub reason: String,
     /// The name of the task's branch.
     pub branch: String,
     /// The path of the task's worktree.
     pub worktree: String,
-    /// The short ids and subjects of the task's commits, oldest first.
+    /// The short ids and subjects of the task's commits, oldest first; empty if git cannot list them.
     pub commits: Vec<String>,
     /// The path of each document of the task, by the document's name.
     pub documents: BTreeMap<String, String>,
@@ -53,7 +53,7 @@ pub struct Runner<'r> {
 }
 
 impl<'r> Runner<'r> {
-    /// Creates a task in the journal, without running any step.
+    /// Takes the lock of a new task and creates the task in the journal, without running any step.
     pub fn begin(
         task_store: TaskStore,
         mut journal: Journal,
@@ -95,7 +95,8 @@ impl<'r> Runner<'r> {
         Ok(Self { context, is_resumed: false, _lock: lock })
     }
 
-    /// Resumes a task from the journal, either where it stopped or from an earlier step.
+    /// Takes the lock of a stopped task and prepares it to continue: from the step `from`, or where the task stopped if
+    /// `from` is `None`. Creates a missing worktree again. Fails if the task's branch no longer exists.
     pub fn resume(
         task_store: TaskStore,
         journal: Journal,
@@ -106,7 +107,7 @@ impl<'r> Runner<'r> {
     ) -> Result<Self, PipelineError> {
         let found = journal.task(id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
         let lock = task_store.lock(&found.id)?;
-        // Another process may have advanced the task before we took the lock.
+        // Another process may have advanced the task before this process took the lock.
         let row = journal.task(&found.id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
         let strange = |what: &str, error: serde_json::Error| {
             PipelineError::Strange(format!("the task's {what} in the journal cannot be parsed: {error}"))
@@ -138,7 +139,7 @@ impl<'r> Runner<'r> {
         self.context.save_progress(Status::Running, "")
     }
 
-    /// Raises the limits of the task or of its steps.
+    /// Raises the limits of the task or of its steps. Fails if the workflow lacks one of the steps.
     pub fn raise_limits(&mut self, more: LimitOverrides) -> Result<(), PipelineError> {
         for step in more.steps.keys() {
             if self.context.task.setting.workflow.step(step).is_none() {
@@ -159,7 +160,8 @@ impl<'r> Runner<'r> {
         &self.context.task.id
     }
 
-    /// Runs steps until the task ends or cannot continue for now, and returns how it ended.
+    /// Runs steps until the task ends or cannot continue for now, and returns how it ended. If a step returns an error
+    /// other than an interruption, records the task as failed and returns the error.
     pub fn run(mut self) -> Result<Ending, PipelineError> {
         let control = self.context.receive_commands()?;
         let ended = self.run_steps(&control);
@@ -263,7 +265,8 @@ impl<'r> Runner<'r> {
         self.context.save_progress(Status::Running, "")
     }
 
-    /// Creates the task's branch and worktree, before the first agent call.
+    /// Creates the task's branch and worktree before the first agent call, unless the journal records that they were
+    /// created.
     fn create_worktree(&mut self) -> Result<(), PipelineError> {
         let tree = self.context.task.setting.tree.clone();
         let branch = tree.short_branch().to_string();

@@ -44,7 +44,7 @@ fn answers_that_cannot_be_used() {
         (
             "Developer",
             "echo x > toggle.txt; git add -A; git commit -qm x; echo $RANDOM$RANDOM > left.txt\nfinish \"{\\\"commit_hash\\\": \\\"$(git rev-parse HEAD)\\\", \\\"status\\\": \\\"success\\\"}\"".to_string(),
-            "files are not committed: left.txt",
+            "file is not committed: left.txt",
         ),
         (
             "Developer",

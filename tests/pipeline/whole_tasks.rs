@@ -25,7 +25,7 @@ fn from_a_sentence_to_a_branch() {
         "PLAN REVIEWER: Plan approved.".to_string(),
         "ORCHESTRATOR: Verifying plan... OK. (Review Committed)".to_string(),
         "ORCHESTRATOR: Spawning DEVELOPER...".to_string(),
-        "ORCHESTRATOR: guard ran no tests, because it found no test command.".to_string(),
+        "ORCHESTRATOR: guard ran no tests, because it found no test command that is installed.".to_string(),
         "DEVELOPER: Implementation complete. Tests not run. Commit:".to_string(),
         "ORCHESTRATOR: Spawning AUDITOR...".to_string(),
         format!("AUDITOR: Review passed. Report at 'docs/dev_docs/reviews/code_review_{feat}_v1.md'."),

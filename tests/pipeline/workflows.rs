@@ -85,7 +85,7 @@ fn mistakes_have_places() {
         ("APPROVE: { next: end", "APPROVED: { next: end", "the verdict `APPROVE` has no next step"),
         ("prompt: judge.md", "prompt: nowhere.md", "cannot read the prompt file"),
         ("path: \"plans/", "path: \"../plans/", "inside the repository"),
-        ("next: end", "next: think", "no step leads to `end`"),
+        ("next: end", "next: think", "no reachable step leads to `end`"),
         ("mode: direct", "mode: odd", "the mode `odd`"),
         ("is: document", "is: commit", "cannot commit"),
         ("  think:", "  think: [", "invalid YAML"),

@@ -88,7 +88,8 @@ pub(crate) fn run_role_step(
     finish_role_step(context, step, &role, &answer)
 }
 
-/// Asks the agent and validates its answer. If the answer is unusable, asks the agent once to repair it.
+/// Asks the agent and validates its answer. If the answer is unusable, asks the agent once to repair it. Returns the
+/// valid answer, or why the task stops without one.
 fn agent_answer(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -145,8 +146,9 @@ fn parse_accepted_answer(step: &Step, asked: &AgentReply) -> Result<Map<String, 
     })
 }
 
-/// Makes one agent call. If a crash interrupted an earlier attempt, restores the state before that attempt and calls
-/// again.
+/// Makes one agent call, or the deep research if the step is configured for it, and counts its usage. If a crash
+/// interrupted an earlier attempt, restores the state before that attempt and calls again. `repair` contains the
+/// problem with an earlier answer, and that answer.
 pub(crate) fn ask_agent(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -261,7 +263,8 @@ fn branch_diff(task: &Task) -> Result<String, PipelineError> {
     Ok(format!("{text}{}", if is_all { "" } else { more }))
 }
 
-/// Returns the user's notes for the agents, read from the user's working tree or else from the base commit.
+/// Returns the user's notes for the agents, read from the user's working tree or else from the base commit; an empty
+/// text if there are none.
 fn user_notes(context: &TaskContext<'_>) -> Result<String, PipelineError> {
     let Some(file) = &context.task.setting.workflow.notes else { return Ok(String::new()) };
     let path = format!("{}/{file}", context.task.setting.workflow.documents);
@@ -279,16 +282,17 @@ fn relevant_lessons(task: &Task) -> Result<String, PipelineError> {
     Ok(documents::select_lessons(&text, &task.request, memory.tokens))
 }
 
-/// Returns the text of a file below the documents directory, as committed on the task's branch.
+/// Returns the text of a file below the documents directory, as committed on the task's branch; an empty text if there
+/// is no such file.
 pub(crate) fn committed_document(task: &Task, file: &str) -> Result<String, PipelineError> {
     let path = format!("{}/{file}", task.setting.workflow.documents);
     let found = task.setting.tree.file_at(&task.setting.tree.branch, &path)?;
     Ok(found.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default())
 }
 
-/// Makes sure that the document that the agent may write is a regular file, because the sandbox can only grant access
-/// to an existing file. Moves a link or anything else that is no plain file aside. Empties a file that this step has
-/// not written itself, because an agent in an earlier role could have written the document in advance.
+/// Makes sure that the document that the agent may write, if any, is a regular file, because the sandbox can only grant
+/// access to an existing file. Moves anything else, such as a link, to the task's directory. Empties a file that this
+/// step has not written itself, because an agent in an earlier role could have written the document in advance.
 fn create_document_file(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -331,6 +335,7 @@ pub(crate) fn call_agent(
 }
 
 /// Returns the settings of the agent in this role: those of the command line, else of the role, else of the workflow.
+/// `max_tokens` does not come from the command line, whose option `--max-tokens` limits the task or a step instead.
 pub(crate) fn agent_settings(task: &Task, role: &Role) -> Agent {
     let (agent, own) = (task.setting.workflow.agent_of(role), &task.setting.agent);
     Agent {

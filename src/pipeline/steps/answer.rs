@@ -27,9 +27,10 @@ pub(crate) enum Unusable {
 
 /// Extracts from an agent's answer the object that the step asked for.
 ///
-/// An agent may quote objects that look like an answer (a plan, a file, another agent's answer). Therefore
-/// the last object that names a field of the step must have all fields, nothing that looks like another
-/// object and cannot be parsed may follow it, and an approval does not count next to a rejection.
+/// An agent may quote objects that look like an answer (a plan, a file, another agent's answer). Therefore three rules
+/// apply. The last object that names a field of the step must have all required fields. No text may follow this object
+/// that looks like another one but cannot be parsed. If this object approves, no earlier object may have another
+/// verdict.
 pub(crate) fn extract(text: &str, fields: &BTreeMap<String, Field>) -> Result<Map<String, Value>, Unusable> {
     let mut from = text.len().saturating_sub(LONGEST);
     while !text.is_char_boundary(from) {
@@ -79,7 +80,8 @@ fn contradicted<'o>(
     Some(format!("the answer has `{name}` {yes} and {word}; give one verdict, and quote no other"))
 }
 
-/// Checks that an object has all required fields, and that the values have the right types.
+/// Checks that an object has all required fields, and that the values of the step's fields have the right types. An
+/// optional field may contain an object instead, and an optional `feedback` may have any type.
 fn fits(object: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Result<(), String> {
     for (name, field) in fields {
         let is_required = field.is_required(object);
@@ -162,7 +164,8 @@ pub(crate) fn format(fields: &BTreeMap<String, Field>, document: Option<&str>) -
     out
 }
 
-/// Returns the strings of the optional list `name` in an answer, each reduced to one line.
+/// Returns the first 50 non-empty strings of the optional list `name` in an answer, each reduced to one line of at most
+/// 1000 characters.
 pub(crate) fn list(answer: &Map<String, Value>, name: &str) -> Vec<String> {
     let items = answer.get(name).and_then(Value::as_array).into_iter().flatten();
     let line = |item: &Value| {

@@ -33,7 +33,7 @@ struct MergeOutcome {
     files: Vec<String>,
 }
 
-/// Returns the commit that the base branch currently points to.
+/// Returns the commit that the base branch currently points to. Fails if the branch does not exist.
 fn base_tip(task: &Task) -> Result<String, PipelineError> {
     let base = &task.setting.workflow.base;
     let tip = task.setting.tree.commit_named(&format!("refs/heads/{base}"))?;
@@ -100,9 +100,9 @@ pub(crate) fn run_merge(context: &mut TaskContext<'_>, step: &Step) -> Result<Ne
     Ok(Next::Go { to: next_step(step, Some(word))?, feedback: String::new() })
 }
 
-/// Returns the verdict of a merge step, given the outcome `word` of the merge. If reviewers rejected an earlier merge
-/// and it was repaired, the verdict is `MERGED` even if there is nothing new to merge, so that the merge is reviewed
-/// again.
+/// Returns the verdict of a merge step, given the outcome `word` of the merge. After a merge with changes, records in
+/// the task's state which step reviews it. While this record exists, the verdict is `MERGED` even if there is nothing
+/// new to merge, so that a merge that was rejected and repaired is reviewed again.
 fn after_merge(context: &mut TaskContext<'_>, step: &Step, word: &str) -> &'static str {
     match word {
         "UP_TO_DATE" if context.task.state.merge_review.is_some() => "MERGED",
@@ -118,7 +118,7 @@ fn after_merge(context: &mut TaskContext<'_>, step: &Step, word: &str) -> &'stat
     }
 }
 
-/// Moves the task's documents to the archive.
+/// Moves the task's documents to the archive in one commit.
 pub(crate) fn run_archive(context: &mut TaskContext<'_>, step: &Step) -> Result<Next, PipelineError> {
     let moved: Vec<(String, String)> = context.effect(
         &step.id,
@@ -176,7 +176,8 @@ fn documents_to_archive(task: &Task) -> Result<Vec<(String, String, String)>, Pi
     Ok(found)
 }
 
-/// Returns `wanted`, or a variant of it that no earlier task uses in the archive.
+/// Returns `wanted`, or the first variant of it, from `-2` to `-999`, that does not exist on the task's branch. If all
+/// exist, returns `wanted`.
 fn free_archive_path(task: &Task, wanted: &str) -> Result<String, PipelineError> {
     let tree = &task.setting.tree;
     let (stem, ending) = wanted.rsplit_once('.').unwrap_or((wanted, "md"));
@@ -193,7 +194,10 @@ pub(crate) fn run_deliver(context: &mut TaskContext<'_>, step: &Step) -> Result<
     let (tree, base) = (context.task.setting.tree.clone(), base_tip(&context.task)?);
     let tip = tree.tip()?.unwrap_or_default();
     if !tree.contains(&tip, &base)? {
-        context.announce(RUNNER, format!("'{}' has new commits.", context.task.setting.workflow.base));
+        context.announce(
+            RUNNER,
+            format!("'{}' has new commits that the branch lacks.", context.task.setting.workflow.base),
+        );
         return Ok(Next::Go { to: next_step(step, Some("BEHIND"))?, feedback: String::new() });
     }
     let summary = build_summary(&context.task)?;
@@ -217,7 +221,7 @@ pub(crate) fn run_deliver(context: &mut TaskContext<'_>, step: &Step) -> Result<
     Ok(Next::Go { to: next_step(step, Some("DELIVERED"))?, feedback: String::new() })
 }
 
-/// Returns a summary of the task for the user who merges its branch.
+/// Returns a summary of the task for the user who merges its branch, cut after `LONGEST_SUMMARY` characters.
 fn build_summary(task: &Task) -> Result<String, PipelineError> {
     let (tree, used) = (&task.setting.tree, task.state.used);
     let mut out = format!("# {}\n\n{}\n\n## Commits\n\n", task.setting.feat, task.request.trim());

@@ -43,14 +43,15 @@ fn is_result(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> b
     fields.get(KEY).is_some_and(|field| field.is_required(answer))
 }
 
-/// Returns the feedback to triage: a remark that the agent made in addition to its required result.
+/// Returns the feedback to triage: a remark that the agent made in addition to its required result. `None` if there is
+/// no feedback, if it contains no statement, or if it is itself the required result.
 pub(crate) fn remark(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Option<String> {
     let feedback = answer.get(KEY).filter(|_| !is_result(answer, fields))?;
     let text = shown(feedback);
     (!text.is_empty()).then_some(text)
 }
 
-/// Formats a JSON value as text. The text is empty if the value contains no statement.
+/// Formats a JSON value as text. The text is empty if the value contains no statement, such as a lone number.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.trim().to_string(),
@@ -101,8 +102,8 @@ fn claims_success(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>)
     verdict.is_none_or(|(name, yes)| answer.get(name).and_then(Value::as_str) == yes.map(String::as_str))
 }
 
-/// Collects every statement in a feedback value: all strings, and the keys of objects unless their value is empty,
-/// false or a negation.
+/// Collects every statement in a feedback value, in lower case: all strings, and the keys of objects unless their value
+/// is empty, false, zero or begins with a negation.
 fn gather(value: &Value, statements: &mut Vec<String>) {
     match value {
         Value::String(text) => statements.push(text.to_lowercase()),

@@ -42,7 +42,8 @@ struct Written {
     problem: Option<String>,
 }
 
-/// Sends the feedback in an answer to the triage agent and acts on the agent's decision.
+/// Sends the feedback in an answer to the triage agent and acts on the agent's decision. Does nothing if the answer has
+/// no remark, if it is the user's own decision, or if the workflow has no triage.
 pub(crate) fn triage_feedback(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -67,7 +68,8 @@ pub(crate) fn triage_feedback(
     }
 }
 
-/// Asks the triage agent about a remark. Returns the decision, and the text to act on.
+/// Asks the triage agent about a remark. Returns the decision, and the text to act on. If the budget is used up or the
+/// agent's answer is unusable, the decision is `BACKLOG` and the text is the remark.
 fn decide_remark(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -112,7 +114,7 @@ fn remark_question(
     Ok(Question { prompt: template.fill(&values), tip, document: None, writes: Vec::new() })
 }
 
-/// Adds an item to the backlog.
+/// Adds an item to the backlog and commits the change, unless the backlog already has the item.
 fn add_to_backlog(context: &mut TaskContext<'_>, step: &Step, item: &str) -> Result<(), PipelineError> {
     let shared = Map::from_iter([("backlog_items".to_string(), json!([item]))]);
     let _: Option<String> = context.effect(
@@ -136,7 +138,7 @@ fn add_to_backlog(context: &mut TaskContext<'_>, step: &Step, item: &str) -> Res
 }
 
 /// Has the documentation agent update the documentation, and commits the result. The sandbox lets this agent write only
-/// the documentation.
+/// the documentation. If the budget is used up or the agent's changes are unusable, adds `note` to the backlog instead.
 fn update_documentation(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -214,7 +216,8 @@ fn commit_documentation(
         },
         |context, change_set, _| {
             let id = commit_changes(context, change_set)?;
-            // Discards what was not committed: file modes, and changes made after the contents were read.
+            // Discard what guard did not commit: file modes, and changes that the agent made after guard had read the
+            // contents.
             context.restore(None)?;
             Ok(id)
         },

@@ -21,7 +21,8 @@ use crate::template::fill_message;
 use crate::transcript::EventType;
 use crate::workspace::StepCommit;
 
-/// A commit that the runner makes, and the files that it changes.
+/// A commit that the runner makes, and the files that it changes: each path with the new text, or with `None` if the
+/// commit deletes the file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct DocumentCommit {
     pub(crate) commit: StepCommit,
@@ -53,7 +54,7 @@ pub(crate) fn waiting_reason(task: &Task, step: &Step) -> String {
     )
 }
 
-/// Reports the result, commits the step's documents, and decides which step follows.
+/// Reports the result, commits the step's documents, triages the answer's feedback, and decides which step follows.
 pub(crate) fn finish_role_step(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -197,7 +198,7 @@ fn decision_document(step: &Step, word: Option<&str>, answer: &Map<String, Value
     format!("# {}: {}\n\n```json\n{object}\n```\n", step.status, word.unwrap_or("done"))
 }
 
-/// Returns the new texts of the backlog and the lessons, after adding the answer's items.
+/// Adds the answer's items to the backlog and the lessons. Returns the path and the new text of each file that changes.
 pub(crate) fn shared_document_changes(
     task: &Task,
     answer: &Map<String, Value>,
@@ -233,7 +234,7 @@ pub(crate) fn step_commit(
     Ok(StepCommit { parent, merges: None, tree: None, message, who: context.task.setting.who.clone(), date })
 }
 
-/// Writes the files and commits them. Safe to repeat after a crash.
+/// Writes or deletes the files, commits them, and returns the id of the commit. Safe to repeat after a crash.
 pub(crate) fn commit_changes(
     context: &mut TaskContext<'_>,
     change_set: &DocumentCommit,
@@ -256,7 +257,7 @@ pub(crate) fn commit_changes(
     Ok(id)
 }
 
-/// Returns a user's name and address in the form used in documents: `Name <address>`.
+/// Returns a user's name and address in the form used in documents: `Name <address>`, or `a person` without a name.
 pub(crate) fn signature((name, address): &(String, String)) -> String {
     match (name.is_empty(), address.is_empty()) {
         (true, _) => "a person".to_string(),

@@ -33,8 +33,9 @@ pub(crate) fn hand_over_conflict(
     Ok(Next::Stop(Status::NeedsHuman, reason))
 }
 
-/// Looks for a merge that the user made in the worktree since the task stopped, and records the user's name. An
-/// unusable merge is an error if the task is waiting for a merge by the user.
+/// Looks for a merge that the user made in the worktree since the task stopped. Records the user's name and returns
+/// true if there is a usable one. If the task is waiting for the user's merge (`is_awaited`), uncommitted changes and
+/// an unusable merge are errors.
 pub(crate) fn find_user_merge(
     context: &mut TaskContext<'_>,
     began: Option<&StepSnapshot>,
@@ -63,7 +64,9 @@ pub(crate) fn find_user_merge(
         if !is_awaited {
             return Ok(false);
         }
-        return Err(PipelineError::Strange(format!("the merge in {worktree} cannot be used: {problem}")));
+        return Err(PipelineError::Strange(format!(
+            "the merge in {worktree} cannot be used: {problem}; repair it there and commit, then run `guard task resume`"
+        )));
     }
     context.task.state.merged_by = Some(TaskTree::current_user(&context.repository)?);
     Ok(true)
@@ -81,7 +84,8 @@ fn agent_tips(context: &TaskContext<'_>) -> Result<Vec<String>, PipelineError> {
     Ok(asked?.into_iter().map(|asked| asked.after).collect())
 }
 
-/// Accepts the user's merge as the step's answer if it passes the same checks as an agent's merge.
+/// Checks the user's merge like an agent's merge. Returns an answer for the step if the merge passes, and otherwise
+/// stops the task until the user has repaired the merge.
 pub(crate) fn accept_user_merge(
     context: &mut TaskContext<'_>,
     step: &Step,

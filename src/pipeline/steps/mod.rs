@@ -27,7 +27,8 @@ pub(crate) enum Next {
     Stop(Status, String),
 }
 
-/// Returns the step that the workflow defines for a verdict, or the step's only successor if it has no verdicts.
+/// Returns the step that the workflow defines for the verdict `word`, or the step's only successor if `word` is `None`.
+/// Fails if the workflow defines no such step.
 pub(crate) fn next_step(step: &Step, word: Option<&str>) -> Result<String, PipelineError> {
     let way =
         word.map_or_else(|| step.next.as_ref(), |word| step.verdicts.get(word).map(|verdict| &verdict.next));

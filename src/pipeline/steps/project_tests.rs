@@ -8,8 +8,8 @@ use std::path::Path;
 use crate::pipeline::context::Task;
 use crate::pipeline::error::PipelineError;
 
-/// Returns the test command of a project whose top directory contains `files`. `read` returns the text of one of these
-/// files.
+/// Returns the test command of a project whose top directory contains `files`; `None` if guard does not know how to
+/// test such a project. `read` returns the text of one of these files.
 pub(crate) fn detect(files: &[String], read: impl Fn(&str) -> Option<String>) -> Option<Vec<String>> {
     let has = |name: &str| files.iter().any(|file| file == name);
     let text = |name: &str| if has(name) { read(name).unwrap_or_default() } else { String::new() };
@@ -71,7 +71,7 @@ fn is_installed(program: &str) -> bool {
 }
 
 /// Returns the test command that guard runs: the one that the user set, or the one detected in the project. `None` if
-/// there is no command, its program is not installed, or the user wants no tests.
+/// guard detects no command, if the program of the detected command is not installed, or if the user wants no tests.
 pub(crate) fn test_command(task: &Task) -> Result<Option<Vec<String>>, PipelineError> {
     if let Some(words) = task.state.tests.as_ref().or(task.setting.tests.as_ref()) {
         return Ok(Some(words.clone()).filter(|words| !words.is_empty()));

@@ -1,5 +1,5 @@
-//! Performs a step by deep research: guard decomposes the question, answers the parts with parallel read-only runs of the
-//! role's agent, and writes the report with checked sources.
+//! Performs a step by deep research: guard decomposes the question, answers the parts with parallel read-only runs of
+//! the role's agent, and writes the report with checked sources.
 
 use std::path::Path;
 use std::sync::Arc;

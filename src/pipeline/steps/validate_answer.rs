@@ -141,7 +141,8 @@ pub(crate) fn find_work_problem(
     let left = context.task.setting.tree.uncommitted()?;
     if !left.is_empty() {
         let some: Vec<&str> = left.iter().take(5).map(String::as_str).collect();
-        return Ok(Some(format!("{} files are not committed: {}", left.len(), some.join(", "))));
+        let noun = if left.len() == 1 { "file is" } else { "files are" };
+        return Ok(Some(format!("{} {noun} not committed: {}", left.len(), some.join(", "))));
     }
     if let Some(problem) = find_report_problem(&context.task, step, asked)? {
         return Ok(Some(problem));
@@ -274,8 +275,7 @@ fn run_tests(
 ) -> Result<Option<String>, PipelineError> {
     let Some(words) = words else {
         if !has_named_tests(&context.task) {
-            let line =
-                "guard ran no tests, because it found no test command. Set one with `--tests COMMAND`.";
+            let line = "guard ran no tests, because it found no test command that is installed. Set one with `--tests COMMAND`.";
             context.announce(RUNNER, line);
         }
         context.events.send(TaskEvent::new(EventType::TaskTests, "not run", json!({ "step": step.id })));

@@ -99,8 +99,9 @@ pub(crate) fn remaining_budget(task: &Task, step: &str, name: &str) -> Option<f6
     accounts.map(|account| (account.bound - account.used).max(0.0)).min_by(f64::total_cmp)
 }
 
-/// Adds the usage of a call to the task and the step. A call in the journal counts only once, even if its step is
-/// replayed after a crash: the replay starts from the task's state at the beginning of the step.
+/// Adds the usage of a call to the task and the step, and warns the user once about each limit that is nearly reached.
+/// A call in the journal counts only once, even if its step is replayed after a crash: the replay starts from the
+/// task's state at the beginning of the step.
 pub(crate) fn add_usage(context: &mut TaskContext<'_>, step: &str, more: Used) {
     context.task.state.used += more;
     *context.task.state.used_by.entry(step.to_string()).or_default() += more;
@@ -118,22 +119,24 @@ pub(crate) fn add_usage(context: &mut TaskContext<'_>, step: &str, more: Used) {
     }
 }
 
-/// Returns the status and the reason with which the task stops if a limit is reached.
+/// Returns the status and the reason with which the task stops if a limit on rounds, steps or resources is reached;
+/// `None` if none is.
 pub(crate) fn reached_limit(task: &Task) -> Option<(Status, String)> {
     let (step, id) = (&task.state.step, &task.id);
     let rounds = task.state.since.get(step).copied().unwrap_or(0);
     let most = step_bounds(task, step).or(task_bounds(task)).rounds.unwrap_or(1).max(1);
     if rounds > most {
         let reason = format!(
-            "guard tried the step {step} {} times without success; `guard task resume {id}` allows more attempts",
+            "the step {step} has run {} times, which is its limit; `guard task resume {id}` allows further rounds",
             rounds - 1
         );
         return Some((Status::NeedsHuman, reason));
     }
     let visits = task.setting.workflow.limits.visits;
     if task.state.since.values().sum::<u32>() > visits {
-        let reason =
-            format!("the task took more than {visits} steps; `guard task resume {id}` allows more steps");
+        let reason = format!(
+            "the task needs more than {visits} steps, which is its limit; `guard task resume {id}` allows more"
+        );
         return Some((Status::NeedsHuman, reason));
     }
     exhausted_limit(task, step).map(|reason| (Status::BudgetExhausted, reason))

@@ -16,8 +16,8 @@ const WORKER_GRACE: Duration = Duration::from_secs(60);
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 impl TaskStore {
-    /// Cancels the task with this id: ends the process that works on it, and records the new status. Returns the
-    /// task's row as it was before the new status.
+    /// Cancels the task with this id: ends the process that works on it, and records the new status. Returns the task's
+    /// row as it was before the new status. Fails if the task has succeeded, or if the process does not end in time.
     pub fn cancel(&self, id: &str) -> Result<TaskRow, PipelineError> {
         let mut journal = self.journal()?;
         self.end_worker(id)?;
@@ -29,7 +29,7 @@ impl TaskStore {
         Ok(task)
     }
 
-    /// Asks the process that works on the task to end, and waits for that.
+    /// Asks the process that works on the task to end, and waits until it has ended, at most for `WORKER_GRACE`.
     fn end_worker(&self, id: &str) -> Result<(), PipelineError> {
         let deadline = Instant::now() + WORKER_GRACE;
         let mut signalled = None;

@@ -14,13 +14,15 @@ pub struct Cleaned {
     pub id: String,
     /// The name of the task's branch.
     pub branch: String,
-    /// Whether the branch was deleted, because it was fully merged into the base.
+    /// Whether the branch no longer exists: guard deleted it because it was fully merged into the base, or the whole
+    /// repository is gone.
     pub is_branch_gone: bool,
     /// The ref under which uncommitted work was saved; `None` if there was none.
     pub kept: Option<String>,
 }
 
-/// Removes what a finished task left on the machine. Keeps the transcripts of its agents' runs.
+/// Removes what a task left on the machine, except the transcripts of its agents' runs. Fails if the task has neither
+/// succeeded nor been cancelled, or if its worktree contains another git repository, whose files would be lost.
 pub fn clean(task_store: &TaskStore, journal: &mut Journal, id: &str) -> Result<Cleaned, PipelineError> {
     let found = journal.task(id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
     let lock = task_store.lock(&found.id)?;
@@ -40,7 +42,7 @@ pub fn clean(task_store: &TaskStore, journal: &mut Journal, id: &str) -> Result<
     if repository(&setting).is_ok() {
         tree.dispose_killed_runs(&task_store.runs)?;
         if tree.check_worktree().is_ok() && !tree.uncommitted()?.is_empty() {
-            // Commits of the task do not contain the files of a nested repository.
+            // guard cannot save the files of a nested repository, because git does not add them to commits.
             if let Some(nested) = tree.nested_repositories()?.first() {
                 return Err(PipelineError::Strange(format!(
                     "{} is a git repository of its own, which `guard task clean` would delete; move it out of the worktree first",

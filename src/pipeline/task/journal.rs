@@ -70,7 +70,7 @@ pub struct TaskRow {
     pub updated: String,
     /// The name of the task's status.
     pub status: String,
-    /// Why the task has this status.
+    /// Why the task has this status; may be empty.
     pub reason: String,
     /// The user's request, which describes what the task must do.
     pub request: String,
@@ -141,7 +141,7 @@ pub struct Journal {
     watcher: Option<Watcher>,
 }
 
-/// Migrates a journal written by an earlier version.
+/// Adds the columns that a journal of an earlier version lacks.
 fn add_missing_columns(connection: &Connection) -> rusqlite::Result<()> {
     for column in ["name", "address"] {
         let known = "select count(*) from pragma_table_info('decision') where name = ?1";
@@ -243,7 +243,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Finds a task by its id, or by a unique prefix or suffix of it.
+    /// Finds a task by its id, or by a unique prefix or suffix of it. Returns `None` if no task or more than one
+    /// matches.
     pub fn task(&self, id: &str) -> Result<Option<TaskRow>, StoreError> {
         let select = "select * from task where id = ?1 or id like ?1 || '%' escape '\\' or id like '%' || ?1 escape '\\' limit 2";
         let plain = id.replace(['%', '_', '\\'], "");
@@ -291,7 +292,8 @@ impl Journal {
         })
     }
 
-    /// Records the intent (the parameters) of an effect before it runs, unless an intent is recorded already.
+    /// Records the intent (the parameters) of an effect before it runs, unless an intent is recorded already. Returns
+    /// what the journal recorded about the effect before.
     pub fn begin(
         &mut self,
         task: &str,
@@ -410,8 +412,8 @@ impl Journal {
     }
 }
 
-/// Retries `work` while the database is busy. SQLite's own timeout does not cover two processes that switch to the
-/// write-ahead log at the same time.
+/// Retries `work` while the database is busy, at most for `PATIENCE`. SQLite's own timeout does not cover two processes
+/// that switch to the write-ahead log at the same time.
 fn patiently<T>(work: impl Fn() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
     let deadline = std::time::Instant::now() + PATIENCE;
     loop {

@@ -51,7 +51,7 @@ pub struct TaskSettings {
 pub struct State {
     /// The id of the current step.
     pub step: String,
-    /// The number of the current visit: how many steps have been begun so far, including repeated ones.
+    /// The number of the current visit (execution of a step), counted from 1 across all steps of the task.
     pub visit: u32,
     /// The id of the step that led to the current step; `None` for the first step.
     #[serde(default)]
@@ -173,7 +173,7 @@ impl Status {
         }
     }
 
-    /// Parses a name that [`Status::name`] returned.
+    /// Parses a name that [`Status::name`] returned; `None` for any other text.
     pub fn parse(name: &str) -> Option<Self> {
         serde_json::from_value(Value::from(name)).ok()
     }
@@ -201,10 +201,11 @@ impl TaskEvent {
     }
 }
 
-/// The name that messages of the runner itself are shown under.
+/// The name under which guard shows the messages of the runner itself.
 pub const RUNNER: &str = "ORCHESTRATOR";
 
-/// Derives a task's short name, used for files and branches, from the significant words of its request.
+/// Derives a task's short name, used for files and branches, from the first four significant words of the request's
+/// first sentence. A request without such words gets the name `task`.
 pub fn name_of(request: &str) -> String {
     const FILLERS: [&str; 44] = [
         "a",

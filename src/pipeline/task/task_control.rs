@@ -1,6 +1,7 @@
 //! Commands to a running task: `cancel`, `pause`, `resume`, and `adjust_config`, which raises its limits.
 //!
-//! The runner checks for commands between two steps. `cancel` also ends the agent that is running.
+//! A thread receives the commands. `cancel` ends the agent that is running; the other commands take effect between two
+//! steps.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,7 +57,7 @@ impl TaskControl {
         self.commanded.is_cancelled.load(Ordering::Acquire)
     }
 
-    /// Waits while the task is paused.
+    /// Waits while the task is paused, until it is resumed or cancelled.
     pub(crate) fn wait_while_paused(&self, cancel: &Cancel) {
         self.commanded.gate.wait(|| cancel.is_set());
     }

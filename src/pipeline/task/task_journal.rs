@@ -24,7 +24,7 @@ impl TaskJournal {
     }
 
     /// Records the intent (the parameters) of an effect of this task before the effect runs, unless an intent is
-    /// recorded already.
+    /// recorded already. Returns what the journal recorded about the effect before.
     pub(crate) fn begin(
         &mut self,
         at: (u32, &str),

@@ -65,7 +65,8 @@ impl TaskStore {
         Ok(TaskLock { _file: file })
     }
 
-    /// Returns the process that is working on a task. This only queries the lock, so it never blocks another process.
+    /// Returns the process that is working on a task; `None` if there is none. The function only queries the lock, so
+    /// it never keeps another process from taking the lock.
     pub fn worker(&self, id: &str) -> Option<Worker> {
         let path = self.task_directory(id).join("lock");
         let mut file = File::open(&path).ok()?;
@@ -90,7 +91,7 @@ pub(crate) struct TaskLock {
 /// A process that holds the lock on a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Worker {
-    /// The id of the process; `None` if it could not be verified.
+    /// The id of the process; `None` if guard could not determine it reliably.
     pub process: Option<i32>,
 }
 

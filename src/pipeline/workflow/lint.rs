@@ -8,7 +8,7 @@ use super::parse::ParsedWorkflow;
 use crate::policy::{Diagnostic, PolicyDirs, Severity, Source, find};
 use crate::template::Template;
 
-/// The names of the values that every prompt can use.
+/// The names of the values that prompts can use, in addition to the names of the workflow's documents.
 pub(crate) const VALUES: [&str; 14] = [
     "request",
     "feat",
@@ -26,7 +26,8 @@ pub(crate) const VALUES: [&str; 14] = [
     "answer_format",
 ];
 
-/// Returns the problems that only become visible when the parts of the workflow are compared with each other.
+/// Returns the problems that only become visible when the parts of the workflow are compared with each other. If the
+/// parser found problems, returns none, because they could cause further, misleading ones.
 pub(crate) fn lint(source: &Source, read: &ParsedWorkflow, dirs: &PolicyDirs) -> Vec<Diagnostic> {
     let mut linter = Linter { source, read, dirs, found: Vec::new() };
     if read.problems.is_empty() {
@@ -252,12 +253,16 @@ impl Linter<'_> {
                 self.wrong(&place, "`one_of` needs at least one value".to_string());
             }
             let Some((other, value)) = &field.when else { continue };
-            let has = answer.get(other).is_some_and(|field| match &field.is {
-                FieldType::OneOf(words) => words.contains(value),
-                _ => true,
-            });
-            if !has {
-                self.wrong(&place, format!("`when` is never true: `{other}` cannot be `{value}`"));
+            match answer.get(other).map(|field| &field.is) {
+                None => {
+                    self.wrong(&place, format!("`when` names `{other}`, but the answer has no such field"));
+                }
+                Some(FieldType::OneOf(words)) if !words.contains(value) => {
+                    let message =
+                        format!("`when` is never true: `{value}` is not one of the values of `{other}`");
+                    self.wrong(&place, message);
+                }
+                Some(_) => {}
             }
         }
     }
@@ -296,8 +301,8 @@ impl Linter<'_> {
         }
     }
 
-    /// Checks a step that deep research performs: guard writes the report and gives the answer, so nothing may depend on
-    /// what an agent answers.
+    /// Checks a step that deep research performs. guard itself writes the report and the answer of such a step, so
+    /// nothing may depend on what an agent answers.
     fn research_step(&mut self, step: &Step, role: &str, path: &str) {
         if step.answer.values().any(|field| field.is != FieldType::Document) {
             let message = "a step with `deep_research` can only answer with its document (`is: document`)";
@@ -336,11 +341,11 @@ impl Linter<'_> {
             .filter(|id| !reached.contains(id.as_str()))
             .collect();
         for id in lost {
-            let message = format!("no step leads to the step `{id}`");
+            let message = format!("no task can reach the step `{id}`, because no reachable step leads to it");
             self.report(Severity::Warning, &format!("steps.{id}"), message);
         }
         if !ends {
-            self.wrong("steps", "no step leads to `end`".to_string());
+            self.wrong("steps", "no reachable step leads to `end`, so no task could end".to_string());
         }
     }
 }

@@ -47,12 +47,14 @@ pub enum WorkflowError {
     Invalid(Vec<Diagnostic>),
 }
 
-/// Returns the directory that contains the user's workflows: `$XDG_CONFIG_HOME/guard/workflows`.
+/// Returns the directory that contains the user's workflows, beside the directory of the user's policies; `None` if
+/// there is no such directory of policies.
 fn user_workflows_dir(dirs: &PolicyDirs) -> Option<PathBuf> {
     dirs.user.as_ref().map(|policies| policies.with_file_name("workflows"))
 }
 
-/// Returns the names of all workflows, and whether each is built in. The user's own workflows come first.
+/// Returns the names of all workflows, and whether each is built in. The user's own workflows come first, and replace
+/// built-in workflows with the same name.
 pub fn names(dirs: &PolicyDirs) -> Vec<(String, bool)> {
     let entries = user_workflows_dir(dirs).and_then(|directory| std::fs::read_dir(directory).ok());
     let name = |entry: std::fs::DirEntry| {
@@ -72,6 +74,7 @@ pub fn names(dirs: &PolicyDirs) -> Vec<(String, bool)> {
 }
 
 /// Returns the text of a workflow, and the directory that contains its prompts (`None` for a built-in workflow).
+/// `reference` is a path if it contains a slash or has an extension, and otherwise the name of a workflow.
 pub fn source(reference: &str, dirs: &PolicyDirs) -> Result<(Source, Option<PathBuf>), WorkflowError> {
     let is_path = reference.contains('/') || Path::new(reference).extension().is_some();
     if is_path {
@@ -106,7 +109,8 @@ fn read_text(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| error.to_string())
 }
 
-/// Parses a workflow and returns it with all its problems. The workflow is usable if none of them is an error.
+/// Parses a workflow and returns it with all its problems. The workflow is usable if no problem has the severity
+/// `Error`. Fails only if there is no such workflow or its file cannot be read.
 pub fn examine(
     reference: &str,
     dirs: &PolicyDirs,

@@ -45,7 +45,8 @@ pub struct Workflow {
     /// How agents' feedback is triaged. `None` means that it is not triaged.
     #[serde(default)]
     pub triage: Option<Triage>,
-    /// Words that contradict a claimed success if they occur in the agent's feedback.
+    /// Words, or beginnings of words, that contradict a claimed success if they occur in the agent's feedback and are
+    /// not negated there.
     #[serde(default)]
     pub honesty: Vec<String>,
     /// Where lessons of earlier tasks are stored. `None` means that no lessons are kept.
@@ -62,9 +63,10 @@ pub struct Workflow {
 /// The limits on a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Maximum number of times that the runner executes any one step.
+    /// Maximum number of times that the runner executes any one step before the task stops and waits for the user.
     pub rounds: u32,
-    /// Maximum number of times that the runner executes steps, all steps together.
+    /// Maximum number of times that the runner executes steps, all together, before the task stops and waits for the
+    /// user.
     pub visits: u32,
     /// Maximum number of model tokens; `None` for no limit.
     pub tokens: Option<u64>,
@@ -88,7 +90,7 @@ pub struct Bounds {
     pub cost: Option<f64>,
     /// Maximum number of minutes that agents run.
     pub minutes: Option<f64>,
-    /// Maximum number of times that the runner executes one step.
+    /// Maximum number of times that the runner executes one step before the task stops and waits for the user.
     pub rounds: Option<u32>,
 }
 
@@ -212,16 +214,16 @@ pub struct Step {
     pub document: Option<Document>,
     /// The fields that the agent's answer must or may have.
     pub answer: BTreeMap<String, Field>,
-    /// Whether the task's branch must contain the base branch after the step.
+    /// Whether the agent must merge the base branch into the task's branch in this step.
     pub must_merge: bool,
     /// Files at the top of the repository that the agent must change or explicitly report as unchanged, if they exist.
     #[serde(default)]
     pub updates: Vec<String>,
     /// The template of the message that is shown when the step is done.
     pub says: Option<String>,
-    /// The subject line of the commit that the step makes.
+    /// The beginning of the subject line of the commit that the step makes; `None` means `Notes`.
     pub commit: Option<String>,
-    /// The next step, if this step has no verdicts.
+    /// The name of the next step, [`BACK`] or [`END`], if this step has no verdicts.
     pub next: Option<String>,
     /// The next step for each verdict.
     pub verdicts: BTreeMap<String, Verdict>,
@@ -256,9 +258,10 @@ pub struct Document {
 pub struct Field {
     /// The type of the field's value.
     pub is: FieldType,
-    /// Whether the field may be missing.
+    /// Whether the field may be missing. Has no effect if `when` is set.
     pub optional: bool,
-    /// A name of another field and a value: the field is required only if the other field has this value.
+    /// The name of another field, and a value. This field is required if the other field has this value, and optional
+    /// otherwise. `None` means that only `optional` decides.
     pub when: Option<(String, String)>,
 }
 
@@ -294,7 +297,7 @@ pub enum FieldType {
 /// What follows if a step ends with a certain verdict.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The id of the step that follows.
+    /// The name of the step that follows, [`BACK`] or [`END`].
     pub next: String,
     /// The template of the message that is shown for this verdict.
     pub says: Option<String>,
@@ -331,7 +334,7 @@ pub struct DocsConfig {
     pub folders: Vec<String>,
     /// The fields of the writing role's answer.
     pub answer: BTreeMap<String, Field>,
-    /// The subject line of the commit with the changed documentation.
+    /// The beginning of the subject line of the commit with the changed documentation.
     pub commit: String,
 }
 

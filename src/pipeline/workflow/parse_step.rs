@@ -71,7 +71,8 @@ impl Reader<'_> {
         step
     }
 
-    /// Returns the settings of a step that deep research performs. A setting that is left out has its default.
+    /// Returns the settings of a step that deep research performs; `None` for any other step. A setting that is left
+    /// out has its default.
     fn deep_research(&mut self, fields: &mut Fields<'_>, path: &str) -> Option<ResearchConfig> {
         let node = self.take(fields, "deep_research")?;
         let path = join(path, "deep_research");
@@ -112,8 +113,9 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the text of a prompt: the value itself if it has several lines, otherwise the content of the file that
-    /// it names.
+    /// Returns the text of a prompt: the value of the key `prompt` if it has several lines, otherwise the content of
+    /// the file that it names. The text is empty if the key is missing or the file cannot be read. An unreadable file
+    /// is a problem; a missing key is one only if `is_needed` is set.
     pub(crate) fn prompt_of(&mut self, fields: &mut Fields<'_>, path: &str, is_needed: bool) -> String {
         let node = if is_needed { self.needed(fields, "prompt") } else { self.take(fields, "prompt") };
         let Some(text) = self.text(node, "prompt") else { return String::new() };

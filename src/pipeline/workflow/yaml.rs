@@ -104,7 +104,7 @@ impl<'s> Builder<'s> {
             let refuse = |what: &str| Err(problem(source, place.clone(), what.to_string(), "here"));
             match event {
                 Event::DocumentStart(_) if self.root.is_some() => {
-                    return refuse("the file must hold only one document");
+                    return refuse("the file must contain only one document");
                 }
                 Event::Alias(_) => return refuse("aliases (`*name`) are not supported; repeat the value"),
                 Event::Scalar(_, _, _, Some(_))
@@ -112,7 +112,9 @@ impl<'s> Builder<'s> {
                 | Event::MappingStart(_, Some(_)) => return refuse("tags (`!name`) are not supported"),
                 Event::Scalar(text, style, _, None) => self.scalar(&text, style, place)?,
                 Event::SequenceStart(..) | Event::MappingStart(..) if self.open.len() >= DEEPEST => {
-                    return refuse("the file is nested too deeply");
+                    return refuse(&format!(
+                        "lists and maps are nested too deeply; the maximum is {DEEPEST} levels"
+                    ));
                 }
                 Event::SequenceStart(..) => self.open.push(Open::List(place, Vec::new())),
                 Event::MappingStart(..) => self.open.push(Open::Map(place, Vec::new(), None)),
