@@ -33,9 +33,9 @@ pub struct Context {
     pub cwd: Cwd,
     /// The working tree of the task; `None` means the directory in which the command runs.
     pub worktree: Option<Vec<u8>>,
-    /// The directories and files that the command may write, with symbolic links resolved; `None` means the working
-    /// tree and the home directory. Temporary directories always count as writable, because the sandbox decides which
-    /// of them are private to the run.
+    /// The directories and files that the command may write, with symbolic links resolved; `None` means the home
+    /// directory. The working tree and temporary directories always count as writable here, because the sandbox decides
+    /// which of them the command may really write.
     pub writable: Option<Vec<Vec<u8>>>,
     /// The task's git directory, if it is not in the working tree.
     pub git_dir: Option<Vec<u8>>,
@@ -61,9 +61,10 @@ pub struct Context {
 /// Limits that bound the time and memory of the analysis of hostile input.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The maximum size of argv and shell text together, in bytes. Nested texts count again.
+    /// The maximum size of the argv or the shell text to analyse, in bytes. With nested texts and expansions, the
+    /// analysis examines at most 32 times as many bytes.
     pub bytes: usize,
-    /// The maximum number of constructs that are open at once: brackets, substitutions, wrappers, aliases.
+    /// The maximum nesting of brackets, substitutions, wrappers and aliases together.
     pub depth: usize,
     /// The maximum number of program starts in one command.
     pub intents: usize,
@@ -75,7 +76,8 @@ impl Default for Limits {
     }
 }
 
-/// How many times larger than the command the examined text may become. Expansion and nesting make it larger.
+/// How many bytes the analysis may examine for each byte of [`Limits::bytes`]. Expansions and nested texts make the
+/// examined text larger than the command.
 const WORK_PER_BYTE: usize = 32;
 
 /// The result of an analysis: the program starts that a command would cause, or why guard refuses it.
@@ -97,13 +99,14 @@ pub enum Refusal {
     /// The argument with this index contains a NUL byte.
     #[error("argument {0} contains a NUL byte")]
     Nul(usize),
-    /// The command exceeds [`Limits::bytes`].
-    #[error("the command is larger than {0} bytes")]
+    /// The command exceeds [`Limits::bytes`], or its nested texts and expansions exceed 32 times this limit.
+    #[error("the command, or the text to which it expands, is too large to analyse; the limit is {0} bytes")]
     TooLarge(usize),
     /// The command exceeds [`Limits::depth`].
-    #[error("commands are nested deeper than {0} levels")]
+    #[error("the command nests brackets, substitutions or other commands deeper than {0} levels")]
     TooDeep(usize),
-    /// The command sets more inherited variables than the analysis tracks.
+    /// The command sets more variables that change the behaviour of programs, such as `GIT_…` and `PATH`, than the
+    /// analysis tracks.
     #[error("the command exports more environment variables than guard can track")]
     TooManyVariables,
     /// The command sets the shell option `-k`, with which every later argument `name=value` is an assignment.
@@ -193,8 +196,8 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Returns the start of a command that is nested in the intent with the index `parent`, with the same environment,
-    /// directory and standard input.
+    /// Returns the state in which a nested command starts: the environment, directory and standard input of `self`,
+    /// with the intent at index `parent` as its parent.
     pub(crate) fn inside(&self, parent: usize, origin: Origin) -> Self {
         Self {
             env: self.env.clone(),
@@ -216,7 +219,8 @@ pub(crate) struct Analyzer<'a> {
     refusal: Option<Refusal>,
     /// The number of bytes of text that the analysis may still examine.
     fuel: usize,
-    /// The work of examining the caller's environment once, as every git command requires.
+    /// The number of bytes that the analysis subtracts from `fuel` for each git command, because it examines the
+    /// caller's environment for each of them.
     environment_weight: usize,
     pub(crate) depth: usize,
 }
@@ -243,7 +247,8 @@ impl Analyzer<'_> {
         }
     }
 
-    /// Calls `inside` one nesting level deeper, or refuses the command if the depth limit is reached.
+    /// Calls `inside` one nesting level deeper, or refuses the command if the depth limit is reached. Does nothing if
+    /// the command is already refused.
     pub(crate) fn nested(&mut self, inside: impl FnOnce(&mut Self)) {
         if self.is_refused() {
             return;
@@ -275,7 +280,8 @@ impl Analyzer<'_> {
         self.command(args, start);
     }
 
-    /// Adds an intent and returns its index, which nested intents store as their parent.
+    /// Adds an intent and returns its index, which nested intents store as their parent. If there are already too many
+    /// intents, refuses the command and returns the index of the last one.
     pub(crate) fn push(&mut self, intent: Intent) -> usize {
         if self.intents.len() >= self.context.limits.intents {
             self.refuse(Refusal::TooMany(self.context.limits.intents));
@@ -285,14 +291,16 @@ impl Analyzer<'_> {
         self.intents.len().saturating_sub(1)
     }
 
-    /// Marks an intent as one that the supervisor must judge again when it starts.
+    /// Marks an intent as one that the supervisor must judge again when the program starts. A reason that the intent
+    /// already has stays.
     pub(crate) fn defer(&mut self, index: usize, why: Deferred) {
         if let Some(intent) = self.intents.get_mut(index) {
             intent.deferred.get_or_insert(why);
         }
     }
 
-    /// Parses shell text and analyses every command in it.
+    /// Parses shell text and analyses every command in it, as a new shell would run it. Refuses text with a syntax
+    /// error.
     pub(crate) fn shell_text(&mut self, text: &[u8], start: &Start) {
         self.shell_text_in(text, start, &mut self.new_scope(start));
     }
@@ -320,8 +328,8 @@ impl Analyzer<'_> {
         });
     }
 
-    /// Analyses text that git passes to a shell (`GIT_EDITOR='echo message >'`). git appends `"$@"` to the text,
-    /// which stands for the arguments that git adds.
+    /// Analyses text that git passes to a shell (`GIT_EDITOR='echo message >'`). git appends `"$@"` to the text, which
+    /// stands for the arguments that git adds. This function appends it only if the text does not parse without it.
     pub(crate) fn shell_text_of_git(&mut self, text: &[u8], start: &Start) {
         let (depth, limit) = (self.depth, self.context.limits.depth);
         let is_whole = |text: &[u8]| shell::parse(text, depth, limit).is_ok();
@@ -348,7 +356,8 @@ impl Analyzer<'_> {
         scope
     }
 
-    /// Analyses one simple command. The program's name selects the code that interprets it.
+    /// Analyses one simple command, one nesting level deeper. The program's name selects the code that analyses the
+    /// command. If the name is unknown, marks the intent as deferred.
     pub(crate) fn command(&mut self, args: Vec<Arg>, start: Start) {
         if !self.burn(start.env.weight()) {
             return;
@@ -384,7 +393,8 @@ impl Analyzer<'_> {
         }
     }
 
-    /// Sets the fields that all intents have in common, and adds the intent to the analysis.
+    /// Sets the fields that all intents have in common, and adds the intent to the analysis. Returns the intent's
+    /// index, or 0 if the command is too large.
     pub(crate) fn finish(&mut self, mut intent: Intent, mut args: Vec<Arg>, start: &Start) -> usize {
         let weight = args.iter().map(|arg| arg.prefix().len() + 48).sum();
         if !self.burn(weight) {
@@ -421,7 +431,8 @@ impl Analyzer<'_> {
     }
 }
 
-/// Returns true if an environment variable makes common programs run another program.
+/// Returns true if an environment variable can make common programs run a program, or load code, that the command does
+/// not name.
 fn makes_programs_run(name: &[u8]) -> bool {
     name.ends_with(b"PAGER")
         || name.ends_with(b"_OPTIONS")
@@ -446,14 +457,14 @@ fn makes_programs_run(name: &[u8]) -> bool {
         )
 }
 
-/// Returns true if a program's behaviour depends on the name it is called by.
+/// Returns true if this program file contains several programs and runs the one by whose name it is called.
 fn acts_by_name(file: &[u8]) -> bool {
     file == b"coreutils" || wrapper::is_multi_call(file)
 }
 
 /// Returns the name by which guard judges a program: the name of the resolved file, if the caller knows it, because a
-/// link called `ls` to git is git. Programs that behave differently by name are judged by the name they are called
-/// by.
+/// link called `ls` to git is git. If the file contains several programs, such as busybox, guard judges the program by
+/// the name in the command.
 fn program_name(called: &[u8], resolved: Option<&[u8]>) -> Vec<u8> {
     let called = base_name(called);
     match resolved.map(base_name) {
@@ -475,8 +486,8 @@ fn excerpt(text: &[u8], at: usize) -> String {
 }
 
 impl Intent {
-    /// Returns the command of this intent as one line. Of a long command, the line contains the beginning, the end
-    /// and the git verb.
+    /// Returns the command of this intent, with its redirections, as one line. Of a command of more than 200 bytes, the
+    /// line contains only the beginning, the end and the git verb.
     pub fn line(&self) -> String {
         const MOST: usize = 200;
         self.line_within(MOST, "not shown")

@@ -31,7 +31,8 @@ impl Arg {
         Self { bytes: bytes.into(), hole: None }
     }
 
-    /// Returns an argument of which only `prefix` is known; `written` is its source text.
+    /// Returns an argument of which only `prefix` is known; `written` is its source text. `splits` is true if the
+    /// argument may become several arguments, or none, at run time.
     pub fn partial(prefix: impl Into<Vec<u8>>, written: &[u8], splits: bool) -> Self {
         Self {
             bytes: prefix.into(),
@@ -47,7 +48,8 @@ impl Arg {
         }
     }
 
-    /// Returns the argument as shell text; `None` if a part other than a placeholder is unknown.
+    /// Returns the argument as shell text, in which a placeholder such as `{}` stays as it is written. `None` if any
+    /// other part of the argument is unknown.
     pub(crate) fn as_text(&self) -> Option<&[u8]> {
         match &self.hole {
             None => Some(&self.bytes),
@@ -55,7 +57,7 @@ impl Arg {
         }
     }
 
-    /// Returns the argument's bytes, if all of them are known.
+    /// Returns the argument's bytes; `None` if only some of them are known.
     pub fn known(&self) -> Option<&[u8]> {
         self.hole.is_none().then_some(self.bytes.as_slice())
     }
@@ -75,8 +77,8 @@ impl Arg {
         self.hole.as_ref().is_some_and(|hole| hole.splits)
     }
 
-    /// Returns the argument for messages: its bytes, or its source text if it is not fully known; shell-quoted if
-    /// necessary.
+    /// Returns the argument for messages: its bytes, quoted for a shell if necessary, or its source text if it is not
+    /// fully known.
     pub fn display(&self) -> Cow<'_, str> {
         match &self.hole {
             None => match String::from_utf8_lossy(&self.bytes) {
@@ -100,7 +102,8 @@ impl From<&str> for Arg {
     }
 }
 
-/// Formats arguments as one line for messages. A long line is shortened to its beginning and end.
+/// Formats arguments as one line for messages. A line of more than about 200 bytes is shortened to its beginning and
+/// end.
 pub fn display_line<'a>(args: impl IntoIterator<Item = &'a Arg>) -> String {
     const MOST: usize = 200;
     display_line_within(args, MOST, "not shown")

@@ -20,7 +20,8 @@ impl Cwd {
         if path.first() == Some(&b'/') { Self::Known(normalise(path)) } else { Self::Unknown }
     }
 
-    /// Resolves a relative or absolute path against this directory, and returns the resulting directory.
+    /// Returns the directory after a change from this directory to `path`. [`Cwd::Unknown`] if the path is relative and
+    /// this directory is unknown, or if the result is longer than `LONGEST_PATH`.
     pub(crate) fn enter(&self, path: &[u8]) -> Self {
         // The kernel rejects longer paths, and following them would take quadratic time.
         match self.resolve(path).filter(|path| path.len() <= LONGEST_PATH) {

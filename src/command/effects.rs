@@ -36,7 +36,7 @@ effects! {
     GIT_COMMITS = "git.commits",
     /// Replaces the last commit (`commit --amend`).
     GIT_AMENDS = "git.amends",
-    /// Moves the current branch back or sideways: reset, rebase, filter-branch.
+    /// Moves the current branch to a commit that may not contain its present commits: reset, rebase, pull.
     GIT_REWRITES = "git.rewrites",
     /// Moves HEAD to another branch or commit.
     GIT_SWITCHES = "git.switches",
@@ -52,17 +52,17 @@ effects! {
     GIT_OBJECTS = "git.objects",
     /// Creates or removes a repository, worktree or submodule.
     GIT_REPOSITORY = "git.repository",
-    /// Changes a repository other than the one of the task.
+    /// Changes a repository other than the task's, or one that guard cannot determine.
     GIT_ELSEWHERE = "git.elsewhere",
     /// Works in a repository that the run created in its private directories, not in the task's repository.
     GIT_OTHER = "git.other",
-    /// Keeps the repository's hooks from running.
+    /// Keeps the repository's hooks from running, or makes git run other hooks.
     GIT_SKIPS_HOOKS = "git.skips-hooks",
     /// Makes git run a program named by an option, a variable or configuration.
     GIT_RUNS_PROGRAM = "git.runs-program",
-    /// Reads configuration whose content is not known here.
+    /// Reads configuration whose content guard does not know.
     GIT_FOREIGN_CONFIG = "git.foreign-config",
-    /// A verb that is not part of git, or not known before it runs.
+    /// Uses a verb that guard does not know, or that is known only when the command runs.
     GIT_UNKNOWN = "git.unknown",
     /// Reads a file named on the command line.
     FS_READS = "fs.reads",
@@ -70,9 +70,10 @@ effects! {
     FS_WRITES = "fs.writes",
     /// Runs shell text.
     RUN_SHELL = "run.shell",
-    /// Runs code given on the command line of an interpreter; its content is not judged.
+    /// Makes an interpreter run code from its command line or standard input; guard judges only the programs that the
+    /// code starts.
     RUN_INLINE_CODE = "run.inline-code",
-    /// Runs a script file; its content is judged when its commands run.
+    /// Runs a script file; guard judges the script's commands when they start.
     RUN_SCRIPT = "run.script",
     /// Runs a program that is only known when the command runs.
     RUN_DYNAMIC = "run.dynamic",
@@ -89,7 +90,7 @@ impl Effects {
     /// All classes of git effects. They are defined before `FS_READS`, the first class that is not about git.
     pub const ALL_OF_GIT: Self = Self(Self::FS_READS.0 - 1);
 
-    /// Returns the class with this name in policies.
+    /// Returns the class with this name in policies; `None` if there is none.
     pub fn named(name: &str) -> Option<Self> {
         CLASSES.iter().find(|(known, ..)| *known == name).map(|&(.., effect)| effect)
     }

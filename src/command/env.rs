@@ -39,7 +39,8 @@ impl Env {
         self.overlay.is_empty() && !self.cleared
     }
 
-    /// Returns the names of the variables that are set only for the command, for policy rules about variables.
+    /// Returns the names of the variables that are set, not unset, before the command starts, without positional
+    /// parameters. Policy rules about variables use these names.
     pub(crate) fn assigned(&self) -> Vec<Vec<u8>> {
         let mut seen = HashSet::new();
         let set = self.overlay.iter().rev().filter(|(name, _)| seen.insert(name.as_slice()));
@@ -48,6 +49,7 @@ impl Env {
     }
 
     /// Returns the value of a variable: from the overlay, otherwise from `base` unless the environment was cleared.
+    /// `None` if the variable is not set, or is unset in the overlay.
     pub(crate) fn get(&self, base: &[(Vec<u8>, Vec<u8>)], name: &[u8]) -> Option<Arg> {
         if let Some((_, value)) = self.overlay.iter().rev().find(|(known, _)| known == name) {
             return value.clone();

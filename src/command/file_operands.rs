@@ -46,7 +46,8 @@ fn operands(name: &[u8]) -> Option<Operands> {
     })
 }
 
-/// Adds the files that a program would read or write to its intent.
+/// Adds the files that a program would read or write, and the effects that follow from them, to its intent. Marks the
+/// intent as deferred if the arguments may make the program run commands that the analysis does not find.
 pub(crate) fn describe(name: &[u8], args: &[Arg], cwd: &Cwd, context: &Context, intent: &mut Intent) {
     let mut paths = Vec::new();
     let mut note = |arg: &Arg, access| use_path(arg, access, cwd, context, &mut paths);
@@ -152,7 +153,8 @@ fn gives_pattern(arg: &[u8]) -> bool {
         || (arg.len() == 2 && matches!(arg, b"-e" | b"-f"))
 }
 
-/// Returns the arguments that are not options.
+/// Returns the arguments that do not look like options: those without a dash at the beginning, `-` itself, and
+/// everything after `--`. The value of an option counts too if it is a separate argument.
 fn plain_operands(args: &[Arg]) -> Vec<&Arg> {
     let mut only_operands = false;
     args.iter()
@@ -233,7 +235,8 @@ fn sed(args: &[Arg], note: &mut dyn FnMut(&Arg, Access)) {
 }
 
 /// Adds the path that an argument names to `out`, made absolute if possible. If only the beginning of the argument is
-/// known, adds its directory: `.git/$X` is something in `.git`.
+/// known, adds a path in the last known directory: `.git/…` for `.git/$X`. Adds nothing for `-`, an empty argument, and
+/// one without a known directory.
 pub(crate) fn use_path(arg: &Arg, access: Access, cwd: &Cwd, context: &Context, out: &mut Vec<PathUse>) {
     let mut path = arg.prefix().to_vec();
     if !arg.is_exact() {
@@ -269,8 +272,8 @@ pub(crate) fn use_path(arg: &Arg, access: Access, cwd: &Cwd, context: &Context, 
 /// The directories for temporary files, in which programs expect to be able to write.
 const TEMPORARY: [&[u8]; 3] = [b"/tmp", b"/var/tmp", b"/dev/shm"];
 
-/// Returns true if an absolute path is outside of everything that the command may write. Returns false for other
-/// paths.
+/// Returns true if an absolute path is outside of everything that the command may write. Returns false for relative
+/// paths, and for paths in the working tree, in temporary directories or among the process's own devices.
 fn lies_outside(path: &[u8], context: &Context) -> bool {
     let is_within = |root: &[u8]| super::cwd::is_within(path, root);
     // These paths are not ordinary files: a process's own descriptors, its terminals, and bash's notation for network

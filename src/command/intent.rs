@@ -35,7 +35,7 @@ pub struct Program {
     pub name: Vec<u8>,
     /// The word with which the command calls the program.
     pub called: Arg,
-    /// The absolute path of the program, if the command calls it by one or the caller resolved its name.
+    /// The absolute path of the program, if the command calls the program by a path or the caller resolved its name.
     pub path: Option<Vec<u8>>,
 }
 
@@ -66,7 +66,7 @@ pub struct GitIntent {
 }
 
 impl GitIntent {
-    /// Returns the verb with its subcommand.
+    /// Returns the verb, with its subcommand if it has one.
     pub fn name(&self) -> String {
         let verb = String::from_utf8_lossy(&self.verb);
         match &self.subcommand {
@@ -142,8 +142,8 @@ pub enum Deferred {
     Code,
     /// Configuration comes from a file or an unknown variable.
     Configuration,
-    /// The working directory, and with it the git repository, is unknown: the argument of the `cd` is an expansion of the
-    /// shell, or the `cd` stands in an `if` or `&&` that may not run.
+    /// The working directory, and with it the git repository, is unknown. For example, a `cd` has an expansion as its
+    /// argument, or stands in an `if` branch that may not run.
     Cwd,
 }
 
@@ -151,13 +151,13 @@ impl Deferred {
     /// Returns an explanation for users, as a part of a sentence.
     pub fn explain(self) -> &'static str {
         match self {
-            Self::Program => "the program is only known when it runs",
-            Self::Verb => "the git verb is only known when it runs",
-            Self::Arguments => "some arguments are only known when it runs",
-            Self::Text => "the shell text is only known when it runs",
-            Self::Code => "code of another language; guard judges the programs it starts when they start",
-            Self::Configuration => "configuration that is only known when it runs",
-            Self::Cwd => "the directory it runs in is only known when it runs",
+            Self::Program => "the program is only known when the command runs",
+            Self::Verb => "the git verb is only known when the command runs",
+            Self::Arguments => "some arguments are only known when the command runs",
+            Self::Text => "the shell text is only known when the command runs",
+            Self::Code => "the code is not shell text; guard judges each program that the code starts",
+            Self::Configuration => "some configuration is only known when the command runs",
+            Self::Cwd => "the working directory is only known when the command runs",
         }
     }
 }

@@ -75,15 +75,15 @@ fn names_program(name: &[u8]) -> bool {
     )
 }
 
-/// Disables hooks in the environment of the commands that git starts, if hooks are disabled for git itself. git
-/// passes its own `-c` settings to its children, so this describes what the children get.
+/// Disables hooks in the environment of the commands that git starts. Callers do this if hooks are disabled for git
+/// itself, because git passes its own `-c` settings to its children.
 pub(super) fn hand_on_skipped_hooks(env: &mut Env, base: &Base) {
     const NAME: &[u8] = b"GIT_CONFIG_PARAMETERS";
     const OFF: &[u8] = b"'core.hooksPath=/dev/null'";
     match env.get(base, NAME) {
         None => env.set(NAME, Arg::exact(OFF)),
         Some(known) => {
-            // If the value is unknown, it may already disable the hooks.
+            // Leave an unknown value as it is: the analysis assumes that it disables the hooks.
             if let Some(text) = known.known() {
                 env.set(NAME, Arg::exact([text, b" ", OFF].concat()));
             }
@@ -103,7 +103,7 @@ pub(super) fn without_programs(env: &Env, base: &Base) -> Env {
     without
 }
 
-/// Returns the work of [`Settings::from_environment`] in the unit of the analysis' fuel.
+/// Returns how much of the analysis' fuel a call of [`Settings::from_environment`] uses.
 pub(super) fn weight(base: &Base) -> usize {
     let weight = |(name, value): &(Vec<u8>, Vec<u8>)| match is_relevant(name) {
         true => 256 + name.len() + value.len(),
@@ -159,7 +159,7 @@ impl Settings {
         settings
     }
 
-    /// Adds the settings in the command's own global options.
+    /// Adds the settings in the command's own global options, and takes over the directory to which they lead.
     pub(super) fn extend(&mut self, global: Global, env: &Env, base: &Base) {
         self.cwd = global.cwd;
         self.unresolved_cwd = global.unresolved_cwd;
@@ -348,8 +348,7 @@ fn use_of(key: &[u8]) -> Use {
     }
 }
 
-/// Returns true if a setting only stops git from doing something by itself: packing automatically, or using a
-/// protocol.
+/// Returns true if a setting switches automatic packing off, or forbids a protocol.
 fn switches_off(key: &[u8], value: &Arg) -> bool {
     let value = value.known().unwrap_or(b"?").to_ascii_lowercase();
     match key.to_ascii_lowercase().as_slice() {

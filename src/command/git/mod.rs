@@ -25,7 +25,7 @@ pub fn known_verbs() -> impl Iterator<Item = &'static str> + Clone {
     options::table().verbs().filter(|verb| !verb.contains(' '))
 }
 
-/// Returns true if git has this verb.
+/// Returns true if guard knows this git verb, or this verb with a subcommand, such as `stash pop`.
 pub fn is_known_verb(verb: &str) -> bool {
     options::table().contains(verb)
 }
@@ -35,7 +35,7 @@ pub(crate) fn is_git(name: &[u8]) -> bool {
     name == b"git" || name.strip_prefix(b"git-").is_some_and(verbs::is_known)
 }
 
-/// Returns the work of examining the caller's environment for one git command, in the unit of the analysis' fuel.
+/// Returns how much of the analysis' fuel it takes to examine the caller's environment for one git command.
 pub(crate) fn environment_weight(environment: &[(Vec<u8>, Vec<u8>)]) -> usize {
     config::weight(environment)
 }
@@ -164,8 +164,9 @@ impl Git<'_, '_> {
         }
     }
 
-    /// Returns the values of `alias.NAME` in the configuration. If there are several, git's configuration files
-    /// determine which of them applies, so the analysis judges all.
+    /// Returns the values of `alias.NAME` that options and variables set, at most eight, or else the value that the
+    /// caller knows from configuration files. The analysis judges all of them, because it does not determine which one
+    /// git uses.
     fn aliases(&self, name: &[u8]) -> Vec<Arg> {
         let is_alias = |key: &[u8]| {
             let rest =
@@ -190,7 +191,8 @@ impl Git<'_, '_> {
     }
 
     /// Analyses the expansion of an alias. If the value begins with `!`, the rest is shell text to which the arguments
-    /// are appended; any other value is a list of arguments for git itself.
+    /// are appended; any other value is a list of arguments for git itself. If the value is unknown or has an unclosed
+    /// quote, adds an intent with an unknown verb.
     fn expand_alias(&mut self, mut intent: Intent, args: Vec<Arg>, name: &[u8], value: &Arg, own: &[Arg]) {
         set_verb(&mut intent, name, None);
         let Some(text) = value.known().map(<[u8]>::to_vec) else {
@@ -257,7 +259,7 @@ impl Git<'_, '_> {
     }
 
     /// Adds the effects that do not depend on the verb to the intent. Then adds the intent to the analysis, with the
-    /// programs that git runs because of its configuration.
+    /// programs that git runs because of its configuration. Returns the index of the intent.
     fn finish(&mut self, mut intent: Intent, args: Vec<Arg>) -> usize {
         const CHANGES: Effects = Effects::GIT_INDEX
             .with(Effects::GIT_WORKTREE)
@@ -326,7 +328,8 @@ impl Git<'_, '_> {
         self.settings.changes_hooks || self.settings.effects.intersects(Effects::GIT_SKIPS_HOOKS)
     }
 
-    /// Returns the environment and directory in which git would start a program for this command.
+    /// Returns the state in which git would start a program for this command: the state of the command itself, with
+    /// hooks disabled if the command skips them, and with the intent at `index` as the parent.
     fn inside(&self, index: usize, origin: Origin) -> Start {
         let mut inside = self.start.inside(index, origin);
         if self.skips_hooks() {
@@ -356,8 +359,8 @@ impl Git<'_, '_> {
         }
     }
 
-    /// Returns true if the command operates on one of the context's `other_repositories`, or if its directory is
-    /// unknown and the context's `judged_again` permits the analysis to assume so.
+    /// Returns true if the command operates on one of the context's `other_repositories`. Also returns true for a
+    /// nested command whose directory is unknown, if the context's `judged_again` permits this assumption.
     fn is_other(&self, intent: &Intent) -> bool {
         let context = self.analyzer.context;
         let Some(git) = &intent.git else { return false };
@@ -365,7 +368,7 @@ impl Git<'_, '_> {
             Some(place) => context.other_repositories.iter().any(|root| is_within(place, root)),
             None => {
                 let is_found = matches!(self.target(), Target::Found | Target::Mixed);
-                // The caller judges only nested commands a second time, when they start themselves.
+                // The caller judges only nested commands a second time, when their programs start.
                 let is_nested = self.start.parent.is_some();
                 context.judged_again && is_nested && is_found && !git.is_alias && !self.names_common_dir()
             }
@@ -401,8 +404,8 @@ impl Git<'_, '_> {
     }
 
     /// Returns true if `GIT_COMMON_DIR` is set to a directory other than the git directory. git then takes refs from
-    /// there, so the path of the git directory does not tell whose refs they are. If it is set to the git directory
-    /// itself, it only makes git ignore a `commondir` file there.
+    /// that directory, so the path of the git directory does not tell which repository the refs belong to. If the
+    /// variable names the git directory itself, git only ignores a `commondir` file in it.
     fn names_common_dir(&self) -> bool {
         let named = |wanted: Part| {
             let values = self.settings.named.iter().filter(move |(part, _)| *part == wanted);
@@ -413,8 +416,8 @@ impl Git<'_, '_> {
         !named(Part::CommonDir).all(is_same)
     }
 
-    /// Returns the directory whose repository the command operates on. `makes` is the path of the repository if the
-    /// command creates one.
+    /// Returns the directory whose repository the command operates on; `None` if it is unknown. `makes` is the path of
+    /// the repository if the command creates one.
     fn place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
         if self.names_common_dir() {
             return None;
@@ -432,8 +435,8 @@ impl Git<'_, '_> {
     }
 
     /// Returns the directory whose repository the command operates on, as git passes the path to the kernel: with every
-    /// `..` kept, because the kernel follows symbolic links before it resolves `..`. `makes` is the path of the
-    /// repository if the command creates one.
+    /// `..` kept, because the kernel follows symbolic links before it resolves `..`. `None` if the directory is
+    /// unknown. `makes` is the path of the repository if the command creates one.
     fn unresolved_place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
         let cwd = self.settings.unresolved_cwd.as_ref()?;
         match (self.target(), makes) {

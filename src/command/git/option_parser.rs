@@ -97,8 +97,8 @@ impl Parsed {
         })
     }
 
-    /// Returns true if the option is given and no later option negates it. Callers use this for options that make a
-    /// command harmless.
+    /// Returns true if the option is given and no other option, before or after it, negates it. Callers use this for
+    /// options that make a command harmless.
     pub(super) fn surely_has(&self, name: &str) -> bool {
         let taken_back = |known: &Name| match known {
             Name::No(long) => *long == name || long.strip_prefix("no-") == Some(name),
@@ -187,7 +187,8 @@ impl Parsed {
         taken
     }
 
-    /// Parses `-abc`: a cluster of short options, of which the last may take a value.
+    /// Parses `-abc`: a cluster of short options, of which the last may take a value. Returns 1 if it consumed the next
+    /// argument as this value, otherwise 0.
     fn cluster(&mut self, spec: &'static [Known], arg: &Arg, next: Option<&Arg>) -> usize {
         let word = arg.prefix();
         for (index, &letter) in word.iter().enumerate().skip(1) {

@@ -26,7 +26,8 @@ pub(super) struct Meaning {
     pub(super) makes: Option<Option<Vec<u8>>>,
 }
 
-/// Returns true if a verb is part of git itself, so that no alias can replace it.
+/// Returns true if guard knows a verb as a part of git itself. Only newer git versions allow an alias to replace such a
+/// verb.
 pub(super) fn is_known(verb: &[u8]) -> bool {
     std::str::from_utf8(verb).is_ok_and(|verb| table().contains(verb))
 }
@@ -67,7 +68,8 @@ const OBJECTS: Effects = Effects::GIT_OBJECTS;
 const REPOSITORY: Effects = Effects::GIT_REPOSITORY;
 const RUNS: Effects = Effects::GIT_RUNS_PROGRAM;
 
-/// Determines the effects of a verb with these arguments.
+/// Determines the effects of a verb with these arguments. The effect of a verb that guard does not know is
+/// `git.unknown`.
 pub(super) fn meaning(verb: &[u8], args: &[Arg]) -> Meaning {
     let Ok(verb) = std::str::from_utf8(verb) else { return unknown() };
     if !table().contains(verb) {
@@ -245,7 +247,7 @@ fn verb_effects(verb: &str, parsed: &Parsed) -> Effects {
         | "http-push" | "archimport" | "cvsimport" | "cvsexportcommit" | "cvsserver" => REMOTE,
         _ if verb.starts_with("credential") || verb.starts_with("remote-") => REMOTE,
         _ if verb.starts_with("merge-") => COMMITS.with(WORKTREE).with(INDEX),
-        // git has this verb but the table does not, so its effects are unknown.
+        // `options.txt` lists this verb, but no case above does, so its effects are unknown.
         _ => Effects::GIT_UNKNOWN,
     }
 }
@@ -345,7 +347,8 @@ fn config(parsed: &Parsed) -> Effects {
     }
 }
 
-/// Records the full names of the refs that the operands contain, as far as they are known.
+/// Records the full names of the refs that the verb may change, as far as the options and the first 64 operands name
+/// them.
 fn note_refs(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
     if !meaning.effects.intersects(REFS.with(SWITCHES)) {
         return;
@@ -444,7 +447,8 @@ fn note_programs(verb: &str, parsed: &Parsed, own: &[Arg], meaning: &mut Meaning
     }
 }
 
-/// Quotes arguments, so that a shell runs them as the same command.
+/// Quotes arguments, so that a shell runs them as the same command. The result is known only up to the first argument
+/// that is not fully known.
 fn quoted(words: &[Arg]) -> Arg {
     let mut text = String::new();
     for word in words {
@@ -459,7 +463,7 @@ fn quoted(words: &[Arg]) -> Arg {
     Arg::exact(text.into_bytes())
 }
 
-/// Records the files that the options make git read or write.
+/// Records the files that the options and operands make git read or write.
 fn note_paths(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
     let writes: &[&str] = match verb {
         "apply" => &["directory", "build-fake-ancestor"],

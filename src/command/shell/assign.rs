@@ -57,7 +57,7 @@ impl Parser<'_> {
     }
 
     /// If an assignment begins at the current position, parses it: `name=value`, `name+=value`, `name[…]=value` or
-    /// `name=( … )`.
+    /// `name=( … )`. Otherwise returns `None` and consumes nothing.
     pub(super) fn assignment(&mut self) -> Result<Option<Assignment>> {
         if !self.peek().is_some_and(is_name_start) {
             return Ok(None);

@@ -93,7 +93,8 @@ pub(crate) enum RedirectionKind {
 #[derive(Debug, Clone)]
 pub(crate) struct Redirection {
     pub(crate) kind: RedirectionKind,
-    /// The descriptor number that is written before the operator, as in `2>`.
+    /// The descriptor that the redirection changes: the number before the operator, as in `2>`; 0 for `<&` and 1 for
+    /// `>&` without a number; `u32::MAX` for `{name}`. `None` means the operator's default.
     pub(crate) fd: Option<u32>,
     /// The word after the operator: a file, a descriptor, a here-string, or the delimiter of a here-document.
     pub(crate) target: Word,

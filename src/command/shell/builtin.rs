@@ -9,7 +9,8 @@ use super::scope::{Scope, Value};
 use crate::command::cwd::Cwd;
 use crate::command::effects::Effects;
 
-/// Handles a builtin, which only the shell itself can run. Returns true if the command needs no further analysis.
+/// Handles a command that is a builtin of the shell: adds its intent, analyses the texts that it runs, and updates the
+/// scope. Returns false for any other command, which the caller then analyses as a program.
 pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) -> bool {
     let Some(name) = args[0].known() else { return false };
     if EVALUATES_NAMES.contains(&name) {
@@ -146,8 +147,8 @@ fn change_directory(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
     scope.set_cwd(cwd);
 }
 
-/// Marks variables as read-only. Later assignments to them fail, so the analysis must ignore the values in such
-/// assignments.
+/// Marks variables as read-only. Later assignments to them fail in the shell, so the scope treats the variables as
+/// unknown after such an assignment.
 fn freeze(scope: &mut Scope, args: &[Arg]) {
     for arg in args {
         let name: Vec<u8> = arg.prefix().iter().copied().take_while(|&byte| is_name_byte(byte)).collect();
@@ -189,7 +190,7 @@ fn unset(scope: &mut Scope, args: &[Arg]) {
     }
 }
 
-/// Handles `mapfile -C TEXT`: the shell runs the text repeatedly while it reads lines.
+/// Handles the option `-C TEXT` of `mapfile`, `complete` and `compgen`: the shell runs the text as a callback.
 fn callback(analyzer: &mut Analyzer<'_>, args: &[Arg], start: &Start) {
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
@@ -248,6 +249,7 @@ fn forget(scope: &mut Scope, args: &[Arg]) {
 }
 
 /// Handles `alias g='git checkout'`: judges the value as shell text, and stores it for the commands that follow.
+/// Refuses the command if the alias could change how a shell parses the text after it.
 fn alias(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) {
     for arg in args {
         let Some(text) = arg.known() else { continue };
@@ -275,8 +277,8 @@ fn alias(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &S
             return;
         }
         let start = Start { origin: Origin::Shell, ..start.clone() };
-        // An incomplete value such as `alias s='sudo '` is judged later, together with the words that follow the
-        // alias.
+        // A value that ends in a blank, such as `sudo `, is incomplete: the analysis judges it later, together with the
+        // words after the alias.
         let parsed = super::parse(value, 0, analyzer.context.limits.depth);
         if parsed.is_err() || value.windows(2).any(|pair| pair == b"<<") {
             analyzer.refuse(Refusal::Alias);
@@ -329,13 +331,15 @@ fn trap(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &St
     }
 }
 
-/// Handles `source FILE`. The file may change any state of the shell, so no value is trusted after it.
+/// Handles `source FILE`. The file may change any state of the shell, so from then on the scope trusts no value, and
+/// the directory is unknown.
 fn source(scope: &mut Scope) {
     scope.distrust();
     scope.set_cwd(Cwd::Unknown);
 }
 
-/// Returns the output of `echo`, `printf` or `cat`, if all of it is known.
+/// Returns the output of `echo`, `printf`, `cat` or `tee`, without the newline that `echo` adds; `Stdin::Unknown` if
+/// not all of it is known.
 pub(super) fn output(args: &[Arg], input: &Stdin) -> Stdin {
     let mut words = Vec::with_capacity(args.len());
     for arg in args {
@@ -369,8 +373,9 @@ fn is_echo_option(word: &[u8]) -> bool {
 /// The maximum length of an output that the analysis tracks, in bytes. The analysis treats longer output as unknown.
 const LONGEST_OUTPUT: usize = 64 * 1024;
 
-/// Returns the output of `printf`: replaces each `%s` in the format, and repeats the format while arguments are left.
-/// The output is unknown if the format contains other conversions.
+/// Returns the output of `printf`: replaces each `%s` and `%b` in the format, and repeats the format while arguments
+/// are left. The output is unknown if the format contains other conversions or unsupported escapes, or if the output
+/// becomes too long.
 fn printf(format: &[u8], args: &[&[u8]]) -> Stdin {
     let Some(format) = unescape(format, 3) else { return Stdin::Unknown };
     let mut text = Vec::new();

@@ -72,7 +72,8 @@ impl Expander<'_> {
         }
     }
 
-    /// Expands `"$@"` if the positional parameters are known. Returns false if they are not.
+    /// Expands `$@` or `$*` to the positional parameters. Returns false, and adds nothing, if there are no parameters,
+    /// if one of them is unknown, or if the shell would split an unquoted one or use it as a glob.
     fn positional(&self, out: &mut Vec<Arg>, quoted: bool) -> bool {
         let before = out.len();
         for index in 1..10u8 {
@@ -92,7 +93,8 @@ impl Expander<'_> {
         out.len() > before
     }
 
-    /// Expands a word without splitting or globbing: in assignments, here-strings, `case`, redirections.
+    /// Expands a word without splitting or globbing: in assignments, here-strings, `case`, redirections. The result is
+    /// known only up to the first part whose value is unknown.
     pub(super) fn single(&self, word: &Word) -> Arg {
         let mut bytes = Vec::new();
         for atom in self.atoms(word) {
@@ -165,7 +167,8 @@ impl Expander<'_> {
         atoms
     }
 
-    /// Expands `~` and `~/…` to the home directory if it is known. `~user` is not expanded.
+    /// Appends the expansion of a leading `~` to `atoms`, and returns the rest of the word. Leaves `~user` as it is,
+    /// and also `~` if the home directory is not known.
     fn tilde<'b>(&self, rest: &'b [u8], more_pieces: bool, atoms: &mut Vec<Atom>) -> &'b [u8] {
         let end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
         if end != 1 || (end == rest.len() && more_pieces) {
@@ -184,12 +187,14 @@ impl Expander<'_> {
         &rest[1..]
     }
 
-    /// Returns true if unquoted values are split at blanks, which is the case unless IFS was changed.
+    /// Returns true if the shell splits unquoted values at blanks. Returns false if this is not certain, because the
+    /// text sets IFS or because the scope no longer trusts values.
     fn splits_at_blanks(&self) -> bool {
         self.scope.variable(b"IFS").is_none() && !self.scope.is_untrusted()
     }
 
-    /// Splits a word into arguments after brace expansion. Arguments with globs become unknown.
+    /// Splits a word into arguments after brace expansion. Stops at the first glob or unknown part, because the number
+    /// of arguments from there on is unknown.
     fn split(&self, atoms: &[Atom], word: &Word, out: &mut Vec<Arg>) {
         let mut bytes = Vec::new();
         let mut started = false;
@@ -259,22 +264,22 @@ const MOST_BRACE_STEPS: usize = 1 << 20;
 /// The maximum length of a brace sequence such as `1..9`. The analysis treats a longer one as unknown.
 const LONGEST_SEQUENCE: usize = 80;
 
-/// An unfinished result of a brace expansion: the atoms at its start, and the ranges of the word that follow. The next
-/// range is the last one in the list.
+/// An unfinished result of a brace expansion: the atoms at its start, and the ranges of the word that follow. The range
+/// to expand next is the last one in `rest`.
 struct Unfinished {
     done: Vec<Atom>,
     rest: Vec<Range<usize>>,
 }
 
-/// Expands the braces of a word as bash does. Returns false if there would be too many results. The function is
-/// iterative, so that deep nesting uses no stack.
+/// Expands the braces of a word as bash does. Returns false if there would be too many results, or if the analysis
+/// cannot determine them. The function is iterative, so that deep nesting uses no stack.
 fn braces(word: &[Atom], out: &mut Vec<Vec<Atom>>) -> bool {
     if !word.iter().any(|atom| plain(atom, b'{')) {
         out.push(word.to_vec());
         return true;
     }
     let mut steps = 0;
-    // The unfinished results. The first one is the last in the list.
+    // The unfinished results, in reverse order: the one that comes first in `out` is the last in this list.
     let whole = 0..word.len();
     let mut work = vec![Unfinished { done: Vec::new(), rest: vec![whole] }];
     while let Some(Unfinished { mut done, mut rest }) = work.pop() {
@@ -350,7 +355,8 @@ fn brace_parts(word: &[Atom], open: usize, close: usize) -> Option<Vec<Part>> {
 }
 
 /// Finds the first `{` of a range that has a matching `}`. As in bash, `{}` at the start of the range is plain text.
-/// Adds the number of examined atoms to `steps`, and gives up when there are too many.
+/// Adds the number of examined atoms to `steps`. `None` if there is no such brace, or if `steps` exceeds
+/// `MOST_BRACE_STEPS`.
 fn next_brace(word: &[Atom], range: Range<usize>, steps: &mut usize) -> Option<(usize, usize)> {
     let is_empty_pair = |at: usize| {
         at == range.start && word[at + 1..range.end].first().is_some_and(|atom| plain(atom, b'}'))

@@ -87,7 +87,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses the word that begins at the current position. A word without pieces is empty, such as `""`.
+    /// Parses the word that begins at the current position. Returns a word without pieces, and consumes nothing, if no
+    /// word begins there.
     pub(super) fn word(&mut self, place: Place) -> Result<Word> {
         let start = self.pos;
         let mut pieces = Pieces::default();
@@ -154,7 +155,7 @@ impl Parser<'_> {
         Ok(pieces.into_word(start, self.pos))
     }
 
-    /// Returns the number of bytes at the current position that have no special meaning.
+    /// Returns the number of bytes at the current position that have no special meaning. The first byte always counts.
     fn plain_run(&self, place: Place) -> usize {
         let rest = &self.src[self.pos..];
         let special = |byte: u8| {
@@ -503,8 +504,9 @@ impl Parser<'_> {
         value
     }
 
-    /// Parses everything up to the `close` byte that matches an `open` byte, which the caller has consumed, as one
-    /// word with expansions.
+    /// Parses everything up to the `close` byte that matches an `open` byte, which the caller has consumed, as one word
+    /// with expansions. `what` is the name of the construct in errors. In every construct other than an extended glob,
+    /// single quotes do not prevent evaluation.
     pub(super) fn balanced(&mut self, open: u8, close: u8, what: &'static str) -> Result<Word> {
         let arithmetic = what != "extended glob";
         let start = self.pos;

@@ -18,7 +18,7 @@ pub(super) mod walk;
 pub use error::{ShellError, ShellErrorKind};
 pub(super) use parse::parse;
 
-/// Checks that this parser accepts a text; for tests that compare it with a real shell.
+/// Returns an error if the parser rejects a text. For tests that compare the parser with a real shell.
 #[doc(hidden)]
 pub fn accepts(text: &[u8]) -> Result<(), ShellError> {
     parse(text, 0, super::Limits::default().depth).map(|_| ())

@@ -26,7 +26,8 @@ pub(super) struct Parser<'a> {
     pub(super) is_ambiguous: bool,
 }
 
-/// Parses a whole shell text that is nested `depth` levels deep in other texts.
+/// Parses a whole shell text that is nested `depth` levels deep in other texts. Fails if the nesting, together with
+/// `depth`, exceeds `max_depth`.
 pub(crate) fn parse(text: &[u8], depth: usize, max_depth: usize) -> Result<Script> {
     Parser { src: text, pos: 0, depth, max_depth, pending: Vec::new(), is_ambiguous: false }.whole()
 }
@@ -229,7 +230,8 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// If a compound command or function definition begins at the current position, parses it.
+    /// If a compound command, or a function definition with the word `function`, begins at the current position, parses
+    /// it. Otherwise returns `None`.
     fn compound(&mut self) -> Result<Option<Command>> {
         let mut compound = match self.peek() {
             Some(b'(') if self.peek_at(1) == Some(b'(') && self.is_arithmetic(self.pos + 2) => {

@@ -20,8 +20,8 @@ pub(super) struct PendingBody {
 }
 
 impl Parser<'_> {
-    /// If a redirection begins at the current position, parses it: `>f`, `2>&1`, `{fd}<f`, `&>f`, `<<EOF`, `<<<text`. A
-    /// process substitution `<(` is not a redirection.
+    /// If a redirection begins at the current position, parses it: `>f`, `2>&1`, `{fd}<f`, `&>f`, `<<EOF`, `<<<text`.
+    /// Otherwise returns `None`. A process substitution `<(` is not a redirection.
     pub(super) fn redirection(&mut self) -> Result<Option<Redirection>> {
         let begin = self.pos;
         let mut at = begin;

@@ -100,7 +100,8 @@ impl Scope {
         self.variables.get(name)
     }
 
-    /// Returns the value to substitute for a variable. The value is unknown if the scope no longer trusts values.
+    /// Returns the value to substitute for a variable; `None` if the text has not set it. The value is unknown if the
+    /// shell itself changes the variable, or if the scope no longer trusts values.
     pub(crate) fn trusted(&self, name: &[u8]) -> Option<&Value> {
         match self.variable(name) {
             Some(_) if self.untrusted || is_set_by_the_shell(name) => Some(&Value::Unknown),
@@ -125,8 +126,8 @@ impl Scope {
         self.untrusted
     }
 
-    /// Returns a scope for analysing the expansion of the alias `name`. The scope contains all aliases except this
-    /// one, so that an alias cannot expand itself.
+    /// Returns a scope for analysing the expansion of the alias `name`. The scope contains at most 64 of the other
+    /// aliases. It does not contain `name`, so that an alias cannot expand itself.
     pub(crate) fn aliases_for(&self, name: &[u8], cwd: Cwd) -> Self {
         let mut scope = Self::new(cwd);
         let others = self.aliases.iter().filter(|(known, _)| *known != name).take(64);
@@ -134,7 +135,7 @@ impl Scope {
         scope
     }
 
-    /// Returns the variables that affect programs started at this point, with their values.
+    /// Returns the variables set by the text that affect programs started at this point, with their values.
     pub(crate) fn inherited(&self) -> impl Iterator<Item = (&[u8], &Value)> {
         self.inherited.iter().filter_map(|name| Some((name.as_slice(), self.variables.get(name)?)))
     }
@@ -179,8 +180,8 @@ impl Scope {
         Mark(self.log.len())
     }
 
-    /// Undoes every change that was logged after `mark`. Called at the end of a subshell, whose changes do not affect
-    /// the outer shell.
+    /// Undoes every change that was logged after `mark`, for example at the end of a subshell, whose changes do not
+    /// affect the outer shell. Does not undo `freeze` and `distrust`, which are not logged.
     pub(crate) fn undo_to(&mut self, mark: Mark) {
         while self.log.len() > mark.0 {
             match self.log.pop() {

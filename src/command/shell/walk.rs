@@ -89,8 +89,8 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// Returns the output of a stage of a pipeline, if it is easy to determine: `echo`, `printf`, `cat` of known
-    /// text.
+    /// Returns the output of a stage of a pipeline if the stage is `echo`, `printf`, `cat` or `tee` with known text;
+    /// otherwise the output is unknown.
     fn output_of(&self, command: &Command, input: &Stdin) -> Stdin {
         let Command::Simple(simple) = command else { return Stdin::Unknown };
         if [b"echo".as_slice(), b"printf", b"cat", b"tee"]
@@ -112,9 +112,9 @@ impl<'w> Walker<'w, '_> {
             Command::Simple(simple) => self.simple(simple, stdin),
             Command::Compound(compound) => self.compound(compound, stdin),
             Command::Function { name, body } => {
-                // Judge the function's body as if it were called here, but do not assume that it is. Judge it once
-                // with the current values and once without any, because variables may have other values when it is
-                // called. After that, the scope trusts no values.
+                // Judge the body as if the function were called here, and then undo its changes, because the call may
+                // never happen. Judge the body once with the current values of variables and once without any, because
+                // they may have other values at the call. From then on, the scope trusts no values.
                 let mark = self.scope.mark();
                 if !self.scope.is_untrusted() {
                     self.call(name, body, stdin);
@@ -128,7 +128,8 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// Traverses the body of a called function, unless this is a recursive call.
+    /// Traverses the body of a called function, unless this is a recursive call. Refuses the command if more than
+    /// `MOST_ACTIVE` calls are nested.
     fn call(&mut self, name: &'w [u8], body: &'w Command, stdin: &Stdin) {
         if self.active.contains(&name) || self.analyzer.is_refused() {
             return;
@@ -294,7 +295,8 @@ impl<'w> Walker<'w, '_> {
             self.analyzer.command(args[at..].to_vec(), start);
         }
         let start = self.start_of(simple, stdin);
-        // Some shells keep an assignment that precedes a builtin or a function, so its value is unknown afterwards.
+        // Some shells keep an assignment that precedes a builtin or a function, so the variable's value is unknown
+        // afterwards.
         for assignment in &simple.assignments {
             if self.scope.variable(&assignment.name).is_some() {
                 self.scope.set_variable(&assignment.name, Value::Unknown);
@@ -358,8 +360,8 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// Judges the value of a variable that the shell itself evaluates later, such as a prompt or an entry of its
-    /// alias table.
+    /// Analyses the substitutions in a value that the shell itself may evaluate later: all of them if the variable is a
+    /// prompt, and otherwise only if the value contains a subscript.
     fn evaluated_later(&mut self, name: &[u8], value: &Value) {
         let Value::Known(text) = value else { return };
         match name {
@@ -370,7 +372,8 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// Returns the state in which a simple command starts: its assignments, standard input and redirected files.
+    /// Returns the state in which a simple command starts: the environment with the command's assignments, the
+    /// directory, standard input and the redirected files.
     fn start_of(&mut self, simple: &Simple, stdin: &Stdin) -> Start {
         let mut start = Start {
             env: self.start.env.clone(),
@@ -448,7 +451,8 @@ impl<'w> Walker<'w, '_> {
         self.analyzer.nested(|analyzer| analyzer.shell_text_in(&text, &start, &mut scope));
     }
 
-    /// Traverses the commands in the substitutions of a word, each in its own subshell.
+    /// Traverses the commands in the substitutions of a word, each in its own subshell. Marks variables that the
+    /// expansions in the word may set as unknown.
     fn substitutions(&mut self, word: &'w Word) {
         for piece in &word.pieces {
             match piece {
@@ -624,8 +628,8 @@ fn known_value(arg: &Arg) -> Value {
     arg.known().map_or(Value::Unknown, |bytes| Value::Known(bytes.to_vec()))
 }
 
-/// Returns true if a pipeline is nothing but a `cd`. The working directory after it in an `&&` list is certain: in
-/// `a && cd b && c`, the command `c` runs only if the `cd` succeeded, so `c` runs in `b`.
+/// Returns true if a pipeline is nothing but a `cd` or `pushd`. The working directory after it in an `&&` list is
+/// certain: in `a && cd b && c`, the command `c` runs only if the `cd` succeeded, so `c` runs in `b`.
 fn only_changes_directory(pipeline: &[Command]) -> bool {
     let [Command::Simple(simple)] = pipeline else { return false };
     let Some(word) = simple.words.first() else { return false };

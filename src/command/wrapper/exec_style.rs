@@ -145,7 +145,7 @@ pub(super) fn sudo(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// Analyses `gdb --args command…`.
+/// Analyses `gdb --args command…`. If an option such as `-ex` contains gdb commands, marks gdb's intent as deferred.
 pub(super) fn gdb(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let inner = args
         .iter()
@@ -165,7 +165,7 @@ pub(super) fn gdb(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// Analyses `busybox applet…`.
+/// Analyses `busybox applet…`. With an option such as `--list`, busybox runs no applet.
 pub(super) fn multi_call(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let is_option = args.get(1).is_some_and(|arg| arg.prefix().starts_with(b"--"));
     let inner = if is_option { args.len() } else { 1 };

@@ -128,7 +128,7 @@ fn wrap_as(
 }
 
 /// Analyses a command whose first argument is the program's file. If `name` is given, the program is called by that
-/// name.
+/// name. Does nothing if the command is empty.
 fn run_as(analyzer: &mut Analyzer<'_>, mut command: Vec<Arg>, name: Option<Arg>, mut start: Start) {
     let Some(first) = command.first_mut() else { return };
     if let (Some(file), Some(name)) = (first.known(), name) {
@@ -138,7 +138,8 @@ fn run_as(analyzer: &mut Analyzer<'_>, mut command: Vec<Arg>, name: Option<Arg>,
     analyzer.command(command, start);
 }
 
-/// Adds the wrapper's intent, and analyses the shell text that the wrapper runs.
+/// Adds the wrapper's intent, and analyses the shell text that the wrapper runs. If a part of the text is unknown,
+/// marks the intent as deferred instead.
 fn wrap_text(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, text: &Arg, effects: Effects, start: &Start) {
     let intent = Intent { effects: effects.with(Effects::RUN_SHELL), ..Intent::default() };
     let parent = analyzer.finish(intent, args, start);
@@ -148,7 +149,8 @@ fn wrap_text(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, text: &Arg, effects: E
     }
 }
 
-/// Joins arguments with blanks, as a wrapper does that passes them to a shell as one text.
+/// Joins arguments with blanks, as a wrapper does that passes them to a shell as one text. The text is known only up to
+/// the first argument that is not fully known.
 fn joined(args: &[Arg]) -> Arg {
     let mut text = Vec::new();
     for (index, arg) in args.iter().enumerate() {

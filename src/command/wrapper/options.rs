@@ -20,8 +20,8 @@ pub(super) struct Valued {
     pub(super) joined: &'static [u8],
 }
 
-/// Parses leading options up to `--` or the first argument that is not an option, and returns the index of the next
-/// argument. Calls `met` for each option. Values may be joined (`-n5`, `--x=5`) or separate.
+/// Parses leading options up to `--` or the first argument that is not an option. Returns the index of the argument
+/// after the options and after `--`. Calls `met` for each option. Values may be joined (`-n5`, `--x=5`) or separate.
 pub(super) fn leading<'a>(args: &'a [Arg], valued: &Valued, met: &mut dyn FnMut(&Met<'a>)) -> usize {
     let mut at = 0;
     while let Some(arg) = args.get(at) {

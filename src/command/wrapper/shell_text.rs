@@ -212,7 +212,7 @@ pub(super) fn npx(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
 pub(super) fn tmux(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const GLOBAL: Valued = Valued { short: b"cfLST", long: &[], joined: b"" };
     const VALUED: Valued = Valued { short: b"cefFlnpstxy", long: &[], joined: b"" };
-    // `tmux a \\; b` runs several tmux commands.
+    // `tmux a \; b` runs several tmux commands.
     if let Some(at) = args.iter().position(|arg| matches!(arg.known(), Some(b";" | b"\\;"))) {
         let rest = [vec![args[0].clone()], args[at + 1..].to_vec()].concat();
         tmux(analyzer, args[..at].to_vec(), start);

@@ -56,7 +56,8 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
             };
             let parent = analyzer.finish(intent, args, start);
             let mut inside = start.inside(parent, Origin::Shell);
-            // In `bash -c '"$0" checkout main' git`, the positional parameters are known too.
+            // In `bash -c '"$0" checkout main' git`, the positional parameters are known too. If there are more than
+            // ten, treat all of them as unknown.
             let too_many = parameters.len() > 10;
             for (index, parameter) in parameters.into_iter().take(10).enumerate() {
                 let parameter = if too_many { Arg::partial(Vec::new(), b"$@", true) } else { parameter };
@@ -78,7 +79,8 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
         },
         Source::Script => {
             intent.effects = Effects::RUN_SCRIPT;
-            // A file descriptor or a process substitution is not a file that anybody could have reviewed.
+            // A descriptor (`/dev/fd/3`) or an argument that is not fully known, such as a process substitution, may
+            // contain a script that nobody could have reviewed. The supervisor must judge its commands when they start.
             if args[1..].iter().any(|arg| {
                 !arg.is_exact() || arg.prefix().starts_with(b"/dev/") || arg.prefix().starts_with(b"/proc/")
             }) {

@@ -88,8 +88,8 @@ pub(super) fn xargs(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
     }
 }
 
-/// Replaces a placeholder in an argument by a value. If the value is unknown, only the part of the argument before
-/// the placeholder is known.
+/// Returns the argument with the placeholder `mark` replaced by `value`. If `value` is `None`, only the part before the
+/// placeholder is known. An argument without the placeholder stays as it is, and so does one that is not fully known.
 fn fill(arg: &Arg, mark: &[u8], value: Option<&[u8]>) -> Arg {
     let Some(text) = arg.known().filter(|_| !mark.is_empty()) else { return arg.clone() };
     let Some(at) = text.windows(mark.len()).position(|window| window == mark) else { return arg.clone() };
@@ -211,7 +211,7 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// Returns true if this test of find takes an argument. The argument could otherwise be mistaken for an action.
+/// Returns true if this test or action of `find` takes an argument, which could otherwise be mistaken for an action.
 fn takes_argument(option: &[u8]) -> bool {
     option.starts_with(b"-newer")
         || matches!(
@@ -268,8 +268,9 @@ pub(super) fn fd(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// Analyses `parallel [options] command… ::: values`: a shell runs the command once for each value. If there is no
-/// command, the values themselves are the commands.
+/// Analyses `parallel [options] command… ::: values`: a shell runs the command once for each value. If there are
+/// several values, the analysis treats the value as unknown. If there is no command, the values and the lines of
+/// standard input are themselves commands.
 pub(super) fn parallel(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"aCdEIjLnNPsS",
@@ -328,7 +329,8 @@ pub(super) fn parallel(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Star
     }
 }
 
-/// Replaces `{}` in a text by a word, or appends the word if the text contains no `{}`.
+/// Replaces `{}` in a text by a word, or appends the word if the text contains no `{}`. Returns `"$1"`, a command that
+/// is unknown, if the result would be longer than `LONGEST_FILLED`.
 fn substituted(text: &[u8], word: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + word.len());
     let mut rest = text;
