@@ -13,9 +13,9 @@ use crate::sys::seccomp::Reply;
 pub(crate) enum BackgroundResult {
     /// The reply to the seccomp notification with this id.
     Reply(u64, Reply),
-    /// The user's answer to the question whether an exec is allowed.
+    /// The user's answer to the question whether guard may allow an exec.
     UserAnswered(UserAnswer),
-    /// The lazy resource (one that guard creates when a program first needs it) with this index has been created.
+    /// A thread has created the lazy resource (one that guard creates when a program first needs it) with this index.
     ResourceReady(usize),
 }
 

@@ -25,7 +25,7 @@ pub struct Counts {
 pub(crate) struct CallContext {
     listener: OwnedFd,
     has_sync_wake_up: bool,
-    /// A pidfd of the thread from which a descriptor was last duplicated, for reuse.
+    /// A pidfd of the thread whose descriptor the supervisor duplicated last, for reuse.
     last_thread: Option<(i32, OwnedFd)>,
     process_memory: ProcessMemory,
     identities: Identities,
@@ -165,7 +165,8 @@ impl CallContext {
         self.recorder.record(event_type, message, data);
     }
 
-    /// Counts and records a denial that is due to the sandbox itself, not to a rule of the policy.
+    /// Counts and records a denial that comes from the sandbox itself, not from a rule of the policy. `what` describes
+    /// the denied action.
     pub(crate) fn record_denial_by_sandbox(
         &mut self,
         event_type: EventType,

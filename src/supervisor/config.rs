@@ -15,17 +15,19 @@ use crate::transcript::Recorder;
 
 /// Everything that the supervisor must know about one run.
 pub struct SupervisorConfig {
-    /// The policy by which every request is judged.
+    /// The policy by which the supervisor judges every request.
     pub policy: Arc<Policy>,
-    /// Facts about the run that are needed to judge a command, such as the working tree and the home directory.
+    /// Facts about the run that the supervisor needs to judge a command, such as the working tree and the home
+    /// directory.
     pub context: Context,
     /// Receives an event for every decision.
     pub recorder: Recorder,
-    /// Directories in which the run may write.
+    /// Files and directories that the run may write, with symbolic links resolved.
     pub writable: Vec<PathBuf>,
-    /// Paths that the run may read because it was granted access to them.
+    /// The paths of all grants of the run.
     pub readable: Vec<PathBuf>,
-    /// Git object directories of the user's repository, which the run can read but not write.
+    /// Paths outside the worktree that the run may read but not write, among them the git object directories of the
+    /// user's repository.
     pub objects: Vec<PathBuf>,
     /// Finds out whether a git command uses the repository that the run works on, or a different one.
     pub repositories: Arc<Repositories>,
@@ -37,8 +39,8 @@ pub struct SupervisorConfig {
     pub loopback: bool,
     /// Loopback ports that programs of the run may listen on even without `loopback`.
     pub listen: Vec<u16>,
-    /// The ports of guard's proxy and gateways, and the run's connections to them that the supervisor has
-    /// announced.
+    /// The ports of guard's proxy and gateways. The supervisor registers here which connections to them come from the
+    /// run.
     pub peer_registry: Arc<PeerRegistry>,
     /// The network rules by which the supervisor judges the connections of programs that do not use the proxy.
     pub rules: Arc<NetworkRules>,
@@ -51,15 +53,17 @@ pub struct SupervisorConfig {
     /// Loopback port to which guard's self-test (the canary) tries to connect before the agent starts. The supervisor
     /// must deny this connect.
     pub canary_port: u16,
-    /// Asks the user about commands with an `ask` verdict. If it is `None`, such commands are denied.
+    /// Asks the user about commands with an `ask` verdict. If it is `None`, the supervisor denies such commands.
     pub asker: Option<Box<dyn Ask>>,
-    /// Incremented at every exec, so that guard does not end a run as idle while it starts programs.
+    /// A counter that the supervisor increments at every exec, so that guard does not end a run as idle while it starts
+    /// programs.
     pub activity: Arc<AtomicU64>,
-    /// Resources that are created when a program first needs them.
+    /// Resources that the supervisor creates when a program first needs them.
     pub lazy_resources: Vec<LazyResource>,
-    /// A check from outside the sandbox, made at the first exec, that the sandbox works. If it returns false, every
-    /// exec is denied.
+    /// A check from outside the sandbox that the sandbox works. The supervisor makes it at the first exec. If it
+    /// returns false, the supervisor denies every exec.
     pub proof: Option<Box<dyn FnOnce() -> bool + Send>>,
-    /// Limit on processes and threads that the supervisor enforces; `None` if a cgroup or an rlimit does that.
+    /// The maximum number of processes and threads, if the supervisor enforces it; `None` if a cgroup or an rlimit does
+    /// that, or if there is no limit.
     pub process_limit: Option<u64>,
 }

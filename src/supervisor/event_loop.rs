@@ -45,15 +45,16 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Returns true if the supervisor thread has ended early, by a panic or an error. The kernel then refuses every call
-    /// that the supervisor would have judged, but guard must still end the run, because its actions are no longer
-    /// recorded.
+    /// Returns true if the supervisor thread has ended early, by a panic or an error. The kernel then refuses every
+    /// call that the supervisor would have judged. guard must still end the run, because the supervisor no longer
+    /// records what it does.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Stops the supervisor thread, unless it has already ended because no process of the run is left. When this
-    /// function returns, everything is recorded; the thread may still be freeing resources.
+    /// Stops the supervisor thread, unless it has already ended because no process of the run is left. Returns the
+    /// counts of the run; zeros if the thread panicked. When this function returns, the supervisor has recorded
+    /// everything; the thread may still be freeing resources.
     pub fn finish(self) -> Counts {
         self.ending.store(true, Ordering::Release);
         let _ = self.wake.write(1);
@@ -200,7 +201,8 @@ impl Supervisor {
         }
     }
 
-    /// Answers notifications until the run is over. Fails if it can no longer receive them.
+    /// Answers notifications until no process of the run is left or `ending` is true. Fails if it can no longer receive
+    /// them.
     fn run(&mut self, wake: &EventFd, ending: &AtomicBool) -> std::io::Result<()> {
         // The supervisor acts for the agent, so it keeps no more rights than the agent, even if root started guard.
         let _ = process::drop_effective_capabilities();
@@ -229,7 +231,7 @@ impl Supervisor {
             }
             let is_ending = ending.load(Ordering::Acquire);
             if stopped.contains(PollFlags::POLLIN) {
-                // Signals merge: one pending SIGCHLD may report the changes of many children.
+                // The kernel merges signals: one pending SIGCHLD may report the changes of many children.
                 let _ = stops.read_signal();
                 self.execs.handle_ptrace_events(&mut self.context);
             }
@@ -243,8 +245,8 @@ impl Supervisor {
             } else if listener.contains(PollFlags::POLLHUP) {
                 is_over = true;
             }
-            // A traced thread that was killed during its exec must still be reaped here; until then its parent waits
-            // for it.
+            // The supervisor must still reap a traced thread that was killed during its exec; until then its parent
+            // waits for it.
             let is_done = is_over && !self.execs.has_unfinished();
             if is_done || (is_ending && !listener.contains(PollFlags::POLLIN)) {
                 return Ok(());
@@ -278,7 +280,8 @@ impl Supervisor {
         }
     }
 
-    /// Dispatches a notification to its handler. Returns `None` if the reply follows later or is no longer needed.
+    /// Dispatches a notification to its handler. Returns `None` if the supervisor replies later, has already replied,
+    /// or need not reply.
     fn reply_to(&mut self, notification: &Notification) -> Option<Reply> {
         let context = &mut self.context;
         // The transcript is full and the run is about to end. Nothing unrecorded may happen.

@@ -19,9 +19,9 @@ use crate::transcript::EventType;
 const LONGEST_PATH: usize = 4096;
 
 pub(crate) struct WatchHandler {
-    /// Paths that the run may read because it was granted access to them.
+    /// The paths of all grants of the run.
     granted: Vec<PathBuf>,
-    /// The granted paths with symlinks resolved; computed when first needed.
+    /// The granted paths with symlinks resolved; `None` until the supervisor first needs them.
     resolved: Option<Vec<PathBuf>>,
     has_mount_namespace: bool,
 }
@@ -31,7 +31,8 @@ impl WatchHandler {
         Self { granted, resolved: None, has_mount_namespace }
     }
 
-    /// Handles `inotify_add_watch`: adds the watch for the caller if it may read the object.
+    /// Handles `inotify_add_watch`: adds the watch for the caller if the run may read the object. Otherwise denies the
+    /// call and records the denial.
     pub(crate) fn add_watch(&mut self, context: &mut CallContext, notification: &Notification) -> Reply {
         match self.try_add_watch(context, notification) {
             Ok(watch) => Reply::Value(i64::from(watch)),
@@ -46,7 +47,7 @@ impl WatchHandler {
         let directory = cwd_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
         let follow = mask & libc::IN_DONT_FOLLOW == 0;
         let object = context.identities().open(tid, &directory, &path, follow)?;
-        // Fetching the descriptor proves that the path was read from the same process.
+        // If guard can duplicate the descriptor, the path came from the same process.
         let inotify = context.duplicate_descriptor(notification, number as i32)?;
         if !self.is_readable(context, tid, object.as_fd()) {
             let shown =
@@ -61,12 +62,13 @@ impl WatchHandler {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }
         let through = CString::new(format!("/proc/self/fd/{}", object.as_raw_fd()))?;
-        // Whether to follow a symlink at the end of the path was decided when the object was opened. This path
-        // is a link in `/proc` and must be followed.
+        // The flags of the call have decided whether to follow a symlink when the supervisor opened the object. This
+        // path is a link in `/proc`, which the kernel must follow.
         fs::add_watch(inotify.as_fd(), &through, mask & !libc::IN_DONT_FOLLOW)
     }
 
-    /// Returns true if an opened object is in a directory that the run may read.
+    /// Returns true if an opened object is at or below a granted path. In a run with a mount namespace, the run must
+    /// also see this object at that path.
     fn is_readable(&mut self, context: &mut CallContext, tid: i32, object: BorrowedFd<'_>) -> bool {
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())) else {
             return false;

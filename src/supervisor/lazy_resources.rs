@@ -1,4 +1,4 @@
-//! Resources of a run that are created when a program first needs them, and the execs that wait for them.
+//! Resources of a run that guard creates when a program first needs them, and the execs that wait for them.
 
 use super::background::{BackgroundResult, BackgroundSender};
 use super::exec::request::ExecRequest;
@@ -11,13 +11,14 @@ const MAX_NAMING_ARGUMENTS: usize = 3;
 pub struct LazyResource {
     /// Name prefixes of the programs that use the resource. Their execs wait until it is ready.
     pub users: &'static [&'static str],
-    /// Creates the resource. Called on a separate thread, at the first exec of a program that uses the resource.
+    /// Creates the resource, on a separate thread, at the first exec of a program that uses the resource. `None` once
+    /// the supervisor has called it.
     pub make: Option<Box<dyn FnOnce() + Send>>,
 }
 
 pub(crate) struct LazyResources {
     resources: Vec<LazyResource>,
-    /// Indices of the resources that are being created.
+    /// Indices of the resources that threads are creating.
     in_progress: Vec<usize>,
     /// Execs that wait for a resource.
     waiting: Vec<Notification>,
@@ -28,8 +29,9 @@ impl LazyResources {
         Self { resources, in_progress: Vec::new(), waiting: Vec::new() }
     }
 
-    /// Makes an exec wait if it needs a resource that is not ready, and returns whether it waits. The creation of a
-    /// resource starts at the first exec that needs it.
+    /// Makes an exec wait if it needs a resource that is not ready, and returns true if the exec waits. The first exec
+    /// that needs a resource starts the creation of the resource. Does not wait for a resource if guard cannot start
+    /// the thread that creates it.
     pub(crate) fn wait_if_needed(
         &mut self,
         notification: &Notification,
@@ -62,7 +64,7 @@ impl LazyResources {
                 make();
                 background.send(BackgroundResult::ResourceReady(index));
             };
-            // If no thread can be created, the resource is never made and programs run without it.
+            // If the thread cannot start, guard never makes the resource, and programs run without it.
             if std::thread::Builder::new().name("caches".to_string()).spawn(work).is_ok() {
                 self.in_progress.push(index);
             }

@@ -26,7 +26,8 @@ const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 
 /// The file system object that a call refers to.
 struct Object {
-    /// The descriptor from which a relative path starts; if there is no path, the descriptor of the object itself.
+    /// The descriptor from which a relative path starts or, if there is no path, the descriptor of the object itself.
+    /// `None` for calls without such an argument.
     descriptor: Option<i32>,
     /// The address of the path in the caller's memory; `None` for calls that name the object by a descriptor.
     path: Option<u64>,
@@ -65,7 +66,8 @@ enum Change {
 }
 
 pub(crate) struct MetadataHandler {
-    /// Git object directories of the user's repository, which the run can read but not write.
+    /// Paths outside the worktree that the run may read but not write, among them the git object directories of the
+    /// user's repository.
     objects: Vec<PathBuf>,
 }
 
@@ -74,7 +76,8 @@ impl MetadataHandler {
         Self { objects }
     }
 
-    /// Handles a call that changes metadata: performs it for the caller if the run may change the object.
+    /// Handles a call that changes metadata: performs it for the caller if the run may change the object, and otherwise
+    /// denies it. `call` is the name of the system call.
     pub(crate) fn change_metadata(
         &self,
         context: &mut CallContext,
@@ -98,8 +101,8 @@ impl MetadataHandler {
             && !has_no_path(fd.as_fd())
         {
             let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
-            // Git updates the times of objects it need not write again and ignores failures. This is not recorded as
-            // a denial.
+            // git updates the times of objects that it need not write again, and ignores failures. So do not record
+            // this as a denial.
             let is_touch = call == "utime" || call == "utimensat" || call == "utimes";
             if is_touch && self.objects.iter().any(|directory| path.starts_with(directory)) {
                 return Reply::Error(libc::EROFS);
@@ -123,7 +126,7 @@ impl MetadataHandler {
                 notification.tid,
                 &format!("{call} of {} to {:04o}", path.display(), mode & 0o7777),
                 "sandbox.set-id",
-                "A set-user-ID or set-group-ID file would give its owner's rights to every user who runs it.",
+                "A set-user-ID or set-group-ID file would give the rights of its owner or group to every user who runs it.",
             );
             return Reply::Error(libc::EPERM);
         }

@@ -39,8 +39,9 @@ use crate::policy::{Action, Policy};
 use shim::protocol::{Answer, Question};
 
 /// Answers a shim's question with the same judgement as `guard check`. `context` holds what only the supervisor knows:
-/// the run's worktree, git's configuration, limits. An `ask` verdict is a denial here, because the shim asks only
-/// after its exec was denied.
+/// the run's worktree, git's configuration, limits. With `repositories`, the policy's rules for other repositories
+/// apply to a command that uses one. An `ask` verdict is a denial here, because the shim asks only after the supervisor
+/// has denied its exec.
 pub fn answer(
     policy: &Policy,
     context: &Context,

@@ -3,7 +3,8 @@
 use std::io::Read as _;
 use std::path::PathBuf;
 
-/// Returns true if a process is `ancestor` itself or one of its descendants.
+/// Returns true if a process is `ancestor` itself or one of its descendants. Returns false if `/proc` does not show
+/// that.
 pub(crate) fn is_descendant(pid: i32, ancestor: i32) -> bool {
     let mut next = pid;
     for _ in 0..4096 {
@@ -18,7 +19,7 @@ pub(crate) fn is_descendant(pid: i32, ancestor: i32) -> bool {
     false
 }
 
-/// Returns the parent process of a process or thread.
+/// Returns the parent process of a process or thread; `None` if it does not exist.
 pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     // The parent comes early in the line, so one small read is enough. This runs for every recorded exec.
     let mut text = [0; 256];
@@ -30,7 +31,7 @@ pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     std::str::from_utf8(fields.nth(1)?).ok()?.parse().ok()
 }
 
-/// Returns the current directory of a thread.
+/// Returns the current directory of a thread; `None` if the thread does not exist or guard may not read the directory.
 pub(crate) fn cwd_of(tid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{tid}/cwd")).ok()
 }

@@ -1,10 +1,10 @@
 //! Enforces the process limit of a run where the kernel does not: `RLIMIT_NPROC` does not apply to root, and most
 //! containers cannot create cgroups.
 //!
-//! The supervisor gets a notification for every fork. It counts the run's processes by walking `/proc` from init. Then
-//! it allows as many forks as the limit leaves room for before it counts again: exits in the meantime only lower the
-//! number. A process that forks during the count is missed, so a run can briefly have up to twice its limit, but never
-//! more.
+//! The supervisor gets a notification for every fork. It counts the run's processes and threads by walking `/proc` from
+//! init. Then it allows as many forks as the limit leaves room for before it counts again: exits in the meantime only
+//! lower the number. The count can miss a process that forks meanwhile, so a run can briefly have up to twice its
+//! limit, but never more.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,15 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
 pub(crate) struct Forks {
-    /// Number of forks to allow before the processes are counted again.
+    /// The number of forks that the supervisor still allows before it counts the processes again.
     left: u64,
-    /// When the run was last found to be at its limit.
+    /// The time of the last count, if that count found the run at its limit.
     full: Option<Instant>,
 }
 
 impl Forks {
-    /// Returns true if the run may create one more process or thread. If so, counts it as created.
+    /// Returns true if the run may create one more process or thread. If so, counts it as created. `limit` is the run's
+    /// process limit.
     pub(crate) fn may_fork(&mut self, limit: u64, init_pid: i32) -> bool {
         if self.left == 0 && self.full.is_none_or(|since| since.elapsed() >= PAUSE) {
             self.left = limit.saturating_sub(tasks_below(init_pid, limit));
@@ -32,7 +33,8 @@ impl Forks {
     }
 }
 
-/// Counts the processes and threads that descend from a process, without the process itself. Stops counting at `most`.
+/// Counts the processes and threads that descend from a process, without the process itself. Stops counting soon after
+/// the count has reached `most`.
 fn tasks_below(root: i32, most: u64) -> u64 {
     let mut count = 0;
     let mut next = vec![root];

@@ -9,7 +9,7 @@ use crate::transcript::EventType;
 pub(crate) struct ProcessHandler {
     /// Process id of the run's init process.
     init_pid: i32,
-    /// Limit on processes and threads; `None` if the supervisor need not enforce it.
+    /// The maximum number of processes and threads; `None` if the supervisor need not enforce it.
     limit: Option<u64>,
     forks: Forks,
 }
@@ -19,18 +19,20 @@ impl ProcessHandler {
         Self { init_pid, limit, forks: Forks::default() }
     }
 
-    /// Handles fork and clone if the supervisor enforces the process limit. The arguments of these calls are in
+    /// Handles fork and clone: allows the call unless the run is at its process limit. The filter sends these calls
+    /// only if the supervisor enforces that limit; otherwise this function denies them. Their arguments are in
     /// registers, so the caller cannot change them after the check.
     pub(crate) fn fork(&mut self) -> Reply {
         let Some(limit) = self.limit else { return Reply::Error(libc::EPERM) };
         match self.forks.may_fork(limit, self.init_pid) {
             true => Reply::Continue,
-            // The kernel returns the same errno when its own limit is reached.
+            // The kernel returns the same errno when a process reaches the kernel's own limit.
             false => Reply::Error(libc::EAGAIN),
         }
     }
 
-    /// Handles a change of the limits or priority of another process, which must belong to the run.
+    /// Handles a change of the limits or priority of another process. Allows it for a single process of the run other
+    /// than init, and denies everything else.
     pub(crate) fn change_process(
         &self,
         context: &mut CallContext,
@@ -44,7 +46,7 @@ impl ProcessHandler {
             "ioprio_set" => (first as i32 - 1, second as i32),
             _ => (0, first as i32),
         };
-        // Init itself is excluded: it is part of guard, and a limit could kill it.
+        // Exclude init itself: it is part of guard, and a limit could kill it.
         let allowed = kind == 0 && target != self.init_pid && is_descendant(target, self.init_pid);
         if allowed {
             return Reply::Continue;
@@ -54,7 +56,7 @@ impl ProcessHandler {
             notification.tid,
             &format!("{name} of process {target}"),
             "sandbox.processes",
-            "The process does not belong to the run.",
+            "A process may change the limits and priority only of a single process of its own run.",
         );
         Reply::Error(libc::EPERM)
     }

@@ -28,7 +28,7 @@ pub trait Ask: Send {
     fn ask(&mut self, verdict: &Verdict) -> Choice;
 }
 
-/// An exec that waits for the user's answer.
+/// An exec about which the supervisor asks the user, or will ask after the open question.
 pub(crate) struct PendingExec {
     pub(crate) notification: Notification,
     pub(crate) exec_request: ExecRequest,
@@ -46,7 +46,7 @@ pub(crate) struct UserAnswer {
 pub(crate) enum Asked {
     /// The exec waits for the user's answer.
     Waits,
-    /// There is no user to ask, so the exec is returned to the caller.
+    /// There is no user to ask, so `ask` returns the exec to its caller.
     NoUser(Box<PendingExec>),
 }
 
@@ -75,19 +75,19 @@ impl PromptQueue {
         }
     }
 
-    /// Returns true if the user has allowed every exec that this verdict's rule asks about.
+    /// Returns true if the user has allowed every exec about which this verdict's rule asks.
     pub(crate) fn is_always_allowed(&self, verdict: &Verdict) -> bool {
         self.always_allowed_rules.contains(&verdict.cause.rule)
     }
 
-    /// Returns true if the user's last denial was about this exec. After a denial a shell tries the same command in the
-    /// next PATH directory, and the user must not be asked again.
+    /// Returns true if the user's last denial was about this exec. After a denial, a shell tries the same command in
+    /// the next PATH directory, and guard must not ask the user again.
     pub(crate) fn is_last_denial(&self, tid: i32, argv: &[Vec<u8>]) -> bool {
         self.last_denial.as_ref().is_some_and(|(known, denied)| *known == tid && denied == argv)
     }
 
-    /// Asks the user about an exec on a separate thread. If a question is already open, the exec waits until it is
-    /// answered.
+    /// Asks the user about an exec on a separate thread. If a question is already open, the exec waits until the user
+    /// has answered that question. If there is no user to ask, returns the exec.
     pub(crate) fn ask(&mut self, pending: PendingExec, background: BackgroundSender) -> Asked {
         let Some(mut asker) = self.asker.take() else {
             if self.is_asking {
@@ -108,7 +108,8 @@ impl PromptQueue {
         Asked::Waits
     }
 
-    /// Closes the open question, and remembers the answer for later execs.
+    /// Closes the open question, and remembers the answer for later execs. Returns the exec that the question was
+    /// about, and the user's choice.
     pub(crate) fn close(&mut self, answer: UserAnswer) -> (PendingExec, Choice) {
         let UserAnswer { pending, choice, asker } = answer;
         self.asker = Some(asker);

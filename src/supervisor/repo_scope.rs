@@ -7,8 +7,8 @@
 //! understand counts as the run's repository. The result only selects the rules; Landlock and seccomp apply in every
 //! repository.
 //!
-//! Known limit: the agent can change the files of the repositories that it created. A verdict that depends on them is
-//! never cached and is repeated at the exec stop (`exec/verify.rs`), but git searches for its repository a moment
+//! Known limit: the agent can change the files of the repositories that it created. guard never caches a verdict that
+//! depends on them, and judges again at the exec stop (`exec/verify.rs`), but git searches for its repository a moment
 //! later. Another process of the agent that swaps files in that moment, or a Landlock domain under which git cannot
 //! read a nested repository, can still lead git to the run's repository. The agent gains nothing by that, because it
 //! can write refs there without git: guard receives only one branch, which must descend from the base, and the exec is
@@ -36,15 +36,16 @@ pub struct Repositories {
     worktree: PathBuf,
     /// The git directory of the repository that the run works on; `None` if there is none.
     git_directory: Option<PathBuf>,
-    /// Directories in which the run may write.
+    /// Files and directories that the run may write.
     writable: Vec<PathBuf>,
 }
 
-/// Limit on the repositories that are searched for one command.
+/// The maximum number of repositories for which guard searches for one command.
 const MAX_REPOSITORIES: usize = 16;
-/// Size limit of a `.git` file, `commondir` or `HEAD`; a longer file is treated as invalid.
+/// The maximum size of a `.git` file, `commondir` or `HEAD`, in bytes. guard treats a longer file as invalid.
 const MAX_POINTER_FILE: u64 = 8192;
-/// How many entries below `refs` are checked. A repository with more entries counts as the run's repository.
+/// The maximum number of entries below `refs` that guard checks. A repository with more entries counts as the run's
+/// repository.
 const MAX_REFS: usize = 4096;
 
 /// A verdict, and the facts on which it is based.
@@ -53,7 +54,7 @@ pub struct Judged {
     pub verdict: Verdict,
     /// The analysis of the command: the program starts that it asks for.
     pub analysis: Analysis,
-    /// Whether the verdict depends on the current state of a repository. Such a verdict must not be cached.
+    /// True if the verdict depends on the current state of a repository. guard must not cache such a verdict.
     pub depends_on_repository: bool,
 }
 
@@ -68,14 +69,15 @@ impl Repositories {
         Self { root: OnceLock::new(), has_mount_namespace, worktree, git_directory, writable }
     }
 
-    /// Makes all searches use the root directory of this thread. All threads of a run have the same root.
+    /// Makes all searches use the root directory of this thread. All threads of a run have the same root, so only the
+    /// first call has an effect.
     pub(crate) fn set_root_from(&self, tid: i32) {
         if self.root.get().is_some() {
             return;
         }
         let place = if self.has_mount_namespace { format!("/proc/{tid}/root") } else { "/".to_string() };
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        // Without a root this search finds no repository, and every command is judged as if it used the run's
+        // Without a root this search finds no repository, and guard judges every command as if it used the run's
         // repository.
         if let Ok(root) = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(place) {
             let _ = self.root.set(root.into());
@@ -83,7 +85,8 @@ impl Repositories {
     }
 
     /// Judges a command. If a git command uses a repository other than the one that the run works on, the policy's
-    /// rules for other repositories apply.
+    /// rules for other repositories apply. If the policy denies git commands in other repositories by default, does not
+    /// search for the repository.
     pub fn judge(&self, policy: &Policy, request: &Request, context: &Context) -> Judged {
         let (mut verdict, mut analysis) = judge(policy, request, context);
         let mut depends_on_repository = false;
@@ -103,23 +106,25 @@ impl Repositories {
         Judged { verdict, analysis, depends_on_repository }
     }
 
-    /// If the denied git command uses a repository other than the one that the run works on, adds that fact to the
-    /// context. Returns whether the context has changed, so that the command must be judged again.
+    /// Adds to the context what guard finds out about the repository of the denied git command: that it is another one
+    /// than the run's, or, if guard does not know the command's directory, that guard judges the command again at its
+    /// own exec. Returns true if the context has changed, so that the caller must judge the command again.
     fn add_repository_facts(&self, context: &mut Context, verdict: &Verdict, analysis: &Analysis) -> bool {
         let intent = verdict.intent.and_then(|index| analysis.intents.get(index));
         let Some(git) = intent.and_then(|intent| intent.git.as_ref()) else { return false };
         let Some(place) = &git.place else {
-            // Without a known directory, a command is judged again at its own exec, with its actual directory.
+            // guard does not know the directory now. It judges the command again at its own exec, with its actual
+            // directory.
             return !std::mem::replace(&mut context.judged_again, true);
         };
-        // Compare the path as the command spells it: another spelling may lead to a different directory.
+        // Compare the path in the form in which the command contains it: another spelling may lead to a different
+        // directory.
         if context.other_repositories.contains(place) {
             return false;
         }
         let Some(path) = &git.unresolved_place else { return false };
         let path = Path::new(OsStr::from_bytes(path));
-        // A script may create the directory before it runs this command. The command is judged again at its
-        // exec.
+        // A script may create the directory before it runs this command. guard judges the command again at its exec.
         let will_be_created =
             intent.is_some_and(|intent| intent.parent.is_some()) && self.will_be_created(path);
         let is_other = will_be_created || self.is_other(path, git.names_git_dir, git.makes_repository);
@@ -136,7 +141,8 @@ impl Repositories {
     }
 
     /// Returns true if git, started for this path, would use or create a repository other than the one that the run
-    /// works on.
+    /// works on. `names_git_dir` is true if the path is that of a git directory, and `makes` if the command creates a
+    /// repository.
     fn is_other(&self, place: &Path, names_git_dir: bool, makes: bool) -> bool {
         let Some(real) = self.resolve(place) else { return false };
         let is_in_git_directory = self.git_directory.as_ref().is_some_and(|tasks| real.starts_with(tasks));
@@ -249,7 +255,8 @@ impl Repositories {
         !path.starts_with(tasks) && !tasks.starts_with(path) && !is_same
     }
 
-    /// Returns true if none of the parts of a git directory that git writes to is a symlink.
+    /// Returns true if the parts of a git directory that git writes to are regular files and directories, and not
+    /// symlinks. Returns false if there are more than [`MAX_REFS`] entries below `refs`, or if guard cannot list them.
     fn has_no_links(&self, git_dir: &Path) -> bool {
         let parts =
             ["HEAD", "config", "config.worktree", "index", "logs", "objects", "packed-refs", "reftable"];
@@ -285,14 +292,15 @@ impl Repositories {
         self.writable.iter().any(|root| path.starts_with(root))
     }
 
-    /// Resolves a path as the run sees it. The part of the path that does not exist yet stays as written.
+    /// Resolves a path as the run sees it. The part of the path that does not exist yet stays as written. `None` if
+    /// guard cannot open the existing part, or if the missing part contains `..`.
     fn resolve(&self, place: &Path) -> Option<PathBuf> {
         for level in place.ancestors() {
             match self.open(level, true) {
                 Ok(fd) => {
                     let found = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
                     let rest = place.strip_prefix(level).ok()?;
-                    // `..` below a directory that does not exist cannot be resolved.
+                    // guard cannot resolve `..` below a directory that does not exist.
                     if rest.components().any(|part| !matches!(part, Component::Normal(_))) {
                         return None;
                     }
@@ -321,7 +329,8 @@ impl Repositories {
         })
     }
 
-    /// Reads a small regular file, with the agent's access rights.
+    /// Reads a regular file of at most [`MAX_POINTER_FILE`] bytes, with the agent's access rights. Fails for any other
+    /// file.
     fn read_small(&self, file: &Path) -> io::Result<Vec<u8>> {
         let fd = self.open(file, false)?;
         if nix::sys::stat::fstat(&fd)?.st_mode & libc::S_IFMT != libc::S_IFREG {
@@ -350,7 +359,7 @@ impl Repositories {
     }
 }
 
-/// Strips line ends from the end of a text. Git strips nothing else either.
+/// Strips line ends from the end of a text, and nothing else. git does the same with the paths in its files.
 fn strip_newlines(text: &[u8]) -> &[u8] {
     let end = text.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'));
     &text[..end.map_or(0, |end| end + 1)]

@@ -1,4 +1,4 @@
-//! Remembers which execs were allowed, so that the same exec is not judged again.
+//! Remembers which execs the supervisor has allowed, so that it does not judge the same exec again.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -13,7 +13,7 @@ pub(crate) struct Cache {
     keys: RandomState,
 }
 
-/// The cache is cleared when it contains this many execs.
+/// The maximum number of execs in the cache. The supervisor clears a full cache before it adds another exec.
 const MAX_CACHED: usize = 50_000;
 
 impl Cache {

@@ -1,9 +1,10 @@
 //! Finds out which program a file really is, through symlinks, copies, scripts and descriptors.
 //!
-//! Input is a path or descriptor, resolved as it would be for the thread of the run that uses it. Output is the chain
-//! of files that the kernel would execute: the file itself, then its interpreters. A copy of a well-known program is
-//! recognised by its content and judged by the original's path, so a renamed copy of `git` is judged as `git`. A magic
-//! link of `/proc` must be resolved for that thread, never for the supervisor's own process.
+//! Input is a path or descriptor, which this module resolves as the kernel would for the thread of the run that uses
+//! it. Output is the chain of files that the kernel would execute: the file itself, then its interpreters. guard
+//! recognises a copy of a well-known program by its content, and judges the copy by the original's path, so it judges a
+//! renamed copy of `git` as `git`. This module must resolve a magic link of `/proc` for that thread, never for the
+//! supervisor's own process.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
@@ -76,11 +77,11 @@ pub(crate) struct Identities {
     mounts: Vec<u64>,
 }
 
-/// The paths of known programs, whose copies guard recognises (see [`recognised_names`]). They are grouped by file
-/// size, because only files of equal size need to be compared.
+/// The paths of known programs, whose copies guard recognises (see [`recognised_names`]), grouped by file size, because
+/// guard needs to compare only files of equal size.
 struct Known(HashMap<u64, Vec<PathBuf>>);
 
-/// The cache of identified files is cleared when it contains this many.
+/// The maximum number of identified files in the cache. guard clears a full cache before it adds another file.
 const MAX_FACTS: usize = 10_000;
 /// How many interpreters the kernel follows if the interpreter of a script is itself a script.
 const MAX_INTERPRETERS: usize = 5;
@@ -129,10 +130,10 @@ impl Identities {
         Ok(chain)
     }
 
-    /// Opens a path with `O_PATH`, as it would be resolved for a thread. A leading magic link such as `/proc/self/cwd`
-    /// leads to a different place for every process, so this function resolves it once, for that thread. The kernel
-    /// resolves the rest of the path without magic links, and below the root of the run's mount namespace if it has
-    /// one.
+    /// Opens a path with `O_PATH`, resolved as the kernel would for the thread `tid` in the directory `cwd`. Follows a
+    /// symlink at the end of the path only if `follow` is true. A leading magic link such as `/proc/self/cwd` leads to
+    /// a different place for every process, so this function resolves it once, for that thread. The kernel resolves the
+    /// rest of the path without magic links, and below the root of the run's mount namespace if it has one.
     pub(crate) fn open(&mut self, tid: i32, cwd: &Path, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
         if path.is_empty() {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
@@ -158,7 +159,7 @@ impl Identities {
         open_in(root, &text, walk, follow)
     }
 
-    /// Returns the directory from which absolute paths are resolved, and how to resolve them.
+    /// Returns the directory from which the kernel resolves absolute paths of the run, and how to resolve them.
     fn root(&mut self, tid: i32) -> io::Result<(BorrowedFd<'_>, Walk)> {
         let (place, walk) = if self.has_mount_namespace {
             (format!("/proc/{tid}/root"), Walk::InRoot)
@@ -172,7 +173,9 @@ impl Identities {
         Ok((root.as_fd(), walk))
     }
 
-    /// Returns true if an object opened with `O_PATH` is in a directory that the run may write to.
+    /// Returns true if an object opened with `O_PATH` is in a directory that the run may write to. In a run with a
+    /// mount namespace, the object must also be on a mount that the run may write to. Returns false if guard cannot
+    /// find that out.
     pub(crate) fn is_in_writable_mount(&mut self, tid: i32, object: BorrowedFd<'_>) -> bool {
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())) else {
             return false;
@@ -200,7 +203,8 @@ impl Identities {
         &self.mounts
     }
 
-    /// Identifies an open file. Fails with EACCES if the file is not a regular file or not executable.
+    /// Identifies an open file. Fails with EACCES if the file is not a regular file or not executable, and with EPERM
+    /// if the agent could have written the file but guard cannot read it.
     pub(crate) fn identify(&mut self, fd: &OwnedFd) -> io::Result<Executable> {
         let found = nix::sys::stat::fstat(fd)?;
         if found.st_mode & libc::S_IFMT != libc::S_IFREG || found.st_mode & 0o111 == 0 {
@@ -242,8 +246,9 @@ impl Identities {
         Ok(Executable { identity, path, copy_of, kind })
     }
 
-    /// Returns the path of the known program that a file is a copy of; `None` if it is no such copy. The file need not
-    /// be executable, because the dynamic loader can run any file that it can read.
+    /// Returns the path of the known program of which a file is a copy. `None` if it is no such copy, if the agent
+    /// cannot write the file, or if guard cannot read it. The file need not be executable, because the dynamic loader
+    /// can run any file that it can read.
     pub(crate) fn original_of_copy(&mut self, tid: i32, cwd: &Path, path: &[u8]) -> Option<Vec<u8>> {
         let fd = self.open(tid, cwd, path, true).ok()?;
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -256,8 +261,8 @@ impl Identities {
         self.find_original(&mut file, metadata.size(), &own)
     }
 
-    /// If the executed program is the dynamic loader, which runs any file it is given, returns those of its arguments
-    /// that are copies of known programs, as (index, path of the original). Otherwise returns nothing.
+    /// If the executed program is the dynamic loader, which runs any file that it gets as an argument, returns those of
+    /// its first arguments that are copies of known programs: (index, path of the original). Otherwise returns nothing.
     pub(crate) fn loaded_programs(
         &mut self,
         tid: i32,
@@ -265,7 +270,7 @@ impl Identities {
         chain: &[Executable],
         argv: &[Vec<u8>],
     ) -> Vec<(usize, Vec<u8>)> {
-        /// How many of the loader's arguments are checked: the program follows the loader's options, which are few.
+        /// How many of the loader's arguments guard checks: the program follows the loader's options, which are few.
         const MOST_WORDS: usize = 32;
         if !matches!(chain, [file] if is_loader(file.judged_path())) {
             return Vec::new();
@@ -274,8 +279,8 @@ impl Identities {
         words.filter_map(|(at, word)| Some((at, self.original_of_copy(tid, cwd, word)?))).collect()
     }
 
-    /// Returns the program that a process runs now. `foreign` is the expected program if the agent cannot write to its
-    /// file; such a program is recognised by device and inode alone.
+    /// Returns the program that a process runs now. `foreign` is the expected program, if the agent cannot write to its
+    /// file. guard recognises such a program by its device and inode alone, without reading it.
     pub(crate) fn running_program(
         &mut self,
         pid: i32,
@@ -289,20 +294,22 @@ impl Identities {
         }
         let path = memfd_or_path(std::fs::read_link(&link)?.into_os_string().into_vec());
         if self.is_agent_writable(&path) {
-            // The agent may have written to the file since it was judged.
+            // The agent may have written to the file since guard judged it.
             let program = self.identify(&open_path_fd(Path::new(&link))?)?;
             return Ok(Executable { path, kind: Kind::Program, ..program });
         }
         Ok(Executable { identity, path, copy_of: None, kind: Kind::Program })
     }
 
-    /// Returns true if the agent could have created or changed the file at this path.
+    /// Returns true if the agent could have created or changed the file at this path. Always true for a relative path,
+    /// such as the `memfd:NAME` of a memfd.
     pub(crate) fn is_agent_writable(&self, path: &[u8]) -> bool {
         let path = Path::new(OsStr::from_bytes(path));
         !path.is_absolute() || self.writable.iter().any(|root| path.starts_with(root))
     }
 
-    /// Finds the known program with the same content as a file.
+    /// Returns the path of the known program with the same content as a file; `None` if there is none, or if `own`, the
+    /// file's own path, is the only one.
     fn find_original(&mut self, file: &mut File, size: u64, own: &[u8]) -> Option<Vec<u8>> {
         let known = self.known.get_or_insert_with(|| Known::find(&recognised_names(&self.policy)));
         let candidates = known.0.get(&size)?;
@@ -348,7 +355,7 @@ pub(crate) fn is_loader(path: &[u8]) -> bool {
     name.starts_with(b"ld-") || name.starts_with(b"ld.so")
 }
 
-/// Returns the paths of the dynamic loader, which runs any file it is given.
+/// Returns the paths of the dynamic loaders in `/lib64`. A dynamic loader runs any file that it gets as an argument.
 fn loaders() -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir("/lib64") else { return Vec::new() };
     entries
@@ -374,8 +381,8 @@ fn open_path_fd(path: &Path) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Removes `.` and repeated slashes from a path. `..` stays, because its meaning depends on symlinks that only the
-/// kernel resolves.
+/// Removes `.` and repeated slashes from a path, and makes it begin with a slash. `..` stays, because its meaning
+/// depends on symlinks that only the kernel resolves.
 fn without_empty_components(path: &[u8]) -> Vec<u8> {
     let mut clean = Vec::with_capacity(path.len());
     for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
@@ -385,8 +392,8 @@ fn without_empty_components(path: &[u8]) -> Vec<u8> {
     clean
 }
 
-/// Splits off a leading magic link of `/proc` (`fd/3`, `cwd`, `root`, `exe`). Returns the link and the rest of the
-/// path.
+/// Splits off a magic link of `/proc` (`fd/3`, `cwd`, `root`, `exe`) at the start of a path: returns the link and the
+/// rest of the path. `/dev/fd/3` counts as `fd/3`. Returns `None` if the path begins with no such link.
 fn magic_link(path: &[u8]) -> Option<(String, Vec<u8>)> {
     let prefixes: [&[u8]; 2] = [b"/proc/self/", b"/proc/thread-self/"];
     let inner = match prefixes.iter().find_map(|prefix| path.strip_prefix(*prefix)) {
@@ -420,7 +427,8 @@ fn kind_of(file: &mut File) -> io::Result<Kind> {
         .map_or(Kind::Program, |(interpreter, argument)| Kind::Script(interpreter, argument)))
 }
 
-/// Parses a `#!` line as the kernel does: the interpreter and its optional argument.
+/// Parses a `#!` line as the kernel does: the interpreter and its optional argument. `None` if the file does not begin
+/// with such a line.
 fn script_of(head: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
     let line = head.strip_prefix(b"#!")?;
     let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();

@@ -15,10 +15,11 @@ use crate::supervisor::shim::protocol::{Answer, Question};
 
 pub(crate) struct ExecJudge {
     policy: Arc<Policy>,
-    /// Facts about the run that are needed to judge a command, such as the working tree and the home directory.
+    /// Facts about the run that the supervisor needs to judge a command, such as the working tree and the home
+    /// directory.
     context: Context,
     repositories: Arc<Repositories>,
-    /// Directories in which the run may write.
+    /// Files and directories that the run may write.
     writable: Vec<PathBuf>,
     has_mount_namespace: bool,
 }
@@ -45,7 +46,8 @@ impl ExecJudge {
         self.repositories.set_root_from(tid);
     }
 
-    /// Judges an exec. The second value in the result is whether the verdict depends on the current state of a
+    /// Judges an exec and returns the strictest verdict over all its possible meanings: the file and each interpreter,
+    /// with each reading of the environment. The second value is true if the verdict depends on the current state of a
     /// repository.
     pub(crate) fn judge(&self, exec_request: &ExecRequest) -> (Verdict, bool) {
         let mut worst: Option<Verdict> = None;
@@ -94,7 +96,7 @@ impl ExecJudge {
         }
     }
 
-    /// Returns true if a shim that asks why this exec was denied would get a reason.
+    /// Returns true if a shim that asked why this exec was denied would get a reason.
     pub(crate) fn denies_to_shim(&self, exec_request: &ExecRequest) -> bool {
         let question = Question {
             argv: exec_request.argv.clone(),

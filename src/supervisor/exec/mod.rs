@@ -36,10 +36,12 @@ use verify::{ExecVerifier, Expected};
 
 const LONGEST_PATH: usize = 4096;
 
-/// A path whose exec the supervisor always denies. If a process gets a different result, it is not supervised.
+/// A path whose exec the supervisor always denies with EACCES. A process that gets a different result is not
+/// supervised.
 pub const CANARY_PROGRAM: &str = "/guard-canary";
 
-/// A check from outside the sandbox, made at the first exec, that the sandbox works.
+/// A check from outside the sandbox that the sandbox works. The supervisor makes the check at the first exec and
+/// remembers the result.
 pub(crate) struct SandboxProof {
     prove: Option<Box<dyn FnOnce() -> bool + Send>>,
     holds: bool,
@@ -70,7 +72,8 @@ pub(crate) struct ExecHandler {
     notices: DenialNotices,
     shim: Option<Identity>,
     sandbox_proof: SandboxProof,
-    /// Incremented at every exec, so that guard does not end a run as idle while it starts programs.
+    /// A counter that the supervisor increments at every exec, so that guard does not end a run as idle while it starts
+    /// programs.
     activity: Arc<AtomicU64>,
 }
 
@@ -98,7 +101,8 @@ impl ExecHandler {
         }
     }
 
-    /// Handles an exec notification. Returns `None` if the reply is sent later or is no longer needed.
+    /// Handles an exec notification. Returns `None` if the supervisor replies later, has already replied, or need not
+    /// reply because the caller is gone.
     pub(crate) fn exec(&mut self, context: &mut CallContext, notification: &Notification) -> Option<Reply> {
         self.activity.fetch_add(1, Ordering::Relaxed);
         let exec_request = match self.read_exec_request(context, notification) {
@@ -124,7 +128,7 @@ impl ExecHandler {
             return Some(self.handle_exec_check(context, notification, &exec_request));
         }
         if exec_request.chain.first().is_some_and(|file| Some(file.identity) == self.shim) {
-            // The shim will exec the real program, and that exec is judged.
+            // The shim will execute the real program, and the supervisor judges that exec.
             return self.allow_exec(context, notification, &exec_request);
         }
         let key = self.cache.key(&exec_request);
@@ -133,8 +137,8 @@ impl ExecHandler {
         }
         let (verdict, depends_on_repository) = self.judge.judge(&exec_request);
         match verdict.action() {
-            // Do not cache this verdict: the same arguments may refer to another repository next time. The exec
-            // is also verified at the exec stop.
+            // Do not cache this verdict: the same arguments may refer to another repository next time. The supervisor
+            // judges this exec again at the exec stop.
             Action::Allow if depends_on_repository => {
                 self.allow_exec_and_verify(context, notification, &exec_request, true)
             }
@@ -155,8 +159,8 @@ impl ExecHandler {
         }
     }
 
-    /// Handles `AT_EXECVE_CHECK`, with which a program asks whether it could execute a file. No program starts, so no
-    /// exec is recorded. An `ask` verdict is treated as a denial.
+    /// Handles `AT_EXECVE_CHECK`, with which a program asks whether it could execute a file. No program starts, so the
+    /// supervisor records only a denial. It denies an `ask` verdict without asking the user.
     fn handle_exec_check(
         &mut self,
         context: &mut CallContext,
@@ -189,7 +193,7 @@ impl ExecHandler {
         let path = memory.string(path, LONGEST_PATH)?;
         let Arguments { argv, environment } =
             memory.arguments(argv, environment, limit, protocol::is_relevant)?;
-        // In debug builds only: lets a test make the supervisor panic at a chosen program.
+        // In debug builds, a test can make the supervisor panic at the program that this variable names.
         #[cfg(debug_assertions)]
         if std::env::var_os("GUARD_TEST_PANIC_AT").is_some_and(|program| program.as_encoded_bytes() == path) {
             panic!("the test asks for it");
@@ -211,7 +215,8 @@ impl ExecHandler {
         Ok(ExecRequest { path, argv, environment, cwd, chain, loaded })
     }
 
-    /// Allows an exec. If execs are verified, also traces the thread until its exec stop.
+    /// Allows an exec. If guard verifies execs, also traces the thread until its exec stop. Returns `None` if the
+    /// supervisor has already replied or the caller is gone.
     fn allow_exec(
         &mut self,
         context: &mut CallContext,
@@ -221,8 +226,8 @@ impl ExecHandler {
         self.allow_exec_and_verify(context, notification, exec_request, false)
     }
 
-    /// Allows an exec. If execs are verified, also traces the thread until its exec stop. With `judge_again`, guard
-    /// judges the exec again at its exec stop even if nothing has changed.
+    /// Allows an exec as [`ExecHandler::allow_exec`] does. With `judge_again`, guard judges the exec again at its exec
+    /// stop even if nothing has changed. Denies the exec if guard cannot trace the thread.
     fn allow_exec_and_verify(
         &mut self,
         context: &mut CallContext,
@@ -232,13 +237,13 @@ impl ExecHandler {
     ) -> Option<Reply> {
         tracing::debug!("allowed");
         if self.verify {
-            // The kernel lets only one thread of a process execute a program at a time. To trace another one could block
-            // this thread, on which the first one waits.
+            // The kernel lets only one thread of a process execute a program at a time. Tracing a second thread could
+            // block the supervisor thread, while the first thread waits for the supervisor.
             if self.verifier.is_in_exec(notification.tid) {
                 context.record_denial_by_sandbox(
                     EventType::DenyExec,
                     notification.tid,
-                    "exec that cannot be verified",
+                    "exec that guard cannot verify",
                     "sandbox.unverified",
                     "Another thread of the process is already starting a program, so guard cannot verify this one.",
                 );
@@ -251,7 +256,7 @@ impl ExecHandler {
                 context.record_denial_by_sandbox(
                     EventType::DenyExec,
                     notification.tid,
-                    "exec that cannot be verified",
+                    "exec that guard cannot verify",
                     "sandbox.unverified",
                     "guard cannot trace the process (ptrace), so it cannot verify which program starts.",
                 );
@@ -347,8 +352,8 @@ impl ExecHandler {
         }
     }
 
-    /// Records that a lazy resource (which guard creates when a program first needs it) is ready. Returns all execs
-    /// that wait for a resource; the caller must handle them again.
+    /// Marks a lazy resource (which guard creates when a program first needs it) as ready. Returns all execs that wait
+    /// for any resource; the caller must handle them again.
     pub(crate) fn set_resource_ready(&mut self, index: usize) -> Vec<Notification> {
         self.lazy_resources.set_ready(index)
     }
@@ -370,7 +375,7 @@ impl ExecHandler {
 
 fn exec_error_reply(context: &mut CallContext, notification: &Notification, error: &io::Error) -> Reply {
     let errno = error.raw_os_error().unwrap_or(libc::EACCES);
-    // If the process itself cannot be read, the request cannot be judged. The same holds for links through
+    // If guard cannot read the process itself, it cannot judge the request. The same holds for a path through links of
     // `/proc` (ELOOP, EXDEV), whose meaning depends on the process that follows them.
     if matches!(errno, libc::EPERM | libc::ESRCH | libc::EFAULT | libc::ELOOP | libc::EXDEV) {
         context.record_denial_by_sandbox(
@@ -394,7 +399,7 @@ fn record_denied_exec(context: &mut CallContext, pid: i32, exec_request: &ExecRe
 
 /// Returns true if an exec is only a check (`AT_EXECVE_CHECK`), which starts no program.
 fn is_check(notification: &Notification) -> bool {
-    /// The flag was added in Linux 6.14; older kernels reject it.
+    /// Linux 6.14 added this flag; older kernels reject it.
     const AT_EXECVE_CHECK: i32 = 0x10000;
     let [.., flags, _] = notification.arguments;
     i64::from(notification.number) == libc::SYS_execveat && flags as i32 & AT_EXECVE_CHECK != 0

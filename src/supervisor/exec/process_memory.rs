@@ -1,8 +1,8 @@
 //! Reads strings and string arrays from the memory of a process that is blocked until the supervisor replies.
 //!
 //! The module fetches whole pages, many per system call, and caches them for one notification: the argv and environment
-//! of a typical program fit in a few pages. Every page is copied only once, so a later change by the process has no
-//! effect. The buffers live as long as the supervisor, so a notification allocates little. Every length is bounded,
+//! of a typical program fit in a few pages. It copies every page only once, so a later change by the process has no
+//! effect. The buffers live as long as the supervisor, so a notification allocates little. Every length has a limit,
 //! because the pointers come from the agent.
 
 use std::io;
@@ -11,21 +11,22 @@ use crate::sys::memory;
 
 const PAGE: usize = 4096;
 const POINTER: u64 = size_of::<u64>() as u64;
-/// Limit on pages read per notification: 16 MiB, more than the kernel accepts for arguments and environment together.
+/// The maximum number of pages that the supervisor reads for one notification: 16 MiB, more than the kernel accepts for
+/// arguments and environment together.
 const MOST_PAGES: usize = 4096;
 
-/// Limit on the size of the environment; an exec with a larger one is refused. The kernel's own limit is about the
-/// same.
+/// The maximum size of the environment, in bytes. The supervisor refuses an exec with a larger one. The kernel's own
+/// limit is about the same.
 const LONGEST_ENVIRONMENT: usize = 8 << 20;
 
-/// Limit on the size of the argv of a started program. The kernel accepts no more.
+/// The maximum size of the argv of a started program, in bytes. The kernel accepts no more.
 const LONGEST_ARGV: usize = 8 << 20;
 
 /// The argv and environment of a program.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Arguments {
     pub(crate) argv: Vec<Vec<u8>>,
-    /// The environment variables that can affect a verdict; others are left out.
+    /// The environment variables that can affect a verdict, without all others.
     pub(crate) environment: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -61,7 +62,8 @@ impl ProcessMemory {
     }
 
     /// Reads the pages that contain these addresses into the cache, unless they are already there, in as few system
-    /// calls as possible. An unmapped page causes an error only when it is used.
+    /// calls as possible. Fails if the cache would have more than [`MOST_PAGES`] pages. An unmapped page causes an
+    /// error only when it is used.
     pub(crate) fn fetch(&mut self, addresses: impl Iterator<Item = u64>) -> io::Result<()> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.clear();
@@ -104,7 +106,7 @@ impl ProcessMemory {
         Ok(())
     }
 
-    /// Returns the bytes from an address to the end of its page.
+    /// Returns the bytes from an address to the end of its page. Fails if the page is not mapped.
     fn tail(&mut self, address: u64) -> io::Result<&[u8]> {
         if self.page(address).is_none() {
             self.fetch(std::iter::once(address))?;
@@ -128,7 +130,7 @@ impl ProcessMemory {
         Ok(bytes)
     }
 
-    /// Reads a NUL-terminated string of at most `most` bytes.
+    /// Reads a NUL-terminated string. Fails if it has more than `most` bytes before the NUL.
     pub(crate) fn string(&mut self, address: u64, most: usize) -> io::Result<Vec<u8>> {
         let mut text = Vec::new();
         let mut address = address;
@@ -158,7 +160,8 @@ impl ProcessMemory {
         raw.try_into().map(u64::from_ne_bytes).map_err(|_| unreadable())
     }
 
-    /// Reads an array of pointers up to its null terminator.
+    /// Reads an array of pointers up to its null terminator. Fails if the pointers take more than `most` bytes. A null
+    /// address is an empty array.
     fn pointers(&mut self, address: u64, most: usize) -> io::Result<Vec<u64>> {
         let mut pointers = Vec::new();
         // The kernel treats a null array as an empty one.
@@ -180,8 +183,8 @@ impl ProcessMemory {
         }
     }
 
-    /// Reads the argv and environment of an exec from their pointer arrays. All arguments together may have at most
-    /// `most` bytes; only variables that `keep` accepts are returned.
+    /// Reads the argv and environment of an exec from their pointer arrays. Fails if all arguments together have more
+    /// than `most` bytes. Returns only the variables whose name `keep` accepts.
     pub(crate) fn arguments(
         &mut self,
         argv: u64,
@@ -196,7 +199,7 @@ impl ProcessMemory {
     }
 
     /// Reads the argv and environment of a program at its exec stop. They are on the initial stack, which the kernel
-    /// has built.
+    /// has built and whose address is `stack`. Returns only the variables whose name `keep` accepts.
     pub(crate) fn started_with(&mut self, stack: u64, keep: impl Fn(&[u8]) -> bool) -> io::Result<Arguments> {
         /// The number of stack pages to fetch at once; enough for most programs.
         const USUAL_PAGES: u64 = 3;
@@ -216,7 +219,8 @@ impl ProcessMemory {
         if arguments.argv.len() as u64 == count { Ok(arguments) } else { Err(unreadable()) }
     }
 
-    /// Reads the strings at these pointers, which together may have at most `most` bytes.
+    /// Reads the strings at these pointers. Fails if they have more than `most` bytes together, including a NUL after
+    /// each but the last.
     fn strings(&mut self, pointers: &[u64], most: usize) -> io::Result<Vec<Vec<u8>>> {
         let mut left = most;
         let mut strings = Vec::with_capacity(pointers.len());

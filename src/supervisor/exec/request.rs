@@ -11,7 +11,7 @@ use crate::command::{Context, Cwd, Request};
 use crate::decide::Verdict;
 use crate::supervisor::process_info::parent_of;
 
-/// How many bytes of a command's arguments are recorded in an event.
+/// The maximum number of bytes of a command's arguments that an event contains.
 const RECORDED: usize = 64 << 10;
 
 /// An exec request as the process made it.
@@ -36,7 +36,7 @@ pub(crate) struct ExecData<'a> {
     parent: Option<i32>,
     path: Cow<'a, str>,
     argv: Vec<Cow<'a, str>>,
-    /// The git subcommand, if `argv` is too long to be recorded in full.
+    /// The git subcommand, if `argv` is too long for an event to contain all of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     git: Option<String>,
     folder: Cow<'a, str>,
@@ -68,7 +68,8 @@ pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
 }
 
 impl ExecRequest {
-    /// Returns the path of the file that was executed.
+    /// Returns the resolved path of the file to execute, before any interpreter. If guard has resolved no file, returns
+    /// the path that the process passed.
     pub(crate) fn program_path(&self) -> Cow<'_, str> {
         text(self.chain.first().map_or(&self.path, |file| &file.path))
     }
@@ -108,7 +109,8 @@ impl ExecRequest {
         }
     }
 
-    /// Returns the subcommand of a git command whose arguments are too long to be recorded in full.
+    /// Returns the subcommand of a git command whose arguments are too long for an event; `None` for a shorter command
+    /// or another program.
     fn hidden_git_verb(&self) -> Option<String> {
         if length_of(&self.argv) <= RECORDED {
             return None;
@@ -124,7 +126,8 @@ impl ExecRequest {
         Some(analysis.intents.first()?.git.as_ref()?.name())
     }
 
-    /// Returns the command as one line of text for the transcript.
+    /// Returns the command as one line of text for the transcript, shortened as in [`line`]. If an event cannot contain
+    /// all arguments of a git command, the line begins with its subcommand.
     pub(crate) fn line(&self) -> String {
         match self.hidden_git_verb() {
             Some(verb) => format!("git {verb}: {}", line(&self.argv)),
@@ -132,8 +135,8 @@ impl ExecRequest {
         }
     }
 
-    /// Returns what the kernel will execute: the file of the last interpreter, and argv including the arguments that
-    /// `#!` lines add.
+    /// Returns what the kernel will execute: the identity of the file or, for a script, of its last interpreter, and
+    /// argv including the arguments that `#!` lines add. The kernel replaces an empty argv by one empty argument.
     pub(crate) fn expected_program(&self) -> (Identity, Vec<Vec<u8>>) {
         let mut argv = if self.argv.is_empty() { vec![Vec::new()] } else { self.argv.clone() };
         let mut name = self.path.clone();
@@ -152,8 +155,9 @@ impl ExecRequest {
         (identity, argv)
     }
 
-    /// Returns every command that this exec stands for, as (argv, program): the file as it was called, and each
-    /// interpreter with its script. The policy must allow all of them.
+    /// Returns every command that this exec stands for, as (argv, program): the file as the process called it, each
+    /// interpreter with its script, and each known program that the dynamic loader would run. The policy must allow all
+    /// of them.
     pub(crate) fn readings(&self) -> Vec<(Vec<Vec<u8>>, Vec<u8>)> {
         let mut readings = Vec::new();
         let mut argv = if self.argv.is_empty() { vec![self.path.clone()] } else { self.argv.clone() };
@@ -166,7 +170,8 @@ impl ExecRequest {
             match &file.kind {
                 Kind::Program => readings.push((argv.clone(), file.judged_path().to_vec())),
                 Kind::Script(interpreter, argument) => {
-                    // A script never sees the argv[0] it was called with: the kernel passes its path instead.
+                    // A script never sees the argv[0] with which a process called it: the kernel passes the script's
+                    // path instead.
                     argv[0].clone_from(&name);
                     readings.push((argv.clone(), file.judged_path().to_vec()));
                     let mut words = vec![interpreter.clone()];
@@ -181,7 +186,7 @@ impl ExecRequest {
     }
 }
 
-/// Returns the names and ids of a process's ancestors, nearest first.
+/// Returns the names and ids of at most 16 ancestors of a process, nearest first, without process 1.
 fn ancestors(pid: i32) -> Vec<String> {
     let mut names = Vec::new();
     let mut next = parent_of(pid);
@@ -193,7 +198,7 @@ fn ancestors(pid: i32) -> Vec<String> {
     names
 }
 
-/// Returns a command as one line for the transcript. A very long command is shortened to its beginning and its end.
+/// Returns a command as one line for the transcript. Shortens a very long command to its beginning and its end.
 pub(crate) fn line(argv: &[Vec<u8>]) -> String {
     const LONGEST: usize = 400;
     let mut line = String::new();
@@ -218,8 +223,8 @@ fn length_of(argv: &[Vec<u8>]) -> usize {
 }
 
 /// Returns the arguments to record in an event: all of them if they fit in `most` bytes, otherwise the first and the
-/// last part with a note about what is missing. The last part is included so that an agent cannot hide an argument
-/// behind many others.
+/// last part, with a note about what is missing. The last part is there so that an agent cannot hide an argument behind
+/// many others.
 fn recorded_argv(argv: &[Vec<u8>], most: usize) -> Vec<Cow<'_, str>> {
     let total = length_of(argv);
     if total <= most {

@@ -23,7 +23,7 @@ use crate::transcript::{EventType, Prepared};
 /// Largest errno value. The kernel returns errors as `-MOST_ERRNO..0`.
 const MOST_ERRNO: i64 = 4095;
 
-/// The program that a thread is expected to run after its exec.
+/// The program that guard expects a thread to run after its exec.
 #[derive(Debug)]
 pub(crate) struct Expected {
     identity: Identity,
@@ -67,25 +67,25 @@ struct Actual {
     cwd: PathBuf,
 }
 
-/// Compares started programs with those that were allowed.
+/// Compares started programs with those that the supervisor allowed.
 #[derive(Debug, Default)]
 pub(crate) struct ExecVerifier {
-    /// Threads in the middle of an allowed exec, by thread id, and the program that each is expected to run.
+    /// Threads in the middle of an allowed exec, by thread id, and the program that guard expects each to run.
     expected: Vec<(i32, Expected)>,
 }
 
 impl ExecVerifier {
-    /// Remembers which program a thread is expected to run after its exec.
+    /// Remembers which program guard expects a thread to run after its exec.
     pub(crate) fn expect(&mut self, tid: i32, expected: Expected) {
         self.expected.push((tid, expected));
     }
 
-    /// Forgets which program a thread was expected to run.
+    /// Forgets which program guard expected a thread to run.
     pub(crate) fn forget(&mut self, tid: i32) {
         self.expected.retain(|(known, _)| *known != tid);
     }
 
-    /// True if another thread of the same process is in the middle of an allowed exec.
+    /// Returns true if another thread of the same process is in the middle of an allowed exec.
     pub(crate) fn is_in_exec(&self, tid: i32) -> bool {
         let is_same_process =
             |other: i32| Path::new("/proc").join(format!("{tid}/task/{other}")).symlink_metadata().is_ok();
@@ -107,7 +107,8 @@ impl ExecVerifier {
         }
     }
 
-    /// Handles a ptrace event: a traced thread has stopped or exited.
+    /// Handles a ptrace event: a traced thread has executed a program, has stopped because its exec failed, or has
+    /// exited.
     fn handle_ptrace_event(
         &mut self,
         context: &mut CallContext,
@@ -180,7 +181,8 @@ fn read_started_program(
     })
 }
 
-/// Returns true if a started program is the one that was allowed, or a different one that the policy allows too.
+/// Returns true if a started program is the one that the supervisor allowed, or a different one that the policy allows
+/// too. Records the start or the denial. Returns false without a record if the process was killed meanwhile.
 fn is_as_expected(
     context: &mut CallContext,
     judge: &ExecJudge,

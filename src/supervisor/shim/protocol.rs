@@ -10,8 +10,8 @@
 //!
 //! A frame is `"GRD" version(1) length(4, little endian) body`. In a body, numbers are 4 bytes little endian and
 //! strings are a length followed by their bytes, so arguments that are not UTF-8 survive. Both sides reject unknown
-//! values; a malformed frame closes its connection and has no other effect. Only `std` may be used: the shim is built
-//! from this file too.
+//! values; a malformed frame closes its connection and has no other effect. This file must use only `std`, because
+//! `build.rs` also compiles it into the shim.
 
 use std::io::{self, Read, Write};
 
@@ -26,7 +26,7 @@ pub const SOCKET_VARIABLE: &str = "GUARD_CONTROL";
 /// connects the shim to the real socket, whose path may be longer than a socket address allows.
 pub const CONTROL_NAME: &str = "/run/guard/control";
 
-/// Limit on the items of a list in a frame; the kernel passes no more arguments or variables to a program.
+/// The maximum number of items of a list in a frame; the kernel passes no more arguments or variables to a program.
 const MOST_ITEMS: usize = 1 << 18;
 
 const MAGIC: &[u8; 3] = b"GRD";
@@ -75,13 +75,13 @@ impl Question {
         write_frame(out, &body)
     }
 
-    /// Reads the question from one frame.
+    /// Reads the question from one frame. Fails if the frame is malformed.
     pub fn read(input: &mut impl Read) -> io::Result<Self> {
         let length = read_head(input)?;
         Self::read_body(input, length)
     }
 
-    /// Reads the body of a question's frame, after its header has been read.
+    /// Reads the body of a question's frame, which has `length` bytes, after [`read_head`] has read the header.
     pub fn read_body(input: &mut impl Read, length: usize) -> io::Result<Self> {
         let body = read_rest(input, length)?;
         let mut body = body.as_slice();
@@ -89,7 +89,7 @@ impl Question {
         let directory = take(&mut body)?.to_vec();
         let flat = take_list(&mut body)?;
         if !body.is_empty() || flat.len() % 2 != 0 {
-            return Err(malformed("trailing bytes"));
+            return Err(malformed("trailing bytes, or a variable without a value"));
         }
         let environment = flat.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
         Ok(Self { argv, directory, environment })
@@ -105,7 +105,7 @@ impl Answer {
         }
     }
 
-    /// Reads the answer from one frame.
+    /// Reads the answer from one frame. Fails if the frame is malformed.
     pub fn read(input: &mut impl Read) -> io::Result<Self> {
         let body = read_frame(input)?;
         match body.split_first() {
@@ -133,7 +133,8 @@ fn read_frame(input: &mut impl Read) -> io::Result<Vec<u8>> {
     read_rest(input, length)
 }
 
-/// Reads the header of a frame and returns the length of its body.
+/// Reads the header of a frame and returns the length of its body. Fails if the header is malformed, has another
+/// protocol version or announces a body that is too large.
 pub fn read_head(input: &mut impl Read) -> io::Result<usize> {
     let mut head = [0u8; 8];
     input.read_exact(&mut head)?;
@@ -161,7 +162,7 @@ fn read_rest(input: &mut impl Read, length: usize) -> io::Result<Vec<u8>> {
 }
 
 fn put(body: &mut Vec<u8>, bytes: &[u8]) {
-    // A string longer than a frame is rejected in `write_frame`.
+    // `write_frame` rejects a string that is longer than a frame.
     body.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
     body.extend_from_slice(bytes);
 }

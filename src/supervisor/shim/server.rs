@@ -1,8 +1,8 @@
 //! The server on the control socket, where shims ask why an exec was denied.
 //!
-//! Any process inside the sandbox can connect and send anything. An answer of `Allow` grants nothing, because every
-//! exec is judged when it happens. A forged question gets an answer and has no other effect. If a question is
-//! malformed, the server closes the connection.
+//! Any process inside the sandbox can connect and send anything. An answer of `Allow` grants nothing, because the
+//! supervisor judges every exec when it happens. A forged question gets an answer and has no other effect. If a
+//! question is malformed, the server records that and closes the connection.
 
 use std::io::{self, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,24 +18,25 @@ use crate::policy::Policy;
 use crate::supervisor::{Repositories, answer};
 use crate::transcript::{EventType, Recorder};
 
-/// Time limit for reading one question.
+/// The maximum time for reading one question, and for one write of its answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Limit on worker threads; further connections wait in the accept queue.
+/// The maximum number of worker threads; further connections wait in the accept queue.
 const MAX_WORKERS: usize = 64;
 /// A worker exits if this many other workers are already idle.
 const SPARE_WORKERS: usize = 2;
-/// Questions with more bytes than this are read one at a time, to limit the memory use.
+/// The server reads questions with more bytes than this one at a time, to limit the memory use.
 const LARGE_QUESTION: usize = 64 << 10;
 
 /// What the server needs in order to answer questions.
 pub struct ShimService {
-    /// The policy by which commands are judged.
+    /// The policy by which the server judges commands.
     pub policy: Arc<Policy>,
-    /// Facts about the run that are needed to judge a command, such as the working tree and the home directory.
+    /// Facts about the run that the server needs to judge a command, such as the working tree and the home directory.
     pub context: Context,
     /// Finds out whether a git command uses the repository that the run works on, or a different one.
     pub repositories: Arc<Repositories>,
-    /// Records malformed questions. Denials are not recorded here, because they were recorded at the exec.
+    /// Records malformed questions. The server does not record denials, because the supervisor has recorded them at the
+    /// exec.
     pub recorder: Recorder,
 }
 
@@ -88,7 +89,7 @@ fn start_worker(server: &Arc<ShimServer>) -> io::Result<()> {
     spawned.map(drop)
 }
 
-/// Binds a unix socket at a path. The path may be longer than a socket address allows, because the socket is bound
+/// Binds a unix socket at a path. The path may be longer than a socket address allows, because guard binds the socket
 /// through a descriptor of its directory.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     use std::os::fd::AsRawFd;
@@ -118,7 +119,7 @@ impl Read for DeadlineReader<'_> {
 fn answer_question(server: &ShimServer, mut stream: UnixStream) -> io::Result<()> {
     stream.set_write_timeout(Some(TIMEOUT))?;
     let mut input = DeadlineReader { stream: &stream, deadline: Instant::now() + TIMEOUT };
-    // Large questions are read one at a time, so that many of them need no more memory than one.
+    // Read large questions one at a time, so that many of them need no more memory than one.
     let mut large_question_guard: Option<MutexGuard<'_, ()>> = None;
     let question = protocol::read_head(&mut input).and_then(|length| {
         if length > LARGE_QUESTION {

@@ -58,11 +58,11 @@ pub(super) fn is_loopback(ip: IpAddr) -> bool {
 
 /// The DNS port.
 pub(super) const NAME_SERVICE: u16 = 53;
-/// How many bytes of `/etc/resolv.conf` are read at most.
+/// The maximum number of bytes that guard reads from `/etc/resolv.conf`.
 const LONGEST_CONFIGURATION: u64 = 64 << 10;
 
-/// Returns true if C libraries send DNS queries to this address: it is listed in `/etc/resolv.conf`, or it is the
-/// default, 127.0.0.1. The file is read every time, because it changes with the machine's networks.
+/// Returns true if C libraries send DNS queries to this address: `/etc/resolv.conf` lists it, or it is the default,
+/// 127.0.0.1. Reads the file every time, because it changes with the machine's networks.
 pub(super) fn is_name_server(ip: IpAddr) -> bool {
     let mut text = String::new();
     if let Ok(file) = std::fs::File::open("/etc/resolv.conf") {
@@ -81,7 +81,7 @@ fn name_servers(configuration: &str) -> impl Iterator<Item = IpAddr> {
     })
 }
 
-/// Converts an IPv4 address to its IPv6-mapped form.
+/// Converts an IPv4 address to its IPv6-mapped form. Returns an IPv6 address unchanged.
 pub(super) fn mapped(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
@@ -90,8 +90,8 @@ pub(super) fn mapped(address: SocketAddr) -> SocketAddr {
 }
 
 /// Returns the loopback address to bind instead of the requested address; `None` if that belongs to another interface.
-/// A dual-stack `::` becomes 127.0.0.1: most clients use that address, and clients that connect to `localhost` try
-/// both.
+/// `::` becomes `::1` for a socket that accepts only IPv6. Otherwise it becomes 127.0.0.1: most clients use that
+/// address, and clients that connect to `localhost` try both.
 pub(super) fn loopback_instead_of(fd: BorrowedFd<'_>, at: SocketAddr) -> Option<SocketAddr> {
     let here = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), at.port());
     match at.ip() {

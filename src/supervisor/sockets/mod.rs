@@ -52,17 +52,18 @@ fn unique_path_fragment(number: usize) -> String {
     digits.map(|digit| if number >> digit & 1 == 1 { "/." } else { "/" }).collect()
 }
 
-/// Limit on remembered bound sockets. When it is reached, the supervisor forgets all of them.
+/// The maximum number of bound internet sockets, and of bound unix sockets, that the supervisor remembers. It forgets
+/// all of one kind when it has reached the limit.
 const MOST_SERVERS: usize = 10_000;
 
 /// The size of the largest socket address that the kernel accepts.
 const LONGEST_ADDRESS: usize = 128;
-/// Limit on connects that block at the same time; further ones fail with `EAGAIN`.
+/// The maximum number of connects that block at the same time; further ones fail with `EAGAIN`.
 const MOST_WAITING: usize = 256;
 
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Why a socket call is denied: the rule's id and the reason.
+/// Why the supervisor denies a socket call: the rule's id and the reason.
 type Refusal<'r> = (&'static str, &'r str);
 
 const UNIX_OUTSIDE: Refusal<'_> = (
@@ -78,12 +79,17 @@ const NOT_LOOPBACK: Refusal<'_> =
     ("sandbox.network", "Programs of the run may listen on loopback only, not on other interfaces.");
 const ANY_PORT: Refusal<'_> =
     ("sandbox.network", "Listening on a port that the kernel chooses needs `loopback = true` in the policy.");
+const NOT_BOUND: Refusal<'_> = (
+    "sandbox.network",
+    "A program must bind an internet socket to a loopback address before it listens. Otherwise the socket would listen on \
+     every interface.",
+);
 const FAMILY: Refusal<'_> = ("sandbox.network", "Runs cannot use sockets of this address family.");
 
 pub(crate) struct SocketHandler {
     bound: BoundSockets,
-    /// The ports of guard's proxy and gateways, and the run's connections to them that the supervisor has
-    /// announced.
+    /// The ports of guard's proxy and gateways. Before a connection of the run reaches one of them, the supervisor
+    /// registers the connection here, so that the proxy knows which connections come from the run.
     peer_registry: Arc<PeerRegistry>,
     /// The network rules by which the supervisor judges the connections of programs that do not use the proxy.
     rules: Arc<NetworkRules>,
@@ -110,7 +116,8 @@ impl SocketHandler {
         Self { bound, peer_registry, rules, control, canary_port, loopback, listen }
     }
 
-    /// Handles a connect call. Returns `None` if the reply is sent later.
+    /// Handles a connect call. Returns `None` if the supervisor replies later, or need not reply because the caller is
+    /// gone.
     pub(crate) fn connect(
         &mut self,
         context: &mut CallContext,
@@ -138,8 +145,9 @@ impl SocketHandler {
         }
     }
 
-    /// Connects the caller's socket to an egress listener, to a server of the run, or (through the proxy) to a host
-    /// that the policy allows. Denies everything else.
+    /// Connects the caller's socket to a listener of the proxy or of a gateway, or to a server of the run. Connects it
+    /// to the proxy instead if the address belongs to a DNS server or to a host that the policy allows. Denies
+    /// everything else.
     fn connect_internet(
         &mut self,
         context: &mut CallContext,
@@ -194,8 +202,8 @@ impl SocketHandler {
         self.connect_to_listener(context, notification, fd, socket::internet_address(proxy), purpose)
     }
 
-    /// Connects to an egress listener and announces the connection's local address, so that the listener knows that the
-    /// connection comes from the run.
+    /// Connects to a listener of the proxy or of a gateway. Registers the connection's local address, so that the
+    /// listener knows that the connection comes from the run.
     fn connect_to_listener(
         &mut self,
         context: &mut CallContext,
@@ -210,15 +218,15 @@ impl SocketHandler {
         };
         let peer = Peer { tid: notification.tid };
         let reply = self.peer_registry.announce(peer, purpose, || {
-            // Do not announce a socket that is already connected, or a connect that fails: the next process with that
-            // local port would be taken for the run.
+            // Do not register a socket that is already connected, or a connect that fails: the listener would take the
+            // next process with that local port for the run.
             let was_connected = getpeername::<SockaddrStorage>(fd.as_raw_fd()).is_ok();
             let reply = connect_at_once(fd.as_fd(), &address);
             let is_connecting =
                 matches!(reply, None | Some(Reply::Value(_) | Reply::Error(libc::EINPROGRESS)));
             (reply, local(&fd).filter(|_| is_connecting && !was_connected))
         });
-        // The accept queue is full. The connection is announced by now and continues on another thread.
+        // The accept queue is full. The connection is registered by now, and another thread continues the connect.
         reply.or_else(|| connect_later(context, notification, fd, address, None))
     }
 
@@ -241,7 +249,7 @@ impl SocketHandler {
             Ok(object) => object,
             Err(error) => return Some(error_reply(&error)),
         };
-        // Connect through the descriptor, so that the judged object is the one connected to.
+        // Connect through the descriptor, so that the supervisor connects to the object that it has judged.
         let through = format!("/proc/self/fd/{}", object.as_raw_fd());
         let Some(address) = socket::unix_address(through.as_bytes()) else {
             return Some(Reply::Error(libc::EINVAL));
@@ -253,7 +261,7 @@ impl SocketHandler {
                 return Some(reply);
             }
         } else if !context.is_waiting(notification) {
-            // The thread id may have been reused while the path was opened.
+            // Another thread may have got this thread id while the supervisor opened the path.
             return None;
         } else if context.identities().is_in_writable_mount(notification.tid, object.as_fd()) {
             record_socket_call(context, EventType::Connect, notification.tid, &String::from_utf8_lossy(path));
@@ -264,7 +272,7 @@ impl SocketHandler {
         connect_later(context, notification, fd, address, Some(object))
     }
 
-    /// Opens the unix socket at a path, as the path would be resolved for the caller.
+    /// Opens the unix socket at a path, which the kernel resolves as it would for the caller.
     fn open_unix_socket(
         &mut self,
         context: &mut CallContext,
@@ -278,7 +286,8 @@ impl SocketHandler {
         context.identities().open(notification.tid, &cwd, known, true)
     }
 
-    /// Handles a bind call.
+    /// Handles a bind call: performs it for a unix socket in a directory that the run may write, for a loopback port on
+    /// which the run may listen, and for a netlink route socket. Denies everything else.
     pub(crate) fn bind(&mut self, context: &mut CallContext, notification: &Notification) -> Reply {
         let (fd, address) = match socket_call(context, notification) {
             Ok(call) => call,
@@ -303,7 +312,8 @@ impl SocketHandler {
         self.loopback || self.listen.contains(&port)
     }
 
-    /// Binds a socket on loopback. Replaces a wildcard address by a loopback address, and denies all other addresses.
+    /// Binds a socket to a loopback port on which programs of the run may listen. Replaces a wildcard address by a
+    /// loopback address. Denies all other addresses and ports.
     fn bind_internet(
         &mut self,
         context: &mut CallContext,
@@ -360,7 +370,7 @@ impl SocketHandler {
         if self.is_run_server(to) {
             return Some(to);
         }
-        // A server that requested `::` was bound to 127.0.0.1.
+        // The supervisor has bound a server that requested `::` to 127.0.0.1.
         let other = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), to.port());
         (to.ip() == Ipv6Addr::LOCALHOST && self.is_run_server(other)).then(|| mapped(other))
     }
@@ -411,8 +421,8 @@ impl SocketHandler {
             Err(error) => return error_reply(&error),
         };
         if !context.is_waiting(notification) {
-            // The thread id may have been reused while the path was opened. The caller is gone, so the reply does not
-            // matter.
+            // Another thread may have got this thread id while the supervisor opened the path. The caller is gone, so
+            // the reply does not matter.
             return Reply::Error(libc::ESRCH);
         }
         if !context.identities().is_in_writable_mount(notification.tid, object.as_fd()) {
@@ -454,7 +464,7 @@ impl SocketHandler {
                 notification,
                 "listen",
                 "a port that the kernel chooses",
-                ANY_PORT,
+                NOT_BOUND,
             );
         }
         if let Some(Target::UnixAbstract) = target(&local) {
@@ -468,7 +478,8 @@ impl SocketHandler {
     }
 }
 
-/// Returns a duplicate of the caller's socket, and the raw address that the caller passed.
+/// Returns a duplicate of the caller's socket, and the raw address that the caller passed. Fails if the address is
+/// longer than the kernel accepts.
 fn socket_call(context: &mut CallContext, notification: &Notification) -> io::Result<(OwnedFd, Vec<u8>)> {
     let [_, address, length, ..] = notification.arguments;
     let length = (length as u32) as usize;
@@ -484,7 +495,9 @@ fn socket_of(context: &mut CallContext, notification: &Notification) -> io::Resu
     context.duplicate_descriptor(notification, notification.arguments[0] as i32)
 }
 
-/// Connects a socket. If the connect would block, it continues on a separate thread.
+/// Connects a socket and returns the reply. If the connect would block, a separate thread continues it and sends the
+/// reply, and this function returns `None`. Fails with `EAGAIN` if [`MOST_WAITING`] connects block already. `object` is
+/// the descriptor that `address` names, which must stay open until the connect has ended.
 fn connect_later(
     context: &mut CallContext,
     notification: &Notification,
@@ -530,7 +543,7 @@ fn record_denied_host(context: &mut CallContext, tid: i32, host: &str, port: u16
     context.record_denial(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
 }
 
-/// Records a denial together with the option of `guard run` that would allow the call.
+/// Records a denial together with the option of `guard run` that would allow the call, if there is one.
 fn record_refusal_with_option(
     context: &mut CallContext,
     event_type: EventType,
@@ -600,7 +613,7 @@ fn connect_at_once(fd: BorrowedFd<'_>, address: &[u8]) -> Option<Reply> {
     }
 }
 
-/// Connects. Returns `None` if that takes longer than `INTERRUPT_AFTER`, or if the thread has no timer.
+/// Connects. Returns `None` if that takes longer than [`INTERRUPT_AFTER`], or if guard cannot set a timer.
 fn connect_interruptibly(fd: BorrowedFd<'_>, address: &[u8]) -> Option<io::Result<()>> {
     let result = CALL_TIMER.with_borrow_mut(|timer| {
         if timer.is_none() {
@@ -623,7 +636,8 @@ fn error_reply(error: &io::Error) -> Reply {
     Reply::Error(error.raw_os_error().unwrap_or(libc::EACCES))
 }
 
-/// Opens a path below a directory with `O_PATH`.
+/// Opens a path below a directory with `O_PATH`, without following magic links of `/proc`. Follows a symlink at the end
+/// of the path only if `follow` is true.
 pub(crate) fn open_below(directory: BorrowedFd<'_>, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
     let path = CString::new(path)?;
     open_in(directory, &path, Walk::NoMagic, follow)
