@@ -131,12 +131,13 @@ impl Errno {
 }
 
 impl Entry {
-    /// Returns the parsed conditions of `when`. The entry applies if all of them hold.
+    /// Returns the parsed conditions of `when`. The entry applies if all of them hold. Fails if one is not valid.
     pub fn conditions(&self) -> Result<Vec<Condition>, SandboxError> {
         self.when.iter().map(|text| condition(text)).collect()
     }
 
-    /// Returns the numbers of the system calls in `calls` that exist on this architecture.
+    /// Returns the numbers of the system calls in `calls` that exist on this architecture. Fails if a name is not a
+    /// system call of any architecture.
     pub fn numbers(&self) -> Result<Vec<u32>, SandboxError> {
         let unknown = self.calls.iter().find(|name| !syscall_numbers::is_known(name));
         match unknown {
@@ -148,7 +149,8 @@ impl Entry {
     }
 }
 
-/// Parses a list of system calls in the format of `policies/syscalls.toml`.
+/// Parses a list of system calls in the format of `policies/syscalls.toml`. Fails if an `ask` entry has an errno or has
+/// no condition.
 pub fn parse_list(text: &str) -> Result<List, SandboxError> {
     let list: List = toml::from_str(text).map_err(|error| SandboxError::Filter(error.to_string()))?;
     match list.ask.iter().find(|entry| entry.errno.is_some() || entry.when.is_empty()) {
@@ -189,7 +191,7 @@ impl Denied {
         calls.entry(number.into()).or_default().extend_from_slice(rules);
     }
 
-    /// Returns the numbers of the calls that are denied only for some arguments.
+    /// Returns the numbers of the calls for which there is a rule that denies them only for some arguments.
     fn conditional(&self) -> Vec<u32> {
         let programs = self.0.iter().filter(|((when, _), _)| *when == When::SomeArguments);
         programs
@@ -198,7 +200,7 @@ impl Denied {
             .collect()
     }
 
-    /// Joins the programs of all groups into one filter. A call that no program denies is allowed.
+    /// Joins the programs of all groups into one filter. The filter allows a call that no program denies.
     fn program(self) -> Result<Vec<sock_filter>, SandboxError> {
         let failed = |error: BackendError| SandboxError::Filter(error.to_string());
         let mut filter = notify_filter::kill_foreign_calls();
@@ -217,9 +219,10 @@ impl Denied {
     }
 }
 
-/// Rewrites a program so that a call that it allows goes on to the next program, past its end. The program has one allow
-/// action for each call that it checks, and a last one for all other calls. `is_final` has a value for each of the
-/// former, in their order: where it is true, no later program checks the call, and the allow action stays.
+/// Rewrites a program so that a call that it allows goes on to the next program, which follows its last instruction.
+/// The program has one allow action for each call that it checks, and a last one for all other calls. `is_final` has
+/// one value for each checked call, in the order of their allow actions. If the value is true, no later program checks
+/// the call, so the allow action stays.
 fn chain_to_next(program: &BpfProgram, is_final: &[bool]) -> Result<Vec<sock_filter>, SandboxError> {
     let mut allowed = 0;
     let mut steps = Vec::with_capacity(program.len());
@@ -241,6 +244,7 @@ fn chain_to_next(program: &BpfProgram, is_final: &[bool]) -> Result<Vec<sock_fil
 }
 
 /// Converts conditions that must all hold into alternative rules: one rule for every combination of their values.
+/// Returns no rules if there are no conditions.
 fn rules(conditions: &[Condition]) -> Result<Vec<SeccompRule>, SandboxError> {
     let failed = |error: BackendError| SandboxError::Filter(error.to_string());
     if conditions.is_empty() {
@@ -279,7 +283,8 @@ fn numbers(names: &[&str]) -> impl Iterator<Item = u32> {
     names.iter().filter_map(|name| number_of(name))
 }
 
-/// Parses a condition: `ARGUMENT [& MASK] == VALUE…` or `ARGUMENT != VALUE`.
+/// Parses a condition: `ARGUMENT [& MASK] == VALUE…` or `ARGUMENT != VALUE`. `ARGUMENT` is the index of the argument,
+/// from 0 to 5. Fails if the text has another form.
 fn condition(text: &str) -> Result<Condition, SandboxError> {
     let expected = "`ARGUMENT [& MASK] == VALUE…` or `ARGUMENT != VALUE`";
     let bad = || SandboxError::Filter(format!("`{text}` is not a valid condition; expected {expected}"));
@@ -323,8 +328,9 @@ const TRUNCATION: &[&str] = &["truncate"];
 const TRUNCATING_OPENS: &[(&str, u8)] = &[("open", 1), ("openat", 2)];
 
 /// Compiles the filter for a helper process of guard. The filter denies sockets, truncation by path, and the calls that
-/// `policies/syscalls.toml` denies in all runs. With `no_children` the helper may also not start processes (threads are
-/// allowed) or change metadata, and most calls that the file denies for some arguments are denied for all arguments.
+/// `policies/syscalls.toml` denies in all runs or sends to the supervisor. With `no_children` the helper may also not
+/// start processes (threads are allowed) or change metadata, and the filter denies most calls for all arguments that
+/// the file denies only for some.
 pub fn helper_filter(no_children: bool) -> Result<Vec<sock_filter>, SandboxError> {
     // Deny these calls only for some arguments: no C library can start a program without them.
     let needed = [
@@ -420,8 +426,9 @@ pub const ON_PROCESSES: &[(&str, u8)] = &[
     ("ioprio_set", 1),
 ];
 
-/// Returns the calls that every run sends to the supervisor, with groups of conditions on their arguments; the filter
-/// always sends a call without conditions. `shared` is true if the run shares its namespaces with the host.
+/// Returns the calls that the filter sends to the supervisor in addition to the `ask` entries of the list, with groups
+/// of conditions on their arguments. The filter always sends a call without conditions. `shared` is true if the run
+/// shares its namespaces with the host.
 fn always_notified(shared: bool) -> BTreeMap<u32, Vec<Vec<Condition>>> {
     let mut notified: BTreeMap<u32, Vec<Vec<Condition>>> =
         numbers(ALWAYS_NOTIFIED).map(|number| (number, Vec::new())).collect();

@@ -1,8 +1,8 @@
 //! Converts grants into a Landlock ruleset and applies it.
 //!
 //! The input is a list of paths with rights. The output is a ruleset, or this process restricted by it. The ruleset
-//! denies everything that the list does not grant: other files, TCP, and signals and abstract sockets to processes
-//! outside the run.
+//! denies everything that the list does not grant and that this kernel's Landlock version can restrict: other files,
+//! TCP, and signals and abstract sockets to processes outside the run.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ impl Rights {
     /// All variants, for callers that iterate over them.
     pub const ALL: [Self; 5] = [Self::Read, Self::ReadExecute, Self::Write, Self::WriteExecute, Self::Device];
 
-    /// Returns true if these rights allow changing files.
+    /// Returns true if these rights allow changing files. False for [`Rights::Device`].
     pub fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::WriteExecute)
     }
@@ -78,8 +78,8 @@ pub fn landlock_version() -> i32 {
     crate::sys::landlock_version()
 }
 
-/// Restricts this process and its descendants to the grants. Also denies TCP, and denies signals and abstract sockets
-/// to processes outside this restriction.
+/// Restricts this process and its descendants to the grants, as [`prepare_ruleset`] describes. The process must have
+/// set `no_new_privs`.
 pub fn restrict(grants: &[Grant]) -> Result<(), SandboxError> {
     restrict_to(&prepare_ruleset(grants)?)
 }
@@ -97,7 +97,9 @@ fn restrict_to(ruleset: &OwnedFd) -> Result<(), SandboxError> {
         .map_err(|error| SandboxError::Landlock(error.to_string()))
 }
 
-/// Builds a Landlock ruleset from grants. Another process can apply it later.
+/// Builds a Landlock ruleset from grants, which this or another process can apply later. Skips a grant whose path
+/// cannot be opened. If this kernel's Landlock version can, the ruleset also denies TCP, and signals and connections
+/// through abstract sockets to processes that the ruleset does not restrict.
 pub fn prepare_ruleset(grants: &[Grant]) -> Result<OwnedFd, SandboxError> {
     let created: Option<OwnedFd> = ruleset(grants)?.into();
     created.ok_or_else(|| SandboxError::Landlock("this kernel does not support Landlock".to_string()))
@@ -118,7 +120,7 @@ fn ruleset(grants: &[Grant]) -> Result<RulesetCreated, SandboxError> {
     }
     let mut created = ruleset.create().map_err(|error| failed(&error))?;
     // Skip a grant if another one for the same path includes it: each grant needs several system calls at launch.
-    // Compares bytes, because comparing the components of paths took a twentieth of a launch with many grants.
+    // Compare bytes, because comparing the components of paths took a twentieth of a launch with many grants.
     let is_needless = |grant: &&Grant| {
         let includes = |other: &Grant| other.rights.exceeds(grant.rights);
         grants.iter().any(|other| includes(other) && other.path.as_os_str() == grant.path.as_os_str())
@@ -137,7 +139,8 @@ fn ruleset(grants: &[Grant]) -> Result<RulesetCreated, SandboxError> {
     Ok(created)
 }
 
-/// Denies signals from this process and its descendants to all other processes. Restricts nothing else.
+/// Denies signals from this process and its descendants to all other processes. Restricts nothing else. Fails if this
+/// kernel's Landlock version cannot restrict signals (before Linux 6.12).
 pub fn restrict_signals() -> Result<(), SandboxError> {
     let failed = |error: &dyn std::fmt::Display| SandboxError::Landlock(error.to_string());
     // Every Landlock domain denies renames and links between directories (EXDEV) unless it grants `Refer`, even if
@@ -162,7 +165,7 @@ fn access(rights: Rights, abi: ABI) -> landlock::BitFlags<AccessFs> {
     let wanted = match rights {
         Rights::Read => read,
         Rights::ReadExecute => read | AccessFs::Execute,
-        // Device files are excluded: creating them needs a capability that no process inside the sandbox has.
+        // Exclude device files: creating them needs a capability that no process inside the sandbox has.
         Rights::Write => {
             all & !(AccessFs::Execute | AccessFs::MakeBlock | AccessFs::MakeChar | AccessFs::IoctlDev)
         }

@@ -34,7 +34,8 @@ pub struct Layer {
 pub struct MountPlan {
     /// Directories and files that the run can still write, with everything below them.
     pub writable: Vec<PathBuf>,
-    /// Directories and files that the run can still read, although a directory above them is in `hidden`.
+    /// Directories and files that the run can read but not write: those below a directory in `hidden` or `private`, and
+    /// git repositories below a directory in `writable`.
     pub visible: Vec<PathBuf>,
     /// Directories that the run sees as empty, except for the paths in `writable` and `visible`.
     pub hidden: Vec<PathBuf>,
@@ -157,8 +158,8 @@ fn map_user(uid: u32, gid: u32) -> Result<(), SandboxError> {
     in_step("map the group id", std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1\n")))
 }
 
-/// Mounts a writable overlay whose lower layer is a directory of the user. Fails if the kernel or the file system
-/// does not support overlays.
+/// Mounts a writable overlay whose lower layer is a directory of the user. Fails if the kernel or the file system does
+/// not support overlays, or if a path contains a comma, colon or backslash.
 fn mount_overlay(layer: &Layer) -> Result<(), SandboxError> {
     let option = |name: &str, path: &Path| -> io::Result<Vec<u8>> {
         let bytes = path.as_os_str().as_bytes();

@@ -55,8 +55,8 @@ pub(super) const ALLOW: sock_filter = return_action(libc::SECCOMP_RET_ALLOW);
 const KILL: sock_filter = return_action(libc::SECCOMP_RET_KILL_PROCESS);
 const NOTIFY: sock_filter = return_action(libc::SECCOMP_RET_USER_NOTIF);
 
-/// Returns the first instructions of every filter: they kill a process that makes a call of another architecture, and
-/// load the number of the system call.
+/// Returns the first instructions of every filter: they kill a process that makes a call of another architecture or of
+/// the x32 ABI, and load the number of the system call.
 pub(super) fn kill_foreign_calls() -> Vec<sock_filter> {
     vec![
         statement(LOAD, 4),

@@ -36,8 +36,8 @@ pub struct Kernel {
     /// True if the kernel supports seccomp notifications with `WAIT_KILLABLE_RECV`. Without that flag, a signal to a
     /// waiting process makes its system call start again, with a second notification.
     pub listener: bool,
-    /// True if guard may trace its descendants, to stop a program at its exec (Yama's ptrace_scope 2 and 3 prevent
-    /// that).
+    /// True if guard may trace its descendants, to stop a program at its exec. Yama's ptrace_scope 3 prevents that, and
+    /// ptrace_scope 2 prevents it if guard lacks CAP_SYS_ADMIN.
     pub tracing: bool,
     /// `Ok` if user, mount, PID and IPC namespaces work, including mounts inside them; otherwise the error.
     pub namespaces: Result<(), String>,
@@ -152,7 +152,7 @@ impl Kernel {
                     "private /tmp, read-only system, hidden home directory, no view of other processes; required before Linux 6.12"
                 },
                 fix: self.namespaces.is_err().then_some(if landlock(LANDLOCK_SCOPES) {
-                    "allow unprivileged user namespaces (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); runs also work without"
+                    "allow unprivileged user namespaces (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); runs also work without namespaces"
                 } else {
                     "allow unprivileged user namespaces (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
                 }),
