@@ -108,7 +108,8 @@ impl Stream for DrivenStream {
     }
 }
 
-/// Returns the next update of a stream, for callers without a library of stream combinators.
+/// Returns the next update of a stream; `None` if the stream has ended. Intended for callers without a library of
+/// stream combinators.
 pub async fn next_update(stream: &mut UpdateStream) -> Option<Result<AgentUpdate, AgentError>> {
     std::future::poll_fn(|context| stream.as_mut().poll_next(context)).await
 }

@@ -6,11 +6,12 @@ use super::agent::{Agent, AgentContext, next_update};
 use super::error::AgentError;
 use super::update::{AgentUpdate, FinalResult};
 
-/// The time between two calls of `check`.
+/// The maximum time that [`run_blocking`] waits for an update before it calls `check` again.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 
-/// Runs an agent until its final result, and passes every update to `on_update`. Calls `check` several times a second;
-/// an error of `check` ends the run and all requests that belong to it.
+/// Runs an agent until its final result, and passes every update to `on_update`. Calls `check` several times a second.
+/// An error of `check` ends the run and all requests that belong to it. Also fails if the agent fails, or if its stream
+/// ends without a final result. The caller must not be inside a tokio runtime.
 pub fn run_blocking<E: From<AgentError>>(
     agent: &dyn Agent,
     query: &str,

@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::error::AgentError;
 
-/// The model that is used if the user chooses none.
+/// The model that guard uses if the user chooses none and the agent is Gemini.
 pub const MODEL: &str = "gemini-3-flash-preview";
 
-/// Returns the model for an agent if the user names none: guard's choice for Gemini. An empty text leaves the choice to the
-/// CLI of the agent, which alone knows the models of its vendor.
+/// Returns the model to use if the user names none: [`MODEL`] for Gemini, which is also the default agent (`None`), and
+/// an empty text for every other agent. An empty text leaves the choice to the agent's CLI, which alone knows the
+/// models of its vendor.
 pub fn default_model(agent: Option<&str>) -> &'static str {
     if agent.is_none_or(|agent| agent == "gemini") { MODEL } else { "" }
 }
@@ -26,16 +27,16 @@ pub struct LlmConfig {
     pub timeout: Duration,
     /// How often the client retries a request after a failure that may be temporary.
     pub max_retries: u32,
-    /// The delay before the first retry. It doubles with every retry.
+    /// The delay before the first retry. It doubles with every further retry, up to `longest_delay`.
     pub first_delay: Duration,
-    /// The maximum delay before a retry.
+    /// The maximum delay before a retry. If the API demands a longer delay, the client does not retry.
     pub longest_delay: Duration,
-    /// The sampling temperature; `None` means the model's default. A backend that cannot set the temperature
-    /// logs that.
+    /// The sampling temperature; `None` means the model's default. A backend that cannot set the temperature logs a
+    /// warning and ignores it.
     pub temperature: Option<f32>,
-    /// The limit on the tokens of all requests together, input and output.
+    /// The limit on the tokens of all requests together, input and output; `None` means no limit.
     pub max_tokens: Option<u64>,
-    /// The limit on the cost of all requests together, by the prices in `config.toml`.
+    /// The limit on the cost of all requests together, by the prices in `config.toml`; `None` means no limit.
     pub max_cost: Option<f64>,
     /// The fraction of a limit, from 0 to 1, at which the client warns.
     pub warn_at: f64,
@@ -79,7 +80,7 @@ impl ResearchConfig {
     /// The largest accepted value of `depth`.
     pub const MOST_ROUNDS: usize = 5;
 
-    /// Fails if a value is out of range.
+    /// Fails if `max_queries`, `max_parallel` or `depth` is 0 or larger than the largest accepted value.
     pub fn check(&self) -> Result<(), AgentError> {
         let bad = |problem: String| Err(AgentError::InvalidInput { problem });
         for (name, value, most) in [

@@ -28,7 +28,7 @@ pub enum RunState {
     Cancelled,
 }
 
-/// A handle to a running research agent. All clones control the same run. Calling a method again has no effect.
+/// A handle to a running research agent. All clones control the same run.
 #[derive(Debug, Clone)]
 pub struct RunControl {
     state: watch::Sender<RunState>,
@@ -46,12 +46,13 @@ impl RunControl {
         *self.state.borrow()
     }
 
-    /// Makes the agent start no new requests until [`Self::resume`] is called.
+    /// Makes the agent start no new requests until [`Self::resume`] is called. Has no effect on a run that is already
+    /// paused or cancelled.
     pub fn pause(&self) {
         self.change(RunState::Running, RunState::Paused);
     }
 
-    /// Lets the agent continue after [`Self::pause`].
+    /// Lets the agent continue after [`Self::pause`]. Has no effect on a run that is not paused.
     pub fn resume(&self) {
         self.change(RunState::Paused, RunState::Running);
     }
@@ -71,7 +72,8 @@ impl RunControl {
         });
     }
 
-    /// Executes a command of the control channel. Returns data about the result, or the reason for a rejection.
+    /// Executes a command of the control channel: `cancel`, `pause`, `resume`, or `adjust_config`, which changes the
+    /// limits of `budget`. Returns an empty JSON object, or the reason for a rejection.
     pub fn act_on(&self, command: &AgentCommand, budget: &Budget) -> Result<Value, Rejection> {
         match command.command_type.as_str() {
             "cancel" => self.cancel(),

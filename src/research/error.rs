@@ -125,11 +125,11 @@ pub enum AgentError {
     Journal {
         /// The path of the journal's file.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system or of the JSON serializer.
         problem: String,
     },
     /// The operating system did not let guard create the runtime that drives the requests.
-    #[error("cannot start the requests: {problem}")]
+    #[error("cannot start the runtime for the requests to the model: {problem}")]
     Runtime {
         /// The message of the operating system.
         problem: String,

@@ -31,7 +31,8 @@ const PHRASES: &[&str] = &[
     "exfiltrate",
 ];
 
-/// Returns the first phrase in a text that gives orders to a model; `None` if there is none.
+/// Returns the first of `PHRASES` that a text contains, whatever the text's letter case, white space and invisible
+/// characters; `None` if it contains none.
 pub(super) fn order_in(text: &str) -> Option<&'static str> {
     let mut plain = String::with_capacity(text.len());
     for word in text.split_whitespace() {

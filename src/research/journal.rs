@@ -26,7 +26,7 @@ use crate::string_enum::string_enum;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// There is no run with this id.
+    /// There is no run with this id, or more than one run whose id ends with it.
     #[error("there is no research run `{id}`")]
     Unknown {
         /// The id that the user gave.
@@ -60,7 +60,7 @@ pub struct Started {
     /// The name of the agent; `None` means the default agent.
     #[serde(default)]
     pub agent: Option<String>,
-    /// The directory that the sub-queries may read; `None` if the user gave none.
+    /// The directory that the sub-queries may read; `None` if the user named none.
     #[serde(default)]
     pub directory: Option<PathBuf>,
     /// The policy of the sub-queries' runs; `None` means the default policy.
@@ -84,7 +84,7 @@ pub struct RequestLimits {
     pub max_retries: Option<u32>,
     /// The maximum number of tokens that the run may use.
     pub max_tokens: Option<u64>,
-    /// The maximum cost of the run, in US dollars.
+    /// The maximum cost of the run, by the prices in `config.toml`.
     pub max_cost: Option<f64>,
 }
 
@@ -151,11 +151,11 @@ enum Record {
 pub struct Progress {
     /// The settings with which the run was started.
     pub started: Option<Started>,
-    /// The rounds, in order.
+    /// The planned rounds, in order.
     pub rounds: Vec<Planned>,
     /// The sub-queries that have an answer.
     pub finished: Vec<Finished>,
-    /// The usage of the run until it was interrupted.
+    /// The usage that the journal has recorded: that of all requests before the run was interrupted.
     pub used: LlmUsage,
     /// The final answer; `None` if the run is not complete.
     pub answer: Option<FinalResult>,
@@ -185,7 +185,8 @@ impl Progress {
         }
     }
 
-    /// Parses the lines of a journal. Returns the progress and the total length of the complete lines.
+    /// Parses the lines of a journal. Returns the progress and the total length of the complete lines in bytes. Ignores
+    /// an incomplete last line. Fails if a complete line cannot be parsed.
     fn read(bytes: &[u8]) -> Result<(Self, u64), String> {
         let mut progress = Self::default();
         let mut length = 0;
@@ -242,18 +243,20 @@ pub struct Journal {
 }
 
 const FILE_NAME: &str = "journal.jsonl";
-/// The number of runs that guard keeps. Starting another one removes the oldest.
+/// The number of runs that guard keeps. Starting another run removes the oldest ones that no process is working on.
 const MOST_JOURNALS: usize = 200;
 
 impl Journal {
-    /// Creates the journal of a new run, in a new subdirectory of `directory`.
+    /// Creates the journal of a new run, in a new subdirectory of `directory`. Removes the oldest runs if the directory
+    /// contains too many.
     pub fn create(directory: &Path, started: Started) -> Result<Self, JournalError> {
         remove_oldest(directory, MOST_JOURNALS - 1);
         Self::create_with_id(directory, uuid::Uuid::now_v7().to_string(), started)
     }
 
-    /// Continues the journal of this complete id if it belongs to a run with the same query and settings. Otherwise
-    /// begins it anew: nothing in the journal of another query can be used.
+    /// Opens the journal of the run with this complete id if the run has the same query and settings. Otherwise deletes
+    /// the journal and begins a new one, because the results of another query are of no use. Fails if another process
+    /// is working on the run.
     pub fn continue_or_create(directory: &Path, id: &str, started: Started) -> Result<Self, JournalError> {
         match Self::open(directory, id) {
             Ok(journal) if journal.progress.started.as_ref() == Some(&started) => Ok(journal),
@@ -290,7 +293,9 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Opens the journal of an earlier run. `id` is the run's id or the end of the id.
+    /// Opens the journal of an earlier run, and removes an incomplete last line. `id` is the run's id, or at least six
+    /// characters at the end of the id. Fails if there is no such run, if another process is working on it, or if the
+    /// journal is damaged.
     pub fn open(directory: &Path, id: &str) -> Result<Self, JournalError> {
         let id = complete_id(directory, id).ok_or_else(|| JournalError::Unknown { id: id.to_string() })?;
         let path = directory.join(&id).join(FILE_NAME);
@@ -324,8 +329,9 @@ impl Journal {
         ids.filter_map(stored).collect()
     }
 
-    /// Returns the complete id of a run and what the run was started with. `id` is the run's id or the end of the id. Works
-    /// while another process has the journal open.
+    /// Returns the complete id of a run and the settings with which it was started; `None` if there is no such run, or
+    /// its journal cannot be read. `id` is the run's id, or at least six characters at the end of the id. Works while
+    /// another process has the journal open.
     pub fn started(directory: &Path, id: &str) -> Option<(String, Started)> {
         let id = complete_id(directory, id)?;
         let bytes = fs::read(directory.join(&id).join(FILE_NAME)).ok()?;
@@ -333,12 +339,14 @@ impl Journal {
         Some((id, progress.started?))
     }
 
-    /// Returns the control directory of a run. `id` is the run's id or the end of the id.
+    /// Returns the control directory of a run; `None` if there is no such run. `id` is the run's id, or at least six
+    /// characters at the end of the id.
     pub fn control_directory(directory: &Path, id: &str) -> Option<PathBuf> {
         Some(directory.join(complete_id(directory, id)?).join("control"))
     }
 
-    /// Returns true if a process is working on the run.
+    /// Returns true if a process is working on the run; false also if the run does not exist or its journal cannot be
+    /// opened.
     pub fn is_running(directory: &Path, id: &str) -> bool {
         let Some(id) = complete_id(directory, id) else { return false };
         let Ok(file) = File::open(directory.join(id).join(FILE_NAME)) else { return false };
@@ -346,7 +354,7 @@ impl Journal {
         matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
     }
 
-    /// Returns the id of the run, which is opaque.
+    /// Returns the complete id of the run.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -371,7 +379,8 @@ impl Journal {
         self.append(&Record::Finished(finished))
     }
 
-    /// Records the usage of a request for a phase of the research, or of a failed sub-query.
+    /// Records the usage of a request for a phase of the research, or of a failed sub-query. Writes nothing if the
+    /// usage is zero.
     pub fn spent(&self, usage: LlmUsage) -> Result<(), AgentError> {
         if usage == LlmUsage::default() { Ok(()) } else { self.append(&Record::Spent(usage)) }
     }
@@ -400,7 +409,7 @@ fn run_ids(directory: &Path) -> Vec<String> {
     ids
 }
 
-/// Removes the oldest runs, so that at most `most` are left. Keeps every run that a process is working on.
+/// Removes the oldest runs, except the newest `most` and every run that a process is working on. Ignores errors.
 fn remove_oldest(directory: &Path, most: usize) {
     let ids = run_ids(directory);
     for id in &ids[..ids.len().saturating_sub(most)] {
@@ -414,8 +423,9 @@ fn lock(file: File, id: &str) -> Result<Flock<File>, JournalError> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| JournalError::Busy { id: id.to_string() })
 }
 
-/// Returns the complete id of a run. `id` is the whole id, or an end of at least six characters that only one
-/// run has. Any other text is rejected, because it becomes part of a path.
+/// Returns the complete id of a run. `id` is the whole id, or at least six characters at the end of the id. `None` if
+/// no run has this id, if several do, or if `id` contains other characters than those of an id: `id` becomes part of a
+/// path.
 fn complete_id(directory: &Path, id: &str) -> Option<String> {
     let is_plain = id.len() >= 6 && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
     if !is_plain {

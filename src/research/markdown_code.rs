@@ -3,10 +3,10 @@
 //!
 //! Treats as text whatever a Markdown program could treat as text: a fence or a code span that is not closed, a code
 //! span over several lines or over the cells of a table, code after an HTML tag, a code span in a paragraph with a
-//! backtick that is not closed in its line, fenced code after a fence that is not at the beginning of its line, and code
-//! that contains the syntax of a link.
+//! backtick that is not closed in its line, fenced code after a fence that is not at the beginning of its line, and
+//! code that contains the syntax of a link.
 
-/// A part of a text.
+/// A part of a Markdown text: code, or text outside code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part<'t> {
     Text(&'t str),
@@ -36,7 +36,7 @@ pub(super) fn split(text: &str) -> Vec<Part<'_>> {
 fn split_lines(text: &str) -> Vec<Part<'_>> {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let mut parts = Vec::new();
-    // Markdown programs also end a line at a carriage return alone.
+    // Some Markdown programs also end a line at a carriage return alone, so treat such a text as text without code.
     if text.replace("\r\n", "").contains('\r') {
         return vec![Part::Text(text)];
     }
@@ -49,7 +49,7 @@ fn split_lines(text: &str) -> Vec<Part<'_>> {
     while at < lines.len() {
         let line = lines[at];
         if line.trim_start().starts_with('<') {
-            // The rest may be an HTML block.
+            // The rest may be an HTML block, in which backticks do not mark code.
             parts.push(Part::Text(
                 &text[text.len() - lines[at..].iter().map(|line| line.len()).sum::<usize>()..],
             ));
@@ -82,7 +82,8 @@ fn split_lines(text: &str) -> Vec<Part<'_>> {
     parts
 }
 
-/// Returns code as such, unless it contains a link: a Markdown program that does not treat it as code would show that.
+/// Returns [`Part::Code`], or [`Part::Text`] if the code contains a link: a Markdown program that does not recognise
+/// the code would show the link.
 fn code_or_text(code: &str) -> Part<'_> {
     let has_link = ["](", "]:", "<a", "<A"].iter().any(|mark| code.contains(mark)) && code.contains("//");
     if has_link { Part::Text(code) } else { Part::Code(code) }
@@ -108,13 +109,14 @@ impl Fence {
     }
 }
 
-/// Parses the beginning of a fenced code block.
+/// Parses the first line of a fenced code block; `None` if the line begins no block.
 fn opening(line: &str) -> Option<Fence> {
     let (fence, rest) = leading_fence(line)?;
     (fence.mark == '~' || !rest.contains('`')).then_some(fence)
 }
 
-/// Returns the fence at the beginning of a line, and the rest of the line.
+/// Returns the fence at the beginning of a line, and the rest of the line; `None` if there is no fence. A fence has at
+/// least three marks, and at most three spaces before them.
 fn leading_fence(line: &str) -> Option<(Fence, &str)> {
     let inside = line.trim_start_matches(' ');
     let mark = inside.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
@@ -129,7 +131,8 @@ fn is_delimiter_row(line: &str) -> bool {
     line.contains('|') && line.contains('-') && line.trim().chars().all(is_mark)
 }
 
-/// Splits a line into text and code spans. Returns true if it has a backtick that the line does not close.
+/// Appends the text and the code spans of a line to `parts`. Returns true if the text after the last code span contains
+/// a backtick, because a later line could close a code span that begins there.
 fn split_line<'t>(line: &'t str, has_table: bool, parts: &mut Vec<Part<'t>>) -> bool {
     let (mut text_from, mut at) = (0, 0);
     let mut tag = line.find('<').unwrap_or(line.len());
@@ -156,7 +159,7 @@ fn split_line<'t>(line: &'t str, has_table: bool, parts: &mut Vec<Part<'t>>) -> 
     line[text_from..].contains('`')
 }
 
-/// Returns the text before the next run of exactly `length` backticks.
+/// Returns the text before the next run of exactly `length` backticks; `None` if there is no such run.
 fn span(text: &str, length: usize) -> Option<&str> {
     let mut at = 0;
     loop {

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The parts:
-//! - [`Agent`] and [`AgentUpdate`]: what every agent implements and reports. A new agent needs no change here.
+//! - [`Agent`] and [`AgentUpdate`]: what every agent implements and reports. A new agent needs no change in this
+//!   module.
 //! - [`LlmClient`]: requests with timeouts, retries and a budget, over a backend; the default one is the sandboxed CLI.
 //! - [`DeepResearchAgent`]: decomposition, parallel sub-queries, synthesis.
 //! - [`EventRegistry`]: schemas of updates, from the one table [`EVENTS`].

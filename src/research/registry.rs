@@ -35,7 +35,7 @@ fn schema_of<T: JsonSchema>() -> Schema {
     settings.into_generator().into_root_schema_for::<T>()
 }
 
-/// The events of deep research, in the order in which they occur.
+/// The event types of deep research, in the order in which they usually occur.
 pub const EVENTS: &[EventSpec] = &[
     EventSpec {
         event_type: EVENT_DECOMPOSITION_STARTED,
@@ -148,7 +148,7 @@ pub enum UnknownEvents {
     /// The registry logs the update at the level debug, counts it, and ignores it.
     #[default]
     Drop,
-    /// The registry stores the update for [`EventRegistry::take_queued`].
+    /// The registry logs and counts the update as with `Drop`, and stores it for [`EventRegistry::take_queued`].
     Queue,
     /// The registry returns an error for the update.
     Fail,
@@ -184,7 +184,7 @@ impl EventRegistry {
         Self { validators: BTreeMap::new(), mode, unknown, queue: VecDeque::new(), ignored: 0 }
     }
 
-    /// Creates a registry with the schemas of deep research.
+    /// Creates a registry with the schemas of the event types in [`EVENTS`]. Fails if one of the schemas is not valid.
     pub fn of_research(mode: ValidationMode, unknown: UnknownEvents) -> Result<Self, ValidationError> {
         let mut registry = Self::new(mode, unknown);
         for spec in EVENTS {
@@ -193,8 +193,8 @@ impl EventRegistry {
         Ok(registry)
     }
 
-    /// Adds the schema of an event type's data. `name.v1` is the same event type as `name`, and `name.v2` is a
-    /// different one.
+    /// Adds the schema of an event type's data, or replaces it. `name.v1` is the same event type as `name`, and
+    /// `name.v2` is a different one. Fails if the schema is not valid.
     pub fn register(&mut self, event_type: &str, data_schema: &Value) -> Result<(), ValidationError> {
         let validator = jsonschema::validator_for(data_schema).map_err(|error| {
             ValidationError::InvalidSchema { event_type: event_type.to_string(), error: error.to_string() }
@@ -203,7 +203,8 @@ impl EventRegistry {
         Ok(())
     }
 
-    /// Checks an update by its schema, according to the mode and the rule for unknown events.
+    /// Checks an update by its schema, according to the mode and the rule for unknown events. Fails only if one of
+    /// these two says so.
     pub fn validate(&mut self, update: &AgentUpdate) -> Result<Validity, ValidationError> {
         if self.mode == ValidationMode::Off {
             return Ok(Validity::Valid);
@@ -259,7 +260,7 @@ impl EventRegistry {
     }
 }
 
-/// Returns the event type without a suffix for version 1.
+/// Returns the event type without its suffix `.v1`, if it has this suffix.
 fn canonical(event_type: &str) -> String {
     match event_version(event_type) {
         (name, 1) => name.to_string(),

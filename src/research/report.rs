@@ -45,14 +45,14 @@ pub struct SubQuery {
     pub state: SubQueryState,
 }
 
-/// The state of a research run, built from the updates received so far. Applying an update twice has no effect.
+/// The state of a research run, built from the updates received so far. An update that is applied twice counts once.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Report {
     /// The id of the run, for `guard research --resume`.
     pub research_id: String,
     /// The user's query.
     pub query: String,
-    /// The final answer.
+    /// The final answer; empty until the run has ended with an answer.
     pub answer: String,
     /// The number of tokens that the run used, its duration, and how many sub-queries succeeded.
     pub metadata: ResultMetadata,
@@ -80,7 +80,8 @@ impl Report {
         self.is_complete
     }
 
-    /// Adds the content of an update to the report. Ignores updates of unknown event types.
+    /// Adds the content of an update to the report. Ignores updates of other event types, updates with malformed data,
+    /// and results of sub-queries that have not started.
     pub fn observe(&mut self, update: &AgentUpdate) {
         if let Some(started) = update.as_sub_query_started() {
             if !self.sub_queries.iter().any(|known| known.id == started.id) {
@@ -110,7 +111,8 @@ impl Report {
         }
     }
 
-    /// Returns the lines with the sources and the unconfirmed statements; empty if there are neither.
+    /// Returns the list of the sources and the list of the warnings, each below a title that `heading` formats. Leaves
+    /// out an empty list.
     fn appendix(&self, heading: impl Fn(&str) -> String) -> String {
         let mut text = String::new();
         if !self.sources.is_empty() {
@@ -128,7 +130,8 @@ impl Report {
         text
     }
 
-    /// Returns the text at the end of the output: the answer with its sources, and the statistics of the run.
+    /// Returns the text at the end of the output: the answer with its sources and warnings, and the statistics of the
+    /// run. Escapes characters that could control the terminal.
     pub fn final_block(&self) -> String {
         let (double, single) = ("═".repeat(WIDTH), "─".repeat(WIDTH));
         let answer: String = self.answer.lines().fold(String::new(), |mut text, line| {

@@ -90,7 +90,7 @@ fn urls(text: &str) -> impl Iterator<Item = &str> {
     all_urls(text).map(|(_, url)| url).filter(|url| url.len() <= LONGEST_URL).take(MOST_URLS)
 }
 
-/// Returns all addresses in a text, in order, each with its byte range.
+/// Returns all addresses with the scheme `http` or `https` in a text, in order, each with its byte range.
 fn all_urls(text: &str) -> impl Iterator<Item = (std::ops::Range<usize>, &str)> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -142,8 +142,8 @@ fn end_of_url(text: &str) -> usize {
     text[..end].trim_end_matches(['.', ',', ';', ':', '!', '?', '\'', '*', '_', '(']).len()
 }
 
-/// Returns a normal form of an address, for comparisons: without scheme, fragment, default port and final
-/// slash, and with the host in lower case.
+/// Returns a normal form of an address, for comparisons: without scheme, user name, fragment, default port and final
+/// slashes, and with the host in lower case.
 pub(super) fn canonical(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let rest = rest.split('#').next().unwrap_or_default();
@@ -166,7 +166,7 @@ fn host(url: &str) -> String {
     }
 }
 
-/// Returns the addresses in all strings of a JSON value.
+/// Returns the addresses in all strings of a JSON value. Stops after a string with which there are `MOST_URLS` or more.
 pub(super) fn urls_in(value: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     collect_urls(value, &mut found);
@@ -194,7 +194,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Adds the pages and hosts that a sub-query retrieved, as guard observed it.
+    /// Adds the pages that a sub-query retrieved, as guard observed it. A host is no source by itself. An address that
+    /// the agent passed to a tool counts only if `retrievals` also contains a connection to its host.
     pub fn add(&mut self, sub_query: usize, retrievals: &[Retrieval]) {
         let is_host = |one: &Retrieval| match one {
             Retrieval::Host(host) => Some(host.to_ascii_lowercase()),
@@ -223,7 +224,7 @@ impl Ledger {
         sub_queries.insert(sub_query);
     }
 
-    /// Returns the retrieved sources, numbered from 1 in a fixed order.
+    /// Returns the retrieved sources, numbered from 1 in the order of their normalised addresses.
     pub fn sources(&self) -> Vec<Source> {
         let all = self.entries.values().enumerate();
         all.map(|(index, (url, evidence, sub_queries))| Source {
@@ -239,7 +240,7 @@ impl Ledger {
 /// An answer whose citations were checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckedAnswer {
-    /// The answer, in which `[N]` replaces every citation of a retrieved source, and all other citations are
+    /// The answer. Outside code, `[N]` replaces every citation of a retrieved source, and all other citations are
     /// removed.
     pub answer: String,
     /// The cited sources, numbered from 1 in the order in which the answer cites them.
@@ -248,13 +249,14 @@ pub struct CheckedAnswer {
     pub dropped: Vec<String>,
 }
 
-/// The maximum number of times that guard checks an answer again after it removed citations from it.
+/// The maximum number of times that guard checks an answer again after it has removed citations.
 const MOST_PASSES: usize = 16;
 /// The maximum length of a link's label, in bytes. A link with a longer label is not recognised.
 const LONGEST_LABEL: usize = 1000;
 
-/// Checks the citations in an answer, which are addresses and numbers in brackets, against the numbered
-/// `sources`. Does not change code (see [`markdown_code`]).
+/// Checks the citations in an answer, which are addresses and numbers in brackets, against the numbered `sources`.
+/// Removes the citations of other sources, and numbers the remaining ones anew. Does not change code (see
+/// [`markdown_code`]).
 pub fn check_citations(answer: &str, sources: &[Source]) -> CheckedAnswer {
     let mut checked = check_once(answer, sources);
     // The text around a removed citation can form a new citation: `[[7]1]` becomes `[1]`.
@@ -299,7 +301,7 @@ impl Checker<'_> {
             {
                 let is_cited = self.url(url);
                 at = range.end;
-                // Nothing is left between the parentheses of `(https://example.org)`.
+                // Remove the parentheses of `(https://example.org)`, which would be left empty.
                 if !is_cited && text[at..].starts_with(')') && self.checked.answer.ends_with('(') {
                     self.checked.answer.pop();
                     self.remove_spaces_at_end();
@@ -334,7 +336,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Cites the source with this address. Returns false if there is none; the answer then contains nothing of it.
+    /// Appends the citation of the source with this address to the answer. If there is no such source, appends nothing,
+    /// records the removed citation, and returns false.
     fn url(&mut self, url: &str) -> bool {
         let wanted = canonical(url);
         let source = self.sources.iter().find(|source| canonical(&source.url) == wanted);
@@ -353,7 +356,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Appends the citation of a source to the answer, and adds the source to the cited sources.
+    /// Appends the citation of the source with the number `offered` to the answer, and adds the source to the cited
+    /// sources. The citation's number is the position of the source among the cited sources.
     fn cite(&mut self, offered: usize) {
         let Some(source) = self.sources.iter().find(|source| source.number == offered) else { return };
         let cited = &mut self.checked.sources;
@@ -387,7 +391,7 @@ impl Checker<'_> {
 }
 
 /// Parses a Markdown link to an address of the scheme `http` or `https` at the beginning of a text. Returns its label,
-/// its address, and its length.
+/// its address, and its length in bytes; `None` if the text does not begin with such a link.
 fn link(text: &str) -> Option<(&str, &str, usize)> {
     let (label, target) = label_and_target(text)?;
     let (range, url) = all_urls(target).next().filter(|(range, _)| range.start == 0)?;
@@ -395,8 +399,9 @@ fn link(text: &str) -> Option<(&str, &str, usize)> {
     Some((label, url, 1 + label.len() + 2 + closes))
 }
 
-/// Parses the end of a Markdown link, `](ADDRESS)` or `]: ADDRESS`, or `<ADDRESS>`, whose address has another scheme, no
-/// scheme (`//example.org`), or is written with escapes. Returns the address and the length.
+/// Parses the end of a Markdown link, `](ADDRESS)` or `]: ADDRESS`, or `<ADDRESS>`, at the beginning of a text. Meant
+/// for addresses that [`all_urls`] does not find: with another scheme, without a scheme (`//example.org`), or written
+/// with escapes. Returns the address and the length in bytes; `None` if the text begins differently.
 fn other_link(text: &str) -> Option<(&str, usize)> {
     let (begin, ends): (_, &[char]) = if text.starts_with("](") {
         (2, &[')'])
@@ -454,7 +459,8 @@ fn without_escapes(text: &str) -> String {
     plain
 }
 
-/// Parses the beginning of a Markdown link. Returns its label, and the rest of the line after the label.
+/// Parses the beginning of a Markdown link, `[LABEL](`. Returns the label, and the rest of the line after the
+/// parenthesis; `None` if the text begins differently.
 fn label_and_target(text: &str) -> Option<(&str, &str)> {
     let inside = text.strip_prefix('[')?;
     let end = inside.bytes().take(LONGEST_LABEL).position(|byte| matches!(byte, b'[' | b']' | b'\n'))?;
@@ -462,7 +468,8 @@ fn label_and_target(text: &str) -> Option<(&str, &str)> {
     Some((&inside[..end], &rest[..rest.find('\n').unwrap_or(rest.len())]))
 }
 
-/// Parses a number in brackets at the beginning of a text. Returns the number and the length.
+/// Parses a number of one to four digits in brackets at the beginning of a text. Returns the number, and the length
+/// with the brackets; `None` if the text begins differently.
 fn numbered(text: &str) -> Option<(usize, usize)> {
     let (number, _) = text.strip_prefix('[')?.split_once(']')?;
     let is_number = (1..=4).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());

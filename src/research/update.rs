@@ -37,7 +37,7 @@ pub const EVENT_RESEARCH_NOTE: &str = "research_note";
 /// The event type of the update that reports that the run has ended without an answer.
 pub const EVENT_RESEARCH_FAILED: &str = "research_failed";
 
-/// The data of an event that has none.
+/// The data of an event type without fields: an empty object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NoData {}
 
@@ -112,7 +112,7 @@ pub struct ResearchFailed {
 pub struct ResultMetadata {
     /// The number of tokens that all requests to the model used.
     pub total_tokens: u32,
-    /// The duration of the run in milliseconds.
+    /// The duration of the run in milliseconds. For a resumed run, only the time since it was resumed.
     pub duration_ms: u64,
     /// The number of sub-queries that have an answer.
     pub sub_queries_succeeded: usize,
@@ -144,8 +144,8 @@ impl FinalResult {
     }
 }
 
-/// Splits an event type into its name and version: `name.v2` is version 2 of `name`. Without a suffix, the
-/// version is 1.
+/// Splits an event type into its name and version: `name.v2` is version 2 of `name`. Without a valid suffix, the whole
+/// text is the name, and the version is 1.
 pub fn event_version(event_type: &str) -> (&str, u32) {
     let versioned = event_type.rsplit_once(".v").and_then(|(name, number)| {
         let is_number = number.bytes().all(|byte| byte.is_ascii_digit()) && !number.starts_with('0');
@@ -291,8 +291,8 @@ impl AgentUpdate {
         self.typed(EVENT_FINAL_RESULT)
     }
 
-    /// Parses the data as `T`, the type that belongs to the event type `expected`. Fails for another event or
-    /// malformed data.
+    /// Parses the data as `T`, the type that belongs to the event type `expected`. Fails for another event type, for
+    /// another version than version 1 of `expected`, and for malformed data.
     pub fn typed<T: DeserializeOwned>(&self, expected: &str) -> Result<T, ValidationError> {
         if !is_first_version(&self.event_type, expected) {
             return Err(ValidationError::WrongEventType {

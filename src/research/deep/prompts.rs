@@ -65,7 +65,8 @@ pub(super) fn synthesis_instruction() -> String {
     )
 }
 
-/// Returns the question and all findings, enclosed as data.
+/// Returns the question, and the answers of all sub-queries that succeeded. Each answer is enclosed as data, and cut to
+/// `longest` bytes.
 pub(super) fn findings_text(query: &str, findings: &[Finding], longest: usize) -> String {
     let marker = marker();
     let mut text = format!("Question: {query}\n\nFindings:\n\n");
@@ -78,7 +79,8 @@ pub(super) fn findings_text(query: &str, findings: &[Finding], longest: usize) -
     text
 }
 
-/// Returns the prompt for the synthesis: the findings and the numbered sources.
+/// Returns the prompt for the synthesis: the question, the findings, each cut to `longest` bytes, and the first
+/// `MOST_SOURCES` sources with their numbers.
 pub(super) fn synthesis(query: &str, findings: &[Finding], sources: &[Source], longest: usize) -> String {
     let mut text = findings_text(query, findings, longest);
     let list: String = sources.iter().take(MOST_SOURCES).fold(String::new(), |mut list, source| {

@@ -90,7 +90,8 @@ impl Run {
         }
     }
 
-    /// Returns the sub-queries of the first round, from the journal or from the model.
+    /// Returns the sub-queries of the first round, from the journal or from the model. Asks the model a second time if
+    /// its answer contains no list of sub-queries.
     async fn plan_first(&self) -> Result<Planned, AgentError> {
         let shared = &self.shared;
         if let Some(known) = shared.progress().rounds.first() {
@@ -115,7 +116,7 @@ impl Run {
             prepared.queries.push(shared.query.clone());
             prepared
                 .notes
-                .push("the model proposed no sub-queries; guard researches the query as one".to_string());
+                .push("the model proposed no sub-queries; guard runs the query as one sub-query".to_string());
         }
         self.record_plan(Planned {
             round: 1,
@@ -125,8 +126,9 @@ impl Run {
         })
     }
 
-    /// Returns the sub-queries of a further round; `None` if there are none. A failed request ends the rounds
-    /// but not the run, so that the findings are not lost.
+    /// Returns the sub-queries of a further round, from the journal or from the model; `None` if there are none. If the
+    /// request to the model fails or its answer contains no list, the run continues without this round, so that the
+    /// findings are not lost.
     async fn plan_round(&self, round: usize, findings: &[Finding]) -> Result<Option<Planned>, AgentError> {
         let shared = &self.shared;
         if let Some(known) = shared.progress().rounds.iter().find(|known| known.round == round) {
@@ -172,8 +174,8 @@ impl Run {
         Ok(planned)
     }
 
-    /// Sends a request whose answer the phase `phase` needs, unless the run is paused or cancelled. Records the usage in
-    /// the journal, and warns the user if the budget is nearly used up.
+    /// Sends a request whose answer the phase `phase` needs. Waits while the run is paused, and fails if it is
+    /// cancelled. Records the usage in the journal, and warns the user if the budget is nearly used up.
     async fn ask(&self, phase: &'static str, request: LlmRequest) -> Result<LlmResponse, AgentError> {
         let control = &self.shared.control;
         control.permit().await?;
@@ -187,7 +189,8 @@ impl Run {
         answer.map_err(|source| AgentError::Llm { phase, source })
     }
 
-    /// Runs the sub-queries of a round in parallel, and reports each as soon as it ends.
+    /// Runs the sub-queries of a round in parallel, and reports each as soon as it ends. Takes the answers that the
+    /// journal already contains from there. Returns the findings in the order of their ids.
     async fn run_round(&self, planned: &Planned) -> Result<Vec<Finding>, AgentError> {
         let shared = &self.shared;
         let mut waiting: Vec<(usize, String)> = Vec::new();
@@ -204,7 +207,7 @@ impl Run {
                 findings.push(Finding { id, query, outcome: Ok(known.clone()) });
             }
         }
-        // If the run has its answer, nothing is asked again.
+        // If the journal already contains the final answer, the other sub-queries are not run again.
         if shared.progress().answer.is_some() {
             let unanswered = waiting.drain(..);
             findings.extend(unanswered.map(|(id, query)| Finding { id, query, outcome: Err(no_answer()) }));
@@ -245,7 +248,8 @@ impl Run {
         Ok(findings)
     }
 
-    /// Reports that a sub-query has ended.
+    /// Reports that a sub-query has ended, with notes about instructions in its answer, and with a warning if the
+    /// budget is nearly used up.
     async fn report(&self, finding: &Finding) {
         let id = finding.id;
         match &finding.outcome {
@@ -262,7 +266,8 @@ impl Run {
         }
     }
 
-    /// Asks the model for the final answer, checks the answer's citations, and reports it.
+    /// Asks the model for the final answer, checks the answer's citations, records the result and reports it. If the
+    /// journal already contains a result, only reports that.
     async fn synthesize(&self, findings: &[Finding], used_before: LlmUsage) -> Result<(), AgentError> {
         let shared = &self.shared;
         if let Some(result) = &shared.progress().answer {
@@ -308,7 +313,8 @@ impl Shared {
         self.journal.as_ref().map_or(&NOTHING, |journal| journal.progress())
     }
 
-    /// Runs one sub-query. Writes the answer to the journal before reporting it.
+    /// Runs one sub-query, with at most `max_tokens` tokens. Writes its answer and its usage to the journal. A failed
+    /// request is a finding; the function fails only if the run was cancelled or the journal cannot be written.
     async fn sub_query(
         &self,
         id: usize,
@@ -399,7 +405,8 @@ fn adds_something(old: &[Finding], new: &[Finding]) -> bool {
     has_new_source || new.iter().any(is_new)
 }
 
-/// Returns notes about texts that give orders to a model: the answer to the sub-query, and what its agent retrieved.
+/// Returns notes about texts that give orders to a model: the first `longest` bytes of the answer to the sub-query, and
+/// the texts that its agent retrieved.
 fn order_notes(id: usize, answer: &Finished, longest: usize) -> Vec<String> {
     let number = id + 1;
     let in_answer = order_in(prompts::beginning(&answer.result, longest)).map(|phrase| {
@@ -416,7 +423,9 @@ fn order_notes(id: usize, answer: &Finished, longest: usize) -> Vec<String> {
 fn unconfirmed(findings: &[Finding], dropped: &[String], longest: usize) -> Vec<String> {
     let mut all: Vec<String> = dropped
         .iter()
-        .map(|citation| format!("guard removed a citation that no sub-query retrieved: {citation}"))
+        .map(|citation| {
+            format!("guard removed the citation of a source that no sub-query retrieved: {citation}")
+        })
         .collect();
     for finding in findings {
         let number = finding.id + 1;
@@ -425,7 +434,9 @@ fn unconfirmed(findings: &[Finding], dropped: &[String], longest: usize) -> Vec<
             Ok(answer) => {
                 all.extend(order_notes(finding.id, answer, longest));
                 if answer.result.len() > longest {
-                    all.push(format!("the answer to sub-query {number} was cut to {longest} bytes"));
+                    all.push(format!(
+                        "the final answer uses only the first {longest} bytes of the answer to sub-query {number}"
+                    ));
                 }
                 let mut ledger = Ledger::default();
                 ledger.add(finding.id, &answer.retrievals);

@@ -19,7 +19,8 @@ const FILLER: &[&str] = &[
     "which", "who", "why", "will", "with",
 ];
 
-/// Returns the first JSON array of strings in a text, whatever surrounds it. The error describes what is wrong.
+/// Returns the first JSON array of strings in a text, whatever surrounds it. If there is none, the error says what is
+/// wrong with the first text in brackets, or that the text contains no array.
 pub(super) fn parse(text: &str) -> Result<Vec<String>, String> {
     let mut problem = None;
     let positions = text.match_indices('[').map(|(position, _)| position);
@@ -56,8 +57,8 @@ fn strings(items: Vec<Value>) -> Result<Vec<String>, String> {
     Ok(queries)
 }
 
-/// Returns the significant words of a question, in lower case and without a plural `s`. In scripts without
-/// spaces between words, every character counts as a word.
+/// Returns the significant words of a question, in lower case and without a plural `s`. In a word with Chinese,
+/// Japanese or Korean characters, every character counts as a word.
 fn words(query: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for word in query.to_lowercase().split(|c: char| !c.is_alphanumeric()) {
@@ -77,14 +78,16 @@ fn words(query: &str) -> BTreeSet<String> {
     found
 }
 
-/// Returns the fraction of the words of two texts that occur in both, from 0 to 1.
+/// Returns the fraction of the significant words of two texts that occur in both, from 0 to 1; 1 if neither text has
+/// such words.
 pub(super) fn similarity(one: &str, other: &str) -> f64 {
     let (one, other) = (words(one), words(other));
     let all = one.union(&other).count();
     if all == 0 { 1.0 } else { one.intersection(&other).count() as f64 / all as f64 }
 }
 
-/// True if two sub-queries ask for the same thing.
+/// True if two sub-queries are equal except for letter case, or if at least the fraction `SAME` of their significant
+/// words occurs in both.
 fn is_same(one: &str, other: &str) -> bool {
     let is_equal = one.trim().eq_ignore_ascii_case(other.trim());
     is_equal || (!words(one).is_empty() && !words(other).is_empty() && similarity(one, other) >= SAME)
@@ -97,8 +100,9 @@ pub(super) struct Prepared {
     pub(super) notes: Vec<String>,
 }
 
-/// Leaves out empty sub-queries, and those that ask for the same thing as an earlier one of the list or as one of
-/// `known`. Returns the first `most` of the others.
+/// Leaves out empty sub-queries, and those that repeat an earlier one of the list or one of `known`. Returns the first
+/// `most` of the others, each cut to `LONGEST_QUERY` characters. Considers only the first ten times `most` sub-queries
+/// of the list, but at least 100.
 pub(super) fn prepare(queries: Vec<String>, known: &[String], most: usize) -> Prepared {
     let mut prepared = Prepared::default();
     let mut merged = 0;
@@ -117,17 +121,16 @@ pub(super) fn prepare(queries: Vec<String>, known: &[String], most: usize) -> Pr
     }
     if merged > 0 {
         let what = if merged == 1 {
-            "1 sub-query that asks".to_string()
+            "1 sub-query that repeats another".to_string()
         } else {
-            format!("{merged} sub-queries that ask")
+            format!("{merged} sub-queries that repeat others")
         };
-        prepared.notes.push(format!("guard left out {what} the same as another"));
+        prepared.notes.push(format!("guard left out {what}"));
     }
-    let count = prepared.queries.len();
-    if count > most {
+    if prepared.queries.len() > most {
         prepared.queries.truncate(most);
         prepared.notes.push(format!(
-            "the model proposed {count} sub-queries; guard runs the first {most} (--max-queries)"
+            "the model proposed more than {most} sub-queries; guard runs the first {most} (see --max-queries)"
         ));
     }
     prepared
@@ -197,11 +200,11 @@ mod tests {
         assert_eq!(prepared.queries, list(&["topic0", "topic1", "topic2", "topic3", "topic4"]));
         assert_eq!(
             prepared.notes,
-            ["the model proposed 50 sub-queries; guard runs the first 5 (--max-queries)"]
+            ["the model proposed more than 5 sub-queries; guard runs the first 5 (see --max-queries)"]
         );
         let merged = prepare(list(&["Same thing", "", " same  thing ", "Other"]), &list(&["other"]), 5);
         assert_eq!(merged.queries, list(&["Same thing"]));
-        assert_eq!(merged.notes, ["guard left out 2 sub-queries that ask the same as another"]);
+        assert_eq!(merged.notes, ["guard left out 2 sub-queries that repeat others"]);
     }
 
     proptest! {

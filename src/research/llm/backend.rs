@@ -17,16 +17,16 @@ pub struct LlmCall {
     pub prompt: String,
     /// The system instruction, which applies to the whole answer.
     pub system_instruction: Option<String>,
-    /// The name of the model.
+    /// The name of the model; an empty name leaves the choice to the backend.
     pub model: String,
-    /// The sampling temperature, if the user chose one.
+    /// The sampling temperature; `None` means the model's default.
     pub temperature: Option<f32>,
     /// The time limit after which the backend should end the request itself.
     pub timeout: Duration,
-    /// The maximum number of tokens that the request may use.
+    /// The maximum number of tokens that the request may use; `None` means no limit.
     pub max_tokens: Option<u64>,
-    /// The maximum cost of the request. A backend that cannot measure the cost ignores this limit; the client
-    /// starts no request when the budget is used up.
+    /// The maximum cost of the request; `None` means no limit. A backend that cannot measure the cost while the model
+    /// works ignores this limit. The client starts no request when the budget is used up.
     pub max_cost: Option<f64>,
 }
 
@@ -36,7 +36,7 @@ pub struct LlmCall {
 pub struct LlmUsage {
     /// The number of input and output tokens together.
     pub tokens: u64,
-    /// The cost, computed with the prices in `config.toml`; 0 if there are no prices.
+    /// The cost, computed with the prices in `config.toml`; 0 if the file has no price for the model.
     pub cost: f64,
 }
 
@@ -72,7 +72,7 @@ pub enum BackendEvent {
     Completed {
         /// The whole answer of the model.
         text: String,
-        /// The backend's id of the request, for example a run id for `guard log`.
+        /// The backend's id of the request, for example a run id for `guard log`; `None` if the backend has none.
         interaction_id: Option<String>,
     },
 }

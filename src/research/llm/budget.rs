@@ -29,7 +29,8 @@ impl Budget {
         Self { warn_at: config.warn_at, state: Mutex::new(state) }
     }
 
-    /// Replaces the limits that are `Some`. The usage so far still counts.
+    /// Replaces each limit whose new value is `Some`. The usage so far still counts, and [`Self::warning`] can return
+    /// one more warning.
     pub fn set_limits(&self, max_tokens: Option<u64>, max_cost: Option<f64>) {
         let mut state = self.lock();
         state.max_tokens = max_tokens.or(state.max_tokens);
@@ -58,7 +59,7 @@ impl Budget {
         state.max_cost.map(|limit| (limit - state.used.cost).max(0.0))
     }
 
-    /// Adds the usage of a request.
+    /// Adds the usage of a request to the usage so far.
     pub fn spend(&self, usage: LlmUsage) {
         let mut state = self.lock();
         state.used = state.used.plus(usage);
@@ -72,7 +73,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Returns a warning the first time that the usage approaches a limit, and `None` otherwise.
+    /// Returns a warning if the usage has reached the fraction `warn_at` of a limit. Returns `None` otherwise, and
+    /// after the first warning until [`Self::set_limits`] is called.
     pub fn warning(&self) -> Option<String> {
         let mut state = self.lock();
         let share = |used: f64, limit: Option<f64>| limit.is_some_and(|limit| used >= limit * self.warn_at);

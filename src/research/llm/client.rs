@@ -27,7 +27,7 @@ pub struct LlmRequest {
     pub prompt: String,
     /// The system instruction, which applies to the whole answer.
     pub system_instruction: Option<String>,
-    /// The maximum number of tokens that this request may use. The client's budget applies as well.
+    /// The maximum number of tokens that this request may use; `None` means that only the client's budget applies.
     pub max_tokens: Option<u64>,
 }
 
@@ -53,11 +53,11 @@ pub struct LlmResponse {
     pub text: String,
     /// The tokens that the request used, including failed attempts; 0 if the API reported none.
     pub tokens_used: u32,
-    /// The backend's id of the request, for example a run id.
+    /// The backend's id of the request, for example a run id; `None` if the backend has none.
     pub interaction_id: Option<String>,
-    /// The pages and hosts that guard observed the model retrieve.
+    /// The pages and hosts that guard observed the model retrieve: the first 1000.
     pub retrievals: Vec<Retrieval>,
-    /// Phrases in the retrieved texts that give orders to their reader.
+    /// Phrases in the retrieved texts that give orders to their reader: the first 8.
     pub orders: Vec<String>,
 }
 
@@ -65,7 +65,8 @@ pub struct LlmResponse {
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct LlmStreamChunk {
-    /// The text of this piece. The last piece contains the rest of the answer that was not streamed before.
+    /// The text of this piece. The last piece contains the rest of the answer. It is empty if the answer does not begin
+    /// with the text of the earlier pieces.
     pub text: String,
     /// Whether this is the last piece.
     pub is_final: bool,
@@ -76,7 +77,8 @@ pub struct LlmStreamChunk {
 /// The pieces of an answer. Dropping the stream cancels the request.
 pub type ChunkStream = Pin<Box<dyn Stream<Item = Result<LlmStreamChunk, LlmError>> + Send>>;
 
-/// Returns the next piece of an answer, for callers without a library of stream combinators.
+/// Returns the next piece of an answer; `None` if the stream has ended. Intended for callers without a library of
+/// stream combinators.
 pub async fn next_chunk(stream: &mut ChunkStream) -> Option<Result<LlmStreamChunk, LlmError>> {
     poll_fn(|context| stream.as_mut().poll_next(context)).await
 }
@@ -105,7 +107,8 @@ impl LlmClient {
         &self.budget
     }
 
-    /// Sends a request and waits for the whole answer. Retries after a failure that may be temporary.
+    /// Sends a request and waits for the whole answer. Retries after a failure that may be temporary. Sends nothing if
+    /// the budget is used up.
     pub async fn generate(&self, request: LlmRequest) -> Result<LlmResponse, LlmError> {
         self.generate_with_usage(request, &RunControl::default()).await.0
     }
@@ -225,7 +228,8 @@ impl LlmClient {
         }
     }
 
-    /// Returns how long to wait before a retry; `None` if the client must not retry.
+    /// Returns how long to wait before a retry; `None` if the client must not retry. `attempt` is the number of retries
+    /// so far.
     fn delay(&self, error: &LlmError, attempt: u32) -> Option<Duration> {
         if attempt >= self.config.max_retries || !error.is_retryable() {
             return None;

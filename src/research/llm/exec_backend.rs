@@ -214,8 +214,8 @@ impl Translator {
 /// The names of the web search tools of the supported CLIs, in lower case.
 const SEARCH_TOOLS: [&str; 3] = ["google_web_search", "web_search", "websearch"];
 
-/// True if the event is the call of a web search tool. The message is then the tool's name. For a shell command, it is
-/// the command line, which the agent can choose.
+/// True if the event is the call of a web search tool: its message is the name of such a tool. A shell command never
+/// counts, because its message is the command line, which the agent can choose.
 fn is_search(event: &AgentEvent) -> bool {
     let is_command = event.data.pointer("/item/command").is_some();
     !is_command && SEARCH_TOOLS.contains(&event.message.to_lowercase().as_str())
@@ -240,7 +240,7 @@ fn call_ids(data: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Returns a phrase in the strings of a tool's result that gives orders to a model; `None` if there is none.
+/// Returns the first phrase in the strings of a tool's result that gives orders to a model; `None` if there is none.
 fn order_in_strings(data: &Value) -> Option<&'static str> {
     match data {
         Value::String(text) => order_in(text),
@@ -250,7 +250,8 @@ fn order_in_strings(data: &Value) -> Option<&'static str> {
     }
 }
 
-/// Reports the end of a run: its usage, and its answer or its error.
+/// Reports the end of a run: its usage, the hosts that it connected to, and its answer or its error. `timeout` is the
+/// time limit that an error names if the run exceeded it.
 fn finish(result: &ExecResult, timeout: Duration, send: &mut dyn FnMut(Result<BackendEvent, LlmError>)) {
     let mut usage = LlmUsage::default();
     for model in result.attempts.iter().filter_map(|attempt| attempt.model.as_ref()) {
