@@ -11,15 +11,16 @@ use crate::policy::{Budget as Bounds, Config, Price};
 /// The model usage of a run so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Model requests that the gateways have forwarded.
+    /// Model requests that the budget allowed, including those that the gateway then failed to forward.
     pub requests: u64,
-    /// Tokens used by the forwarded requests.
+    /// Tokens that the requests used, as the API reported or guard estimated them.
     pub tokens: Tokens,
     /// Cost in millionths of the currency in which the prices are given.
     pub cost_micros: u64,
-    /// Responses without usage data; their tokens are estimated from their length.
+    /// Requests without complete usage data from the API. guard estimates their tokens from the lengths of the request
+    /// and of the response.
     pub estimated: u64,
-    /// Requests refused because of the budget.
+    /// Requests refused because a limit was reached, or because the model has no price although the cost is limited.
     pub refused: u64,
 }
 
@@ -42,7 +43,8 @@ impl Budget {
         self.spent.get()
     }
 
-    /// Counts a request if no limit is reached. Otherwise returns the reason for the refusal, as a sentence.
+    /// Counts a request if no limit is reached. Otherwise counts a refusal and returns its reason, as a sentence. If
+    /// the policy limits the cost, also refuses a model without a known price.
     pub(super) fn admit(&self, model: Option<&str>) -> Result<(), String> {
         let mut spent = self.spent.get();
         let over = |limit: Option<u64>, used: u64| limit.filter(|limit| used >= *limit);
@@ -67,7 +69,7 @@ impl Budget {
         problem.map_or(Ok(()), Err)
     }
 
-    /// Adds the tokens that one request used, and their cost.
+    /// Adds the tokens that one request used, and their cost if the model has a known price.
     pub(super) fn add_usage(&self, model: Option<&str>, tokens: Tokens, is_estimate: bool) {
         let mut spent = self.spent.get();
         spent.tokens.input = spent.tokens.input.saturating_add(tokens.input);
@@ -85,8 +87,8 @@ impl Budget {
     }
 }
 
-/// Returns the cost of the tokens, in millionths of the currency. Prices are per million tokens, so the number of
-/// tokens times the price is the cost in millionths.
+/// Returns the cost of the tokens, in millionths of the currency, rounded up. Prices are per million tokens, so the
+/// number of tokens times the price is the cost in millionths.
 fn cost_micros(price: Price, tokens: Tokens) -> u64 {
     let cached = tokens.cached.min(tokens.input);
     let cost = (tokens.input - cached) as f64 * price.input

@@ -69,7 +69,7 @@ pub enum ClientError {
         /// What went wrong, for the error message.
         problem: String,
     },
-    /// The API did not respond in time.
+    /// The API did not send its whole response in time.
     #[error("{api} did not respond within {} seconds", time_limit.as_secs_f32())]
     TimedOut {
         /// The API's address, for the error message.
@@ -91,7 +91,8 @@ pub enum ClientError {
 }
 
 impl Client {
-    /// Creates a client with limits on the time and size of a response.
+    /// Creates a client with limits on the time of a whole request, and on the size of a response body. Fails if the
+    /// API requires TLS and this machine has no trusted certificates.
     pub fn new(
         upstream: Upstream,
         proxy: UpstreamProxy,
@@ -102,7 +103,7 @@ impl Client {
         Ok(Self { upstream, proxy, tls_config, time_limit, max_bytes })
     }
 
-    /// Sends a request and waits for the whole response.
+    /// Sends a request and waits for the whole response. An error status of the API is a response, not an error.
     pub fn send(&self, request: ApiRequest) -> Result<ApiResponse, ClientError> {
         // A separate thread, because the caller may be inside a runtime, and runtimes cannot be nested.
         let work = || -> Result<ApiResponse, ClientError> {

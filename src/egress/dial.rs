@@ -65,7 +65,7 @@ impl std::fmt::Debug for ProxyAddress {
 
 /// An environment variable such as `https_proxy` has an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the environment variable {variable} is not set to a usable proxy: {problem}")]
+#[error("the environment variable {variable} does not name a usable proxy: {problem}")]
 pub struct ProxyError {
     /// The name of the environment variable.
     pub variable: String,
@@ -74,7 +74,8 @@ pub struct ProxyError {
 }
 
 impl UpstreamProxy {
-    /// Reads `https_proxy`, `http_proxy`, `all_proxy` and `no_proxy`, in lower or upper case.
+    /// Reads `https_proxy`, `http_proxy` and `no_proxy`, in lower or upper case. `all_proxy` applies to a scheme whose
+    /// own variable is not set or empty. Fails if a variable does not contain the address of an HTTP proxy.
     pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ProxyError> {
         let find = |names: &[&str]| {
             names
@@ -99,7 +100,8 @@ impl UpstreamProxy {
         self.https.is_some() || self.http.is_some()
     }
 
-    /// Returns the upstream proxy to use for a host; `None` if the host is reached directly.
+    /// Returns the upstream proxy to use for a host; `None` if none is configured, if the host is this machine, or if
+    /// `no_proxy` contains the host.
     fn proxy_for_host(&self, host: &Host, is_tunnel: bool) -> Option<&ProxyAddress> {
         let place = if is_tunnel { self.https.as_ref() } else { self.http.as_ref() }?;
         let text = host.to_string();
@@ -136,7 +138,7 @@ impl ProxyAddress {
     }
 }
 
-/// Decodes percent-encoding: `%41` → `A`.
+/// Decodes percent-encoding: `%41` → `A`. Copies an invalid escape sequence unchanged.
 fn percent_decode(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     let (mut at, mut plain) = (0, Vec::with_capacity(bytes.len()));
@@ -176,7 +178,8 @@ pub(super) struct Dialer {
 }
 
 impl Dialer {
-    /// Opens a connection for a tunnel, through which the run sends bytes that guard does not change.
+    /// Opens a connection for a tunnel, through which the run sends bytes that guard does not change. If guard connects
+    /// directly, fails unless the rules allow the address.
     pub(super) async fn tunnel(&self, host: &Host, port: u16) -> Result<Dialled, DialError> {
         match self.proxy_for(host, true) {
             Some(place) => connect_through(place, host, port).await,
@@ -184,7 +187,8 @@ impl Dialer {
         }
     }
 
-    /// Opens a connection for a plain HTTP request.
+    /// Opens a connection for a plain HTTP request: to the host, or to the upstream proxy that forwards the request. If
+    /// guard connects directly, fails unless the rules allow the address.
     pub(super) async fn request(&self, host: &Host, port: u16) -> Result<Dialled, DialError> {
         let Some(place) = self.proxy_for(host, false) else {
             return Ok(Dialled::direct(self.direct(host, port).await?));
@@ -215,8 +219,8 @@ impl Dialer {
         self.connect_first_allowed(host, addresses, port).await
     }
 
-    /// Connects to the first address that the rules allow and that accepts the connection. No name is resolved twice,
-    /// so DNS rebinding has no effect.
+    /// Connects to the first address that the rules allow and that accepts the connection. Tries at most
+    /// `MOST_ADDRESSES`. Connects by address and does not resolve the name again, so DNS rebinding has no effect.
     async fn connect_first_allowed(
         &self,
         host: &Host,
@@ -249,7 +253,7 @@ impl Dialer {
     }
 }
 
-/// Resolves a name to its addresses with the machine's resolver.
+/// Resolves a name to its addresses with the machine's resolver, first as an absolute name.
 pub(super) async fn lookup(name: &str) -> Result<Vec<IpAddr>, DialError> {
     let failed = |problem: String| DialError::Lookup { host: name.to_string(), problem };
     // The trailing dot keeps the machine's search list from changing the name.
@@ -307,7 +311,7 @@ impl UpstreamProxy {
     }
 }
 
-/// Opens a tunnel through the upstream proxy with CONNECT.
+/// Opens a tunnel through the upstream proxy with CONNECT. Fails if the proxy does not answer with the status 200.
 async fn connect_through(place: &ProxyAddress, host: &Host, port: u16) -> Result<Dialled, DialError> {
     let mut stream = connect_unjudged(&place.host, place.port).await?;
     let name = format!("{place:?}");

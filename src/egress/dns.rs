@@ -1,4 +1,5 @@
-//! A DNS server over TCP that answers the lookups of a run.
+//! A DNS server over TCP that answers the lookups of a run. It answers a name that the policy allows with a synthetic
+//! address, and never asks another DNS server.
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -48,7 +49,8 @@ impl Answer {
     }
 }
 
-/// Answers the queries on one connection until the client disconnects.
+/// Answers the queries on one connection until the client disconnects, sends nothing for `IDLE_TIMEOUT`, or sends a
+/// query that is too long.
 pub(super) async fn serve(mut client: TcpStream, state: Rc<ProxyState>, peer: Peer) {
     while let Ok(Ok(length)) = timeout(IDLE_TIMEOUT, client.read_u16()).await {
         if usize::from(length) > MAX_QUERY {

@@ -64,7 +64,7 @@ pub(super) struct RunningGateway {
     plan: GatewayPlan,
     tls_config: Option<Arc<ClientConfig>>,
     idle: RefCell<Vec<http1::SendRequest<ChunkedBody>>>,
-    /// The encodings of the key to overwrite in responses; `None` if there is no key, or one too short to be
+    /// The key and its encodings, which are overwritten in responses; `None` if there is no key, or one too short to be
     /// overwritten.
     forms: Option<Rc<KeyForms>>,
 }
@@ -75,7 +75,8 @@ enum Rejection {
     Forbidden(String),
     /// A budget or traffic limit is used up.
     Exhausted(String),
-    /// The API cannot be reached, or guard has no memory for the request.
+    /// guard cannot forward the request or the response, for example because the API cannot be reached or the run's
+    /// memory budget is used up.
     Unavailable(String),
 }
 
@@ -194,8 +195,9 @@ impl RunningGateway {
         Ok(response.map(|body| ProxiedBody::forwarded(body, Box::new(observer))))
     }
 
-    /// Overwrites the key in the response headers and returns in how many headers it occurred. Rejects a response with
-    /// a content encoding: the gateway did not ask for one, and cannot find the key in an encoded body.
+    /// Overwrites the key in the response headers and returns in how many headers it occurred. Also removes the reason
+    /// phrase. Rejects a response with a content encoding: the gateway did not ask for one, and cannot find the key in
+    /// an encoded body. Does nothing if there is no key to overwrite.
     fn mask_key_in_headers(&self, response: &mut Response<Incoming>) -> Result<u64, Rejection> {
         let Some(forms) = &self.forms else { return Ok(0) };
         let encoding = response.headers().get(hyper::header::CONTENT_ENCODING);
@@ -216,7 +218,8 @@ impl RunningGateway {
         Ok(count)
     }
 
-    /// Finds the call in the gateway's configuration that allows a request.
+    /// Finds the call in the gateway's configuration that allows a request. Rejects the request if there is none, or if
+    /// its path contains an escape, `//`, `.` or `..`.
     fn matching_call(&self, method: &str, path: &str, query: &str) -> Result<&Call, Rejection> {
         let is_plain = !path.contains(['%', '\\'])
             && !path.contains("//")
@@ -232,12 +235,13 @@ impl RunningGateway {
         self.plan.spec.call.iter().find(has_path).filter(is_allowed).ok_or_else(|| {
             let host = &self.plan.upstream.host;
             Rejection::Forbidden(format!(
-                "The policy's gateway to {host} does not allow this method and path."
+                "The policy's gateway to {host} does not allow this method, path and query."
             ))
         })
     }
 
-    /// Checks the request body against the rules, then checks the model budget and counts the request against it.
+    /// Checks the request body against the rules. If the call counts, then checks the model budget and counts the
+    /// request against it.
     fn check_request(
         &self,
         state: &ProxyState,
@@ -254,7 +258,7 @@ impl RunningGateway {
         let must_inspect = !forbid.is_empty() || model_key.is_some() || tools.is_some();
         if must_inspect && !body.is_empty() {
             let found = inspect(body, Rules { model_key, forbid, tools }).map_err(|problem| {
-                Rejection::Forbidden(format!("The request body is not valid JSON: {problem}."))
+                Rejection::Forbidden(format!("guard cannot check the request body: {problem}."))
             })?;
             if let Some(reason) = found.forbidden {
                 return Err(Rejection::Forbidden(reason));
@@ -310,7 +314,7 @@ impl RunningGateway {
         Ok(request)
     }
 
-    /// Sends a request to the API over an idle connection or a new one.
+    /// Sends a request to the API over an idle connection or a new one, and waits until the response begins.
     async fn send(
         &self,
         state: &Rc<ProxyState>,
@@ -339,7 +343,7 @@ impl RunningGateway {
                     }
                     return Ok(response);
                 }
-                // The request was not sent, because the idle connection had been closed. Retry on a new one.
+                // If the request was not sent, because the idle connection had been closed, retry on another one.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) if !is_new => request = unsent,
                     _ => {
@@ -373,7 +377,8 @@ impl RunningGateway {
     }
 }
 
-/// Reads a request body within the memory budget that all requests of the run share.
+/// Reads a request body within the memory budget that all requests of the run share. Rejects a body that is larger than
+/// `LARGEST_BODY`, does not arrive in time, or does not fit into the budget.
 async fn read_body(body: Incoming, memory: &MemoryBudget) -> Result<Bytes, Rejection> {
     let too_large =
         || Rejection::Forbidden(format!("The request body is larger than {} MiB.", LARGEST_BODY >> 20));
@@ -401,8 +406,8 @@ fn memory_exhausted() -> Rejection {
     ))
 }
 
-/// Reads the body to its end. Reserves more memory as needed but never waits for memory: two requests that wait while
-/// they hold memory could deadlock.
+/// Reads the body to its end, and rejects it if it becomes too large. Reserves more memory as needed but never waits
+/// for memory: two requests that wait while they hold memory could deadlock.
 async fn fill(
     mut body: Incoming,
     mut bytes: Vec<u8>,
@@ -464,7 +469,8 @@ fn matches_path(pattern: &str, path: &str) -> bool {
     }
 }
 
-/// Builds a response in the API's own error format, from the template in the policy.
+/// Builds a response in the API's own error format, from the template in the policy. `{message}` in the template stands
+/// for `line` as a JSON string, and `{text}` for `line` itself.
 fn error_response(answer: &Answer, content_type: &str, line: &str) -> Response<ProxiedBody> {
     let message = serde_json::Value::from(line).to_string();
     let body = answer.body.replace("{message}", &message).replace("{text}", line);

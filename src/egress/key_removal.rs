@@ -23,7 +23,7 @@ pub struct KeyForms {
 }
 
 impl KeyForms {
-    /// Computes the forms of a key; `None` if the key is so short that it could be an ordinary word.
+    /// Computes the forms of a key; `None` if the key has fewer than 12 bytes and could be an ordinary word.
     pub fn new(key: &[u8]) -> Option<Self> {
         if key.len() < SHORTEST_KEY {
             return None;
@@ -96,8 +96,8 @@ fn percent(bytes: &[u8], digits: &[u8; 16]) -> Vec<u8> {
     text
 }
 
-/// Returns the part of a base64 text that depends only on the key, if `before` unrelated bytes precede the key in its
-/// first group of three bytes.
+/// Returns the characters of a base64 text that depend only on the key. Base64 encodes groups of three bytes; `before`
+/// is the number of other bytes, from 0 to 2, that precede the key in its first group.
 fn inner_base64(key: &[u8], before: usize) -> Vec<u8> {
     let mut bytes = vec![0; before];
     bytes.extend_from_slice(key);

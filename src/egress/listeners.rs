@@ -14,13 +14,13 @@ use crate::policy::{Host, unmap_ipv4};
 /// Maximum number of connections that the supervisor has announced and no listener has accepted. When it is
 /// reached, the registry forgets all of them.
 const MOST_ANNOUNCED: usize = 4096;
-/// Limit on refused hosts in the statistics; further hosts are not counted.
+/// Limit on the pairs of a host and a port in the statistics of refusals. Refusals of further pairs are not counted.
 const MOST_REFUSED: usize = 1000;
 
-/// The process of the run that opened a connection.
+/// The thread of the run that opened a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// The id of the thread that connected.
+    /// The id of the thread, as the kernel reported it to the supervisor.
     pub tid: i32,
 }
 
@@ -41,6 +41,7 @@ pub enum Purpose {
 pub struct PeerRegistry {
     /// The ports of the listeners; the first is the proxy's.
     ports: Vec<u16>,
+    /// The connections that no listener has accepted yet, by their local addresses.
     announced: Mutex<HashMap<SocketAddr, (Peer, Purpose)>>,
     /// The names that the run has looked up, and the synthetic address (one that stands for a host name) that guard's
     /// DNS server returned for each.
@@ -59,7 +60,7 @@ impl PeerRegistry {
         Self { ports, ..Self::default() }
     }
 
-    /// Returns the address of the proxy's listener.
+    /// Returns the address of the proxy's listener. The port is 0 if the registry has no listeners.
     pub fn proxy(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports.first().copied().unwrap_or_default()))
     }
@@ -80,7 +81,8 @@ impl PeerRegistry {
         }
     }
 
-    /// Counts a connection to this host and port that the supervisor refused.
+    /// Counts a connection to this host and port that the supervisor refused. Ignores new pairs of a host and a port if
+    /// `MOST_REFUSED` are already counted.
     pub fn count_refused(&self, host: &str, port: u16) {
         let mut refused = lock(&self.refused);
         if refused.len() < MOST_REFUSED || refused.contains_key(&(host.to_string(), port)) {
@@ -120,7 +122,7 @@ impl PeerRegistry {
     }
 
     /// Removes and returns the announcement of a connection that a listener accepted from the address `from`. `None` if
-    /// the connection does not come from the run.
+    /// the connection does not come from the run, or the registry has forgotten its announcement.
     pub(super) fn take_announced(&self, from: SocketAddr) -> Option<(Peer, Purpose)> {
         lock(&self.announced).remove(&SocketAddr::new(unmap_ipv4(from.ip()), from.port()))
     }

@@ -31,12 +31,12 @@ impl MemoryBudget {
     }
 
     /// Waits until this much memory is available and reserves it. A caller must never request more than the whole
-    /// budget: it would wait forever.
+    /// budget, because it would wait forever. Never returns `None`, because nothing closes the semaphore.
     pub(super) async fn reserve(&self, bytes: usize) -> Option<Reservation> {
         self.free.clone().acquire_many_owned(units(bytes)).await.ok().map(Reservation)
     }
 
-    /// Reserves memory if it is available now; never waits.
+    /// Reserves memory if it is available now, and returns `None` otherwise. Never waits.
     pub(super) fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
         self.free.clone().try_acquire_many_owned(units(bytes)).ok().map(Reservation)
     }

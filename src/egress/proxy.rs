@@ -27,7 +27,7 @@ use crate::decide::NetworkRefusal;
 use crate::policy::{Host, HostAccess};
 use crate::transcript::EventType;
 
-/// How long a server may take to respond.
+/// How long a server may take to begin its response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Time limit for turning the connection of a CONNECT request into a tunnel.
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -72,7 +72,8 @@ impl Session {
         Self { state, peer, permit, direct_target: None, server: RefCell::default() }
     }
 
-    /// Answers one HTTP request of the run: CONNECT opens a tunnel, and other requests are forwarded.
+    /// Answers one HTTP request of the run: CONNECT opens a tunnel, and other requests are forwarded. Answers with an
+    /// error message if the request is not valid or not allowed.
     pub(super) async fn answer(self: Rc<Self>, request: Request<Incoming>) -> Response<ProxiedBody> {
         let is_tunnel = request.method() == Method::CONNECT;
         if let Some((host, port)) = self.direct_target.clone() {
@@ -345,7 +346,8 @@ fn milliseconds(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The host and port to which a tunnel leads.
+/// The host and port to which a tunnel leads. `is_raw` says whether the policy allows bytes other than TLS. `way` is
+/// the verb for the transcript: how the run opened the tunnel.
 struct Target {
     host: Host,
     port: u16,
@@ -353,7 +355,8 @@ struct Target {
     way: &'static str,
 }
 
-/// Forwards a tunnel's bytes until the tunnel ends, and records its beginning and end.
+/// Forwards a tunnel's bytes until the tunnel ends, and records its beginning and end. Unless the host is allowed as
+/// `raw`, first checks that the client begins with a TLS ClientHello for this host, and otherwise refuses the tunnel.
 async fn carry(
     client: TcpStream,
     early: Vec<u8>,
@@ -411,7 +414,7 @@ impl Drop for CloseRecorder {
     }
 }
 
-/// Serves a client that speaks SOCKS5.
+/// Serves a client that speaks SOCKS5: judges the requested destination, connects to it, and forwards the bytes.
 pub(super) async fn socks(mut client: TcpStream, state: Rc<ProxyState>, peer: Peer) {
     let Some((host, text, port)) = socks::handshake(&mut client).await else { return };
     let judged = host
@@ -456,10 +459,10 @@ pub(super) async fn socks(mut client: TcpStream, state: Rc<ProxyState>, peer: Pe
     }
 }
 
-/// Serves a program without proxy support, which believes that it is connected to the host itself. The first byte it
-/// sends shows the protocol: TLS is forwarded like a tunnel, and plain HTTP requests are judged one by one. If the
-/// policy allows the host as `raw`, the bytes are forwarded without inspection or waiting, because the server may have
-/// to send first.
+/// Serves a program without proxy support, which believes that it is connected to the host itself. The first byte that
+/// the program sends shows the protocol: TLS is forwarded like a tunnel, and plain HTTP requests are judged one by one.
+/// If the program sends nothing for `FIRST_BYTE_TIMEOUT`, the connection is refused. If the policy allows the host as
+/// `raw`, the bytes are forwarded without inspection or waiting, because the server may have to send first.
 pub(super) async fn direct(
     client: TcpStream,
     state: Rc<ProxyState>,

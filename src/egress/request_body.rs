@@ -11,7 +11,7 @@ use crate::policy::{Forbid, ToolRules};
 
 /// How many characters of a tool's type are quoted in the reason for a refusal.
 const MAX_SHOWN_KIND: usize = 80;
-/// Size limit of a model's name.
+/// Size limit of a model's name, in bytes.
 const MAX_MODEL_NAME: usize = 256;
 
 /// What the inspection of a request body found.
@@ -34,7 +34,8 @@ pub(super) struct Rules<'r> {
     pub(super) tools: Option<&'r ToolRules>,
 }
 
-/// Inspects a request body. Returns an error if it is not valid JSON; the gateway then refuses the request.
+/// Inspects a request body. Returns an error if the body is not valid JSON, or if it names the model twice, or by a
+/// value that is too long or not a string. The gateway then refuses the request.
 pub(super) fn inspect(body: &[u8], rules: Rules<'_>) -> Result<Inspection, String> {
     let mut found = Inspection::default();
     let visitor = BodyVisitor { rules, found: &mut found, rule: None, key: None, role: ValueRole::Top };
@@ -71,7 +72,8 @@ enum ValueRole {
 struct BodyVisitor<'l> {
     rules: Rules<'l>,
     found: &'l mut Inspection,
-    /// The rule that forbids URLs in the visited value; `key` is the JSON key of that value.
+    /// The rule that forbids URLs in the visited value; `None` if URLs are allowed. `key` is the JSON key of this value
+    /// or of an enclosing one to which the rule applies.
     rule: Option<&'l Forbid>,
     key: Option<String>,
     role: ValueRole,
@@ -79,8 +81,9 @@ struct BodyVisitor<'l> {
 
 impl BodyVisitor<'_> {
     fn forbid(&mut self, rule: &Forbid, key: &str) {
+        let what = if rule.only_addresses { "A URL below the key" } else { "The key" };
         self.found.forbidden.get_or_insert_with(|| {
-            format!("The key `{key}` is not allowed in a request body. {}", rule.reason)
+            format!("{what} `{key}` is not allowed in a request body. {}", rule.reason)
         });
     }
 
@@ -109,10 +112,11 @@ impl BodyVisitor<'_> {
         }
     }
 
-    /// Handles a value of the wrong JSON type, such as a number, where a tool or its type is expected.
+    /// Handles a value whose JSON type is wrong for a tool or for the type of a tool, such as a number. Does nothing at
+    /// other positions in the body.
     fn check_scalar(&mut self) {
         if matches!(self.role, ValueRole::Kind | ValueRole::Tools) {
-            self.check_tool(Some("(not an object)"));
+            self.check_tool(Some("(not valid)"));
         }
     }
 }

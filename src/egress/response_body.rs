@@ -23,7 +23,8 @@ const HOP_BY_HOP_HEADERS: [HeaderName; 9] = [
 
 /// Observes a forwarded body and can hold back or change its bytes.
 pub(super) trait BodyObserver {
-    /// Receives the next bytes of the body. Returns `false` to end the body with an error.
+    /// Receives the next bytes of the body. Returns `false` if a traffic limit is reached; the body then ends with an
+    /// error.
     fn observe(&mut self, bytes: &[u8]) -> bool;
     /// Returns the bytes to send now, given the next bytes of the body. The observer may hold back some of them.
     fn bytes_to_send(&mut self, bytes: Bytes) -> Bytes {
@@ -41,7 +42,8 @@ pub(super) trait BodyObserver {
     fn passes_trailers(&self) -> bool {
         true
     }
-    /// Ends the observation. Called once, when the body ends; `is_whole` says whether the whole body was forwarded.
+    /// Ends the observation. Called once, when the body ends or is dropped; `is_whole` says whether the whole body was
+    /// forwarded.
     fn finish(&mut self, is_whole: bool);
 }
 
@@ -173,8 +175,8 @@ impl Body for ChunkedBody {
     }
 }
 
-/// Returns a response with a message from guard. `line` is also the HTTP reason phrase, because some clients show only
-/// that.
+/// Returns a response with a message from guard. The header `x-guard-rule` contains `rule`. The beginning of `line` is
+/// also the HTTP reason phrase, because some clients show only that phrase.
 pub(super) fn message_response(status: StatusCode, rule: &str, line: &str) -> Response<ProxiedBody> {
     let mut response = Response::new(ProxiedBody::message(format!("{line}\n")));
     *response.status_mut() = status;

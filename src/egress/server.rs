@@ -51,9 +51,9 @@ pub(super) const LARGEST_HEADERS: usize = 64 << 10;
 /// Network limits of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// Maximum number of simultaneous connections.
+    /// Maximum number of simultaneous connections; `None` means 512.
     pub connections: Option<usize>,
-    /// Maximum number of bytes that the run may send.
+    /// Maximum number of bytes that the run may send; `None` means no limit, as for the following limits.
     pub upload: Option<u64>,
     /// Maximum number of bytes that the run may receive.
     pub download: Option<u64>,
@@ -91,11 +91,12 @@ pub struct ProxyConfig {
     pub bounds: Bounds,
     /// Limits on the run's model usage, and the usage so far.
     pub budget: Budget,
-    /// Receives an event for every request and refusal.
+    /// Receives an event for every connection, request, refusal and error.
     pub recorder: Recorder,
     /// Incremented on all traffic, so that guard does not end a run as idle while it has traffic.
     pub activity: Arc<AtomicU64>,
-    /// Set when a gateway refuses a request because a budget is used up. guard then ends the run.
+    /// Set when a gateway refuses a request because a model budget or the upload limit is used up. guard then ends the
+    /// run.
     pub exhausted: Arc<AtomicBool>,
 }
 
@@ -128,15 +129,15 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Stops the thread, closes every connection and returns the run's totals. Call it when no process of the run is
-    /// left.
+    /// Stops the thread, closes every connection and returns the run's totals. The totals are zero if the thread
+    /// panicked. Call this method when no process of the run is left.
     pub fn finish(self) -> Traffic {
         let _ = self.end.send(());
         self.thread.join().unwrap_or_default()
     }
 }
 
-/// Starts the network thread.
+/// Starts the network thread, which serves the listeners until [`Handle::finish`] is called or the handle is dropped.
 pub fn start(config: ProxyConfig) -> io::Result<Handle> {
     let (end, ended) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -162,9 +163,9 @@ pub fn start(config: ProxyConfig) -> io::Result<Handle> {
     Ok(Handle { thread, end })
 }
 
-/// Raises the descriptor limit of this process. A connection takes two descriptors and the usual limit is 1024, so the
-/// supervisor could run out of the descriptors that it needs for its replies. The run has already started and keeps its
-/// own limit.
+/// Raises the descriptor limit of this process, and ignores errors. A connection takes two descriptors and the usual
+/// limit is 1024, so the supervisor could run out of the descriptors that it needs for its replies. The run has already
+/// started and keeps its own limit.
 fn raise_descriptor_limit() {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(MAX_DESCRIPTORS)), hard);
@@ -204,8 +205,8 @@ impl ProxyState {
         self.recorder.record(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
     }
 
-    /// Returns true if this refused lookup differs from the previous one in name or peer. A repeated lookup is recorded
-    /// only once.
+    /// Stores this refused lookup as the last one. Returns true if it differs from the previous one in name or peer, so
+    /// that a repeated lookup is recorded only once.
     pub(super) fn is_new_refused_lookup(&self, peer: Peer, name: &str) -> bool {
         let now = (peer, name.to_string());
         let before = self.last_lookup.replace(Some(now));
@@ -213,7 +214,7 @@ impl ProxyState {
     }
 
     /// Returns the synthetic address (one that stands for a host name) that guard's DNS server gives for a name;
-    /// `None` if the run has reached its limit of names.
+    /// `None` if the name is new and the run has reached its limit of names.
     pub(super) fn address_of(&self, name: &str) -> Option<std::net::Ipv4Addr> {
         self.peer_registry.address_of(name)
     }
@@ -255,13 +256,14 @@ pub(super) struct ByteCounter {
 }
 
 impl ByteCounter {
-    /// Counts bytes that are about to be sent. Returns `false`, and records a refusal, if the total exceeds the upload
-    /// limit.
+    /// Counts bytes that are about to be sent. If the run's total would exceed the upload limit, counts nothing,
+    /// records a refusal the first time, and returns `false`.
     pub(super) fn count_sent(&self, count: usize) -> bool {
         self.add(count, &self.up, &self.state.up, self.state.bounds.upload, "sent")
     }
 
-    /// Counts received bytes. Returns `false`, and records a refusal, if the total exceeds the download limit.
+    /// Counts received bytes. If the run's total would exceed the download limit, counts nothing, records a refusal the
+    /// first time, and returns `false`.
     pub(super) fn count_received(&self, count: usize) -> bool {
         self.add(count, &self.down, &self.state.down, self.state.bounds.download, "received")
     }
@@ -281,7 +283,7 @@ impl ByteCounter {
         (self.up.get(), self.down.get())
     }
 
-    /// Returns the refusal to report, if a traffic limit was reached on this connection.
+    /// Returns the refusal to report if a traffic limit was reached on this connection; `None` otherwise.
     pub(super) fn limit_refusal(&self) -> Option<NetworkRefusal> {
         let reason = "The run has reached the upload or download limit of its policy.";
         self.limit_reached.get().then(|| NetworkRefusal::new("network.limit", reason, ""))
@@ -420,7 +422,7 @@ enum Backend {
 async fn accept_connections(listener: TcpListener, backend: Backend, state: Rc<ProxyState>) {
     loop {
         let Ok((stream, from)) = listener.accept().await else {
-            // Out of descriptors: wait until a connection closes.
+            // guard may have no descriptors left: wait, because a connection may close.
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
@@ -430,7 +432,7 @@ async fn accept_connections(listener: TcpListener, backend: Backend, state: Rc<P
                 let data = json!({ "from": from.to_string() });
                 state.recorder.record(
                     EventType::NetworkOutsider,
-                    "guard refused a connection to its proxy from a process outside the run",
+                    "guard refused a connection to a listener of the run from a process outside the run",
                     &data,
                 );
             }

@@ -30,13 +30,14 @@ pub(super) enum Code {
     NoSuchCommand = 7,
 }
 
-/// Sends the reply to a SOCKS request.
+/// Sends the reply to a SOCKS request: `code`, and 0.0.0.0:0 as the bound address.
 pub(super) async fn send_reply(stream: &mut TcpStream, code: Code) -> std::io::Result<()> {
     stream.write_all(&[5, code as u8, 0, 1, 0, 0, 0, 0, 0, 0]).await
 }
 
-/// Performs the SOCKS handshake and reads the request. Returns `None` if the request is not valid; if SOCKS has an
-/// error code for the problem, the client has received it.
+/// Performs the SOCKS handshake and reads the request. Returns `None` if the handshake fails or takes too long; if
+/// SOCKS has an error code for the problem, the client has received it. An invalid host name is part of the
+/// destination.
 pub(super) async fn handshake(stream: &mut TcpStream) -> Option<Destination> {
     timeout(HANDSHAKE_TIMEOUT, exchange(stream)).await.ok()?.ok().flatten()
 }

@@ -1,8 +1,8 @@
 //! Maps names that the run has looked up to synthetic addresses and back.
 //!
 //! The run gets no real addresses, because it cannot connect to them anyway. Every name gets a synthetic address from
-//! 198.18.0.0/15, which is never routed. When the run connects to such an address, the supervisor translates it back to
-//! the name, and guard judges and opens the connection by that name.
+//! 198.18.0.0/15, which no public network uses. When the run connects to such an address, the supervisor translates it
+//! back to the name, and guard judges and opens the connection by that name.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};

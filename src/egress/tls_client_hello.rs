@@ -59,7 +59,8 @@ pub fn read(bytes: &[u8]) -> Hello {
 /// The ClientHello is malformed. The connection is refused, so no details are needed.
 struct MalformedHello;
 
-/// Walks the TLS records and returns the length of the ClientHello; `None` if it is not complete yet.
+/// Walks the TLS records and returns the length of the ClientHello without its message header; `None` if the
+/// ClientHello is not complete yet.
 fn message(bytes: &[u8]) -> Result<Option<usize>, MalformedHello> {
     let mut header = [0; MESSAGE_HEADER];
     let mut total = 0;
@@ -142,7 +143,8 @@ impl Body<'_> {
     }
 }
 
-/// Parses a ClientHello and returns its server name.
+/// Parses a complete ClientHello. Returns its server name, or that it has none ([`Hello::Nameless`]) or encrypts it
+/// ([`Hello::Hidden`]).
 fn client_hello(body: &mut Body<'_>) -> Result<Hello, MalformedHello> {
     const RANDOM: usize = 32;
     if body.byte()? != 3 {
@@ -184,7 +186,8 @@ fn client_hello(body: &mut Body<'_>) -> Result<Hello, MalformedHello> {
     Ok(if is_hidden { Hello::Hidden } else { name.map_or(Hello::Nameless, Hello::Named) })
 }
 
-/// Reads the `server_name` extension, which must be a list of exactly one host name.
+/// Reads the `server_name` extension, which must be a list of exactly one host name. `extension` is the length of the
+/// extension in bytes.
 fn server_name(body: &mut Body<'_>, extension: usize) -> Result<String, MalformedHello> {
     let list = body.read_u16()?;
     let kind = body.byte()?;

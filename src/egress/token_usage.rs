@@ -29,7 +29,7 @@ pub struct Tokens {
     pub cached: u64,
 }
 
-/// Scans one response for token usage.
+/// Scans one response for token usage, and for the addresses of the pages that the API searched.
 #[derive(Debug)]
 pub struct Scanner {
     counts: Counts,
@@ -95,8 +95,8 @@ impl Scanner {
         self.line.len() + self.event.len()
     }
 
-    /// Frees the scanner's memory and skips the current event. [`Scanner::finish`] will then report an incomplete
-    /// result.
+    /// Frees the scanner's memory and skips the current event, or the whole body if it is not an event stream.
+    /// [`Scanner::finish`] will then report an incomplete result.
     pub fn give_up(&mut self) {
         self.line = Vec::new();
         self.event = Vec::new();
@@ -117,8 +117,8 @@ impl Scanner {
         (tokens, is_complete)
     }
 
-    /// Ends the scan. Returns the usage found, whether the whole response could be read, and the addresses of the
-    /// pages that the API searched.
+    /// Ends the scan. Returns the usage found, whether the whole response could be read, and the addresses of the first
+    /// `MOST_SOURCES` pages that the API searched.
     pub fn finish_with_sources(mut self) -> (Tokens, bool, Vec<String>) {
         if self.is_event_stream {
             // Some servers close the connection without ending the last event.
@@ -130,7 +130,7 @@ impl Scanner {
         (self.counts.tokens(), self.counts.is_complete, self.counts.found.sources)
     }
 
-    /// Appends bytes to `self.line`, up to the size limit.
+    /// Appends bytes to `self.line`. If the line would exceed the size limit, discards it, and ignores its other bytes.
     fn append(&mut self, bytes: &[u8]) {
         if self.is_line_lost {
             return;
@@ -260,7 +260,8 @@ impl Counts {
         }
     }
 
-    /// Parses one or more consecutive JSON documents.
+    /// Parses consecutive JSON documents, up to the first that is not valid. Skips all of them if none of the
+    /// configured keys occurs in the bytes.
     fn read(&mut self, bytes: &[u8]) {
         let Ok(text) = std::str::from_utf8(bytes) else {
             self.is_complete = false;
@@ -270,7 +271,7 @@ impl Counts {
             return;
         }
         let mut documents = serde_json::Deserializer::from_str(text);
-        // Stops at the end or at the first invalid document; values read before it count.
+        // Values that were read before an invalid document count.
         while documents.end().is_err() {
             let walk = Walk { node: &self.paths, reads_lists: true, found: &mut self.found };
             if walk.deserialize(&mut documents).is_err() {

@@ -28,7 +28,7 @@ const HALF_IDLE: Duration = Duration::from_secs(60);
 const BUFFER_SIZE: usize = 256 << 10;
 /// After a read of at least this many bytes, the tunnel switches to `splice`, so that the kernel moves the bytes.
 const SPLICE_THRESHOLD: usize = 64 << 10;
-/// If many reads return fewer bytes than this, the tunnel switches from `splice` back to normal reads.
+/// If 64 successive reads return fewer bytes than this, the tunnel switches from `splice` back to normal reads.
 const SMALL_READ: usize = 4 << 10;
 /// Size of the pipe through which `splice` moves bytes.
 const PIPE_SIZE: i32 = 256 << 10;
@@ -42,14 +42,15 @@ thread_local! {
 pub(super) enum FirstBytes {
     /// The bytes are valid. The variant contains them, because they must still be forwarded.
     Valid(Vec<u8>),
-    /// The client does not speak TLS, or names a different host than the allowed one.
+    /// The client sent no valid ClientHello, or its ClientHello does not name the allowed host.
     Refused(NetworkRefusal),
     /// The client disconnected, or did not send a ClientHello in time.
     Closed,
 }
 
-/// Reads the client's first bytes, which must be a TLS ClientHello with the name of the allowed host. `early` holds
-/// bytes that have already arrived, together with the request for the tunnel.
+/// Reads the client's first bytes, which must be a TLS ClientHello with the name of the allowed host. If the host is an
+/// address, the ClientHello must contain no name. `early` holds bytes that have already arrived, together with the
+/// request for the tunnel.
 pub(super) async fn check_first_bytes(client: &TcpStream, early: Vec<u8>, host: &Host) -> FirstBytes {
     let mut bytes = early;
     let refused = |reason: String| {
@@ -79,7 +80,9 @@ pub(super) async fn check_first_bytes(client: &TcpStream, early: Vec<u8>, host: 
                 ));
             }
             (Hello::NotTls | Hello::Malformed, _) => {
-                return refused(format!("The client does not speak TLS in the tunnel to {host}."));
+                return refused(format!(
+                    "The client did not begin the tunnel to {host} with a valid TLS ClientHello."
+                ));
             }
         }
         let Ok(Ok(())) = tokio::time::timeout_at(deadline, client.readable()).await else {
@@ -107,8 +110,8 @@ struct IdleClock {
     is_half_closed: Cell<bool>,
 }
 
-/// Forwards both directions until both sides have closed or the tunnel is idle. Before that, sends the bytes `up` to
-/// the host and `down` to the client.
+/// Forwards both directions until both sides have closed, an error occurs, the run reaches a traffic limit, or the
+/// tunnel is idle for too long. Before that, sends the bytes `up` to the host and `down` to the client.
 pub(super) async fn carry(
     client: &TcpStream,
     server: &TcpStream,
@@ -232,7 +235,8 @@ impl Pipe {
         Ok(Self { out, into })
     }
 
-    /// Moves bytes through the pipe as long as reads are large. Returns whether the source has reached its end.
+    /// Moves bytes through the pipe as long as reads are large. Returns true if the source has reached its end. Returns
+    /// false after many small reads, with an empty pipe.
     async fn carry(
         &self,
         from: &TcpStream,

@@ -46,7 +46,7 @@ pub struct UpstreamError {
 }
 
 impl Upstream {
-    /// Parses a base URL. Plain HTTP is allowed only to this machine, because requests contain a key.
+    /// Parses a base URL. Fails for plain HTTP to another machine, because requests contain a key.
     pub fn parse(text: &str) -> Result<Self, UpstreamError> {
         let bad = |problem: &str| UpstreamError { text: text.to_string(), problem: problem.to_string() };
         let (is_tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
@@ -60,14 +60,16 @@ impl Upstream {
         let prefix = prefix.trim_end_matches('/');
         let is_path = |byte: u8| byte.is_ascii_graphic() && !b"?#%\\\"<>".contains(&byte);
         if !prefix.bytes().all(is_path) || prefix.split('/').any(|part| part == "..") {
-            return Err(bad("its path must not contain `..`, a query, a fragment or escapes"));
+            return Err(bad(
+                "its path must not contain `..`, spaces, quotes, escapes, a query or a fragment",
+            ));
         }
         let is_local = match &host {
             Host::Address(address) => address.is_loopback(),
             Host::Name(name) => name == "localhost",
         };
         if !is_tls && !is_local {
-            return Err(bad("without TLS others on the network could read the key; use `https://`"));
+            return Err(bad("without TLS, others on the network could read the key; use `https://`"));
         }
         Ok(Self { is_tls, host, port, prefix: prefix.to_string() })
     }
@@ -99,7 +101,7 @@ impl Upstream {
         }
     }
 
-    /// Performs the TLS handshake if the API's URL requires TLS.
+    /// Performs the TLS handshake if the API's URL requires TLS. Then fails if there is no TLS configuration.
     async fn start_tls(
         &self,
         stream: TcpStream,
@@ -125,7 +127,8 @@ impl fmt::Display for Upstream {
     }
 }
 
-/// Returns a TLS configuration with the certificates that this machine trusts (`SSL_CERT_FILE` is respected).
+/// Returns a TLS configuration with the certificates that this machine trusts, or those in the file that the
+/// environment variable `SSL_CERT_FILE` names. Fails if there is no usable certificate.
 pub(super) fn load_tls_config() -> io::Result<Arc<ClientConfig>> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();

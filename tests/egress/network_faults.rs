@@ -460,7 +460,7 @@ fn settings_that_cannot_be_followed() {
                 "the command that prints the secret failed with exit status: 1",
             ),
             ("[gateway.gemini]\nkey_command = [\"true\"]", &[], 125, "the secret is empty"),
-            ("", &[key_variable, plain_url], 125, "without TLS others on the network could read the key"),
+            ("", &[key_variable, plain_url], 125, "without TLS, others on the network could read the key"),
             ("", &[key_variable, user_url], 125, "not have a user name"),
             ("", &[key_variable, socks], 125, "`socks5://` proxies are not supported"),
         ];
