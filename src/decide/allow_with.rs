@@ -17,7 +17,8 @@ const MOST_LIFTED: usize = 8;
 const LONGEST_ID: usize = 56;
 /// The maximum length of the part of a rule's id that names the program or git verb.
 const LONGEST_SLUG: usize = 40;
-/// The first part of the ids of rules that guard does not add to a policy file of the user or the project.
+/// The first part of the ids of rules that apply to one run (`--allow`), that `guard why` suggests, or that a learned
+/// policy contains. Rules that guard adds to a policy file of the user or the project have another first part.
 pub const ALLOW_IDS: &str = "allow";
 /// The maximum length of a command that guard quotes in an option.
 const LONGEST_OPTION: usize = 400;
@@ -35,8 +36,8 @@ pub enum CannotAllow {
     /// The command writes to a path that the run may not write.
     #[error("`{0}` writes outside the directories that the run may write; allow it with --write PATH")]
     Outside(String),
-    /// A rule that no policy rule can lift denies the command; the second field names that rule.
-    #[error("the rule `{1}` of guard itself denies `{0}`, and no rule of a policy can change that")]
+    /// guard can write no rule that allows the command; the second field names the rule that would still deny it.
+    #[error("guard can write no rule that allows `{0}`: the rule `{1}` would still deny it")]
     Fixed(String, String),
 }
 
@@ -52,7 +53,7 @@ pub struct AllowRule {
 
 impl AllowRule {
     /// Creates a rule that matches the program, or the git verb, of the intent. The rule lifts only the denial by the
-    /// policy's default.
+    /// policy's default. `None` if guard does not know the verb, or if no pattern can match the program's name.
     fn new(intent: &Intent, command: &str) -> Option<Self> {
         let mut when = Conditions::default();
         let name = match &intent.git {
@@ -83,8 +84,8 @@ impl AllowRule {
         Some(Self { rule, slug, command: command.to_string() })
     }
 
-    /// Makes this rule lift the denial by the rule `denying`, but only for commands that match both that rule and the
-    /// intent.
+    /// Makes this rule lift the denial by the rule `denying`, but only for commands with the same arguments, paths and
+    /// variables of the intent that `denying` matches. `None` if no pattern can match one of them.
     fn lift(&mut self, denying: &Rule, intent: &Intent) -> Option<()> {
         let when = &mut self.rule.when;
         if !denying.when.subcommands.is_empty() && intent.git.is_none() {
@@ -191,9 +192,9 @@ impl AllowRule {
         &self.rule.id
     }
 
-    /// Returns the rule as TOML text for a policy file. Its id begins with `ids`, which must differ between the files of
-    /// a chain of policies: two files of a chain may be edited independently, and must not get rules with the same id.
-    /// `is_taken` returns true for an id that the policy already uses.
+    /// Returns the rule as TOML text for a policy file. Its id begins with `ids`, which must differ between the files
+    /// of a chain of policies: two files of a chain may be edited independently, and must not get rules with the same
+    /// id. `is_taken` returns true for an id that the policy already uses; the rule's id then gets a number at its end.
     pub fn to_toml(&self, ids: &str, reason: &str, is_taken: impl Fn(&str) -> bool) -> String {
         let Rule { when, lifts, .. } = &self.rule;
         let ids: String = ids.chars().take(LONGEST_ID - LONGEST_SLUG - 1).collect();
@@ -290,7 +291,8 @@ fn helpers(verb: &str) -> &'static [&'static str] {
     }
 }
 
-/// Returns the rules that allow the command `command`, which is shell text, under a policy that denies it.
+/// Returns the rules that allow the command `command`, which is shell text, under a policy that denies it or asks about
+/// it. Fails if the policy already allows the command, or if no rules can allow it.
 pub fn rules_to_allow(
     policy: &Policy,
     command: &str,
@@ -319,7 +321,8 @@ pub fn rules_to_allow(
     Ok(rules)
 }
 
-/// Returns the rule that allows one intent (one program start) of a command.
+/// Returns the rule that allows one intent (one program start) of a command. Fails if no rule can, or if the rule would
+/// have to lift more than `MOST_LIFTED` denials.
 pub(super) fn rule_for(policy: &Policy, intent: &Intent, command: &str) -> Result<AllowRule, CannotAllow> {
     let fixed = |by: &str| CannotAllow::Fixed(command.to_string(), by.to_string());
     let mut rule = AllowRule::new(intent, command).ok_or_else(|| fixed("git.default"))?;
@@ -441,7 +444,7 @@ pub(super) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Converts the name of a command to a rule id.
+/// Converts the name of a command to the second part of a rule id, with at most 40 characters.
 fn slug(name: &str) -> String {
     let fits = |character: char| {
         if character.is_ascii_alphanumeric() { character.to_ascii_lowercase() } else { '-' }

@@ -28,7 +28,8 @@ pub fn load(reference: &str, dirs: &PolicyDirs, always: bool) -> Result<Policy, 
     load_text(source, dirs)
 }
 
-/// Loads a policy from its text and checks its examples. Returns all problems of the file and its examples at once.
+/// Loads a policy from its text and checks its examples. If there is an error, returns all problems of the file and its
+/// examples at once.
 pub fn load_text(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyError> {
     let (policy, mut problems) = load_with_problems(source, dirs)?;
     if let Some(policy) = &policy {
@@ -70,7 +71,7 @@ pub fn check_examples(policy: &Policy) -> Vec<ExampleFailure> {
 }
 
 /// Returns a warning for each `allow` rule in the policy's own file that allows nothing, because a rule of the policy
-/// that it extends still denies the commands.
+/// that it extends still denies the commands. Tries only the simplest command of each rule.
 fn rules_without_effect(policy: &Policy) -> Vec<Diagnostic> {
     let own = policy.own_source();
     let is_own = |rule: &&Rule| rule.place.source == own && own > 0 && rule.action == Action::Allow;
@@ -105,7 +106,8 @@ fn rules_without_effect(policy: &Policy) -> Vec<Diagnostic> {
     warnings
 }
 
-/// Returns the simplest command that a rule matches, if the rule is about a program or a git verb.
+/// Returns the simplest command that a rule probably matches: its first verb or program, subcommand and option without
+/// wildcards. `None` if the rule names no verb and no program without wildcards.
 fn simplest_command(rule: &Rule) -> Option<String> {
     let plain = |patterns: &[crate::policy::Pattern]| {
         let found =
@@ -136,7 +138,7 @@ fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> 
     let (verdict, analysis) = judge(policy, &request, context);
     let got = verdict.action();
     if verdict.cause.rule.starts_with("input.") {
-        return Some(format!("the example cannot be analysed: {}", verdict.cause.reason));
+        return Some(format!("guard cannot analyse the example: {}", verdict.cause.reason));
     }
     if analysis.intents.is_empty() {
         return Some("the example starts no program".to_string());
@@ -149,14 +151,14 @@ fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> 
             participle(got)
         ));
     }
-    // If an example has the same action as its rule, that rule must make the decision. Otherwise the example says
-    // nothing about the rule.
+    // If a `deny` or `ask` example has the same action as its rule, the rule must at least match the example. Otherwise
+    // the example says nothing about the rule.
     if example.action == rule.action && example.action != Action::Allow && verdict.cause.rule != rule.id {
         let reached =
             analysis.intents.iter().any(|intent| super::matching::matches(&rule.when, rule.action, intent));
         if !reached {
             return Some(format!(
-                "the example is {}, but by rule `{}` instead of this rule",
+                "the example is {} by rule `{}`, and this rule does not match it",
                 participle(got),
                 verdict.cause.rule
             ));

@@ -13,7 +13,8 @@ use super::{analyze, rule_on};
 use crate::command::{Context, Request};
 use crate::policy::{Action, Policy};
 
-/// If the run used this many hosts directly below the same domain, the policy allows all names below that domain.
+/// If the run used at least this many hosts directly below the same domain, on the same port, the policy allows all
+/// names below that domain on that port.
 const HOSTS_TO_GENERALIZE: usize = 3;
 
 /// A program start that guard recorded during a run.
@@ -32,7 +33,7 @@ pub struct SeenCommand {
 pub struct Seen {
     /// The program starts that guard recorded.
     pub commands: Vec<SeenCommand>,
-    /// Hosts and ports to which a run connected or tried to connect.
+    /// Hosts and ports to which a run connected or tried to connect; port 0 if the run only looked up the name.
     pub hosts: BTreeSet<(String, u16)>,
     /// Loopback ports on which programs of the run listened.
     pub ports: BTreeSet<u16>,
@@ -43,7 +44,8 @@ pub struct Seen {
 pub struct Learned {
     /// The text of the policy file.
     pub text: String,
-    /// Messages about commands that no rule can allow, each with the reason.
+    /// Messages about commands that no rule can allow, each with the reason; at most 100. Commands that write outside
+    /// the directories of a run are not among them.
     pub left_out: Vec<String>,
 }
 
@@ -54,8 +56,8 @@ fn file_name(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
-/// Writes the policy `name`, which extends `base`. guard judges every command in `context`, but with the command's
-/// own working directory.
+/// Returns the text of the policy `name`, which extends `base` and allows the actions in `seen`. guard judges every
+/// command in `context`, but with the command's own working directory.
 pub fn learn(base: &Policy, name: &str, seen: &Seen, context: &Context) -> Learned {
     let mut programs: BTreeMap<String, String> = BTreeMap::new();
     let mut rules: Vec<AllowRule> = Vec::new();
@@ -64,8 +66,8 @@ pub fn learn(base: &Policy, name: &str, seen: &Seen, context: &Context) -> Learn
     let mut tightened = base.clone();
     tightened.default_action.action = Action::Deny;
     for command in &seen.commands {
-        // A shim is guard's own file, so use the name under which the shim was called: it is that of the program that
-        // the shim replaces.
+        // A shim is guard's own file. Ignore its path, because `argv` contains the name of the program that the shim
+        // replaces.
         let resolved = Some(command.program.clone()).filter(|path| file_name(path) != SHIM);
         // The name that people type may be a link to a file of another name, such as python3 to python3.11.
         if let (Some(typed), Some(program)) = (command.argv.first(), &resolved)
@@ -131,7 +133,7 @@ fn render(
     if !hosts.is_empty() || !ports.is_empty() {
         text.push_str("\n[network]\noverride = true\n");
         if !hosts.is_empty() {
-            let _ = writeln!(text, "# {} hosts and ports were seen.", seen.hosts.len());
+            let _ = writeln!(text, "# Observed pairs of host and port: {}.", seen.hosts.len());
             let hosts: Vec<String> = hosts.iter().map(|host| quoted(host)).collect();
             let _ = writeln!(text, "allow = [{}]", hosts.join(", "));
         }
@@ -158,13 +160,13 @@ fn render(
     text
 }
 
-/// Makes a text safe for use in a TOML comment.
+/// Makes a text safe for use in a TOML comment: replaces line breaks and control characters.
 fn comment(text: &str) -> String {
     crate::terminal_text::replace(text).replace(['\n', '\r'], " ")
 }
 
-/// Converts hosts to entries of a policy. Replaces several names below one domain by one entry for all names below
-/// it.
+/// Converts hosts to entries of a policy. Replaces [`HOSTS_TO_GENERALIZE`] or more names below one domain, on the same
+/// port, by one entry for all names below it.
 fn generalize(hosts: &BTreeSet<(String, u16)>) -> Vec<String> {
     let parent = |host: &str| {
         let (_, parent) = host.split_once('.')?;

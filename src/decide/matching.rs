@@ -27,8 +27,9 @@ fn any_of(patterns: &[Pattern], words: &[Vec<u8>]) -> bool {
     words.iter().any(|word| patterns.iter().any(|pattern| pattern.matches(word)))
 }
 
-/// Matches the program by the name of its file. A `deny` or `ask` rule also matches the name by which the program was
-/// called. An `allow` rule does not: otherwise it would allow any program that is called as `ls`.
+/// Matches the program by the name of its file, or by its path if the pattern contains a slash. A `deny` or `ask` rule
+/// also matches the name or path by which the program was called. An `allow` rule does not: otherwise it would allow
+/// any program that is called as `ls`.
 fn program(when: &Conditions, action: Action, intent: &Intent) -> bool {
     if when.programs.is_empty() {
         return true;
@@ -144,7 +145,7 @@ fn any_path(patterns: &[PathPattern], used: &PathUse) -> bool {
 }
 
 /// Returns true if guard knows files that the command uses, and all of them match the rule's `unless_paths`. Ignores
-/// `/dev/null` and other devices that discard what is written to them.
+/// devices such as `/dev/null` and `/dev/tty`.
 fn only_excepted_paths(when: &Conditions, intent: &Intent) -> bool {
     let mut known = uses(when, intent).filter(|used| !used.is_sink()).peekable();
     known.peek().is_some() && known.all(|used| any_path(&when.unless_paths, used))

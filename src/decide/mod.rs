@@ -33,9 +33,9 @@ pub fn judge(policy: &Policy, request: &Request, context: &Context) -> (Verdict,
     (decide(policy, &analysis), analysis)
 }
 
-/// Analyses a command, judges it as [`judge`] does, and finds the option of `guard run` that would allow a denied
-/// command. The search for the option takes several times as long as the judgement, so it is only for results that a
-/// person will read.
+/// Analyses a command, judges it as [`judge`] does, and finds the options of `guard run` that would allow a command
+/// that guard denies or asks about. The search for the options takes several times as long as the judgement, so it is
+/// only for results that a person will read.
 pub fn judge_and_explain(policy: &Policy, request: &Request, context: &Context) -> (Verdict, Analysis) {
     let (mut verdict, analysis) = judge(policy, request, context);
     explain(policy, &mut verdict, &analysis, context);
@@ -43,13 +43,15 @@ pub fn judge_and_explain(policy: &Policy, request: &Request, context: &Context) 
 }
 
 /// If the verdict denies the command or asks the user about it, adds the options of `guard run` that would allow it.
+/// Adds none if no option would.
 pub fn explain(policy: &Policy, verdict: &mut Verdict, analysis: &Analysis, context: &Context) {
     if let (Action::Ask | Action::Deny, Some(index)) = (verdict.action(), verdict.intent) {
         verdict.allow_with = allow_with::option(policy, analysis, index, context);
     }
 }
 
-/// Judges a command that guard has already analysed.
+/// Judges a command that guard has already analysed: returns the strictest decision about any of its intents. Denies a
+/// command that the analysis refused, and allows one that starts no program.
 pub fn decide(policy: &Policy, analysis: &Analysis) -> Verdict {
     if let Some(refusal) = &analysis.refusal {
         return verdict::refused(refusal);
@@ -72,7 +74,8 @@ pub fn decide(policy: &Policy, analysis: &Analysis) -> Verdict {
     }
 }
 
-/// Judges one intent by the strictest rule that matches, or by a default. Treats `extra` as the policy's last rule.
+/// Judges one intent by the strictest rule that matches and that no other matching rule lifts. If the policy's default
+/// is stricter and no matching rule may loosen it, judges by the default. Treats `extra` as the policy's last rule.
 fn rule_on<'p>(policy: &'p Policy, extra: Option<&'p Rule>, intent: &Intent) -> Ruling<'p> {
     let is_other = intent.effects.intersects(Effects::GIT_OTHER);
     let is_alias = intent.git.as_ref().is_some_and(|git| git.is_alias);

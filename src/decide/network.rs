@@ -41,7 +41,7 @@ impl NetworkRefusal {
         Self { rule, reason: reason.into(), instead: instead.into() }
     }
 
-    /// Returns the refusal as one line of text for the agent.
+    /// Returns the refusal as one line of text for the agent. `what` describes the refused access.
     pub fn line(&self, what: &str) -> String {
         let instead =
             if self.instead.is_empty() { String::new() } else { format!(" Instead: {}", self.instead) };
@@ -83,6 +83,7 @@ const INSTEAD: &str = "Work with what is on this machine, or say in your answer 
 
 impl NetworkRules {
     /// Creates the rules from a policy's network section and the entries of its presets, given as (entry, reason).
+    /// Leaves out entries that are not valid.
     pub fn new(network: &Network, presets: impl IntoIterator<Item = (String, String)>) -> Self {
         let parse = |text: &String| HostEntry::parse(text).ok();
         let own = network.allow.iter().map(|text| (text.clone(), "policy".to_string()));
@@ -111,7 +112,8 @@ impl NetworkRules {
         &self.deny
     }
 
-    /// Judges an access to a host and port.
+    /// Judges an access to a host and port, and returns the entry that allows it. Returns a `raw` entry if one allows
+    /// the access.
     pub fn judge(&self, host: &Host, port: u16, access: HostAccess<'_>) -> Result<&Allowed, NetworkRefusal> {
         // Through a tunnel a program could make the denied requests unseen. So if an entry denies only some requests
         // to a host, deny every tunnel to it.
@@ -137,7 +139,7 @@ impl NetworkRules {
             (Some(allowed), HostAccess::Tunnel) => NetworkRefusal::new(
                 "network.tunnel",
                 format!(
-                    "The policy allows only `{}` for this host, which guard cannot check inside a tunnel.",
+                    "The policy allows only `{}` for this host, and guard cannot check the requests inside a tunnel.",
                     allowed.entry
                 ),
                 "Use plain http for this host.",
@@ -155,7 +157,8 @@ impl NetworkRules {
         })
     }
 
-    /// Judges a DNS lookup: allows it if the policy allows any port of the host.
+    /// Judges a DNS lookup: allows it if an entry of `allow` matches the host on any port. Does not consult `deny`,
+    /// because guard judges the connection later.
     pub fn judge_name(&self, host: &Host) -> Result<(), NetworkRefusal> {
         if self.allow.iter().any(|allowed| allowed.entry.names_host(host)) {
             return Ok(());
@@ -176,7 +179,8 @@ impl NetworkRules {
         }
     }
 
-    /// Judges an address to which the name of a host resolved.
+    /// Judges the address of a connection to `host`: an address to which the name resolved, or the host itself. Refuses
+    /// a denied address, and a special-purpose address that the policy neither names nor assigns to the host.
     pub fn judge_address(&self, host: &Host, address: IpAddr, port: u16) -> Result<(), NetworkRefusal> {
         let target = Host::Address(crate::policy::unmap_ipv4(address));
         if let Some(entry) = self.deny.iter().find(|entry| entry.names(&target, port)) {

@@ -32,7 +32,7 @@ impl Decision {
 /// The conditions under which a command is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, std::default::Default)]
 pub struct Conditions {
-    /// Parts of the command that guard can judge only when they run: the text of each part, and why.
+    /// Parts of the command that guard can judge only when they run: the text of each part, and why. At most 16 parts.
     pub deferred: Vec<(String, Deferred)>,
 }
 
@@ -44,25 +44,29 @@ pub struct Verdict {
     pub decision: Decision,
     /// The rule that caused the decision, and its explanation.
     pub cause: Cause,
-    /// The part of a compound command that caused the decision, as one line.
+    /// The part of a compound command that caused the decision, as one line; `None` if guard could not analyse the
+    /// command or if it starts no program.
     pub part: Option<String>,
-    /// The index of the intent (program start) that caused the decision, in the intents of the analysis.
+    /// The index of the intent (program start) that caused the decision, in the intents of the analysis; `None` in the
+    /// same cases as for `part`.
     pub intent: Option<usize>,
-    /// The options of `guard run` that would allow the denied part, as a user would type them. guard shows them to
-    /// users, not to the agent.
+    /// The options of `guard run` that would allow the denied part, as a user would type them; `None` if guard did not
+    /// search for any or found none. guard shows them to users, not to the agent.
     pub allow_with: Option<String>,
 }
 
 /// The rule that caused a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// The rule's id; `default` or `git.default` for a default; `input.…` for a command that guard could not analyse.
+    /// The rule's id; `default`, `git.default` or `git.other` for a default; `deferred` for a command that guard judges
+    /// when it runs; `sandbox.tmp` for a write to a shared temporary directory; `input.…` for a command that guard
+    /// could not analyse.
     pub rule: String,
     /// The reason for the decision, which guard shows to the agent.
     pub reason: String,
-    /// What the agent should do instead.
+    /// What the agent should do instead; may be empty.
     pub instead: String,
-    /// Where the rule is defined; `None` for a built-in rule.
+    /// Where a policy file defines the rule or the default; `None` if guard's own code does.
     pub source: Option<Location>,
 }
 
@@ -97,7 +101,8 @@ impl Verdict {
         Self { decision: Decision::Deny, cause, part, intent: Some(index), allow_with: None }
     }
 
-    /// Returns the command that the verdict is about, shortened for use in a message.
+    /// Returns the part of the command that caused the decision, shortened for use in a message; `the command` if the
+    /// verdict names no part.
     pub fn shown_part(&self) -> Cow<'_, str> {
         const LONGEST_PART: usize = 600;
         terminal_text::shorten(self.part.as_deref().unwrap_or("the command"), LONGEST_PART)
@@ -165,7 +170,7 @@ impl<'p> Ruling<'p> {
             Action::Deny => Decision::Deny,
         };
         let intent = &analysis.intents[index];
-        // The user who decides must see the complete command, so do not shorten it.
+        // The user who decides must see the complete command, so do not shorten it, unless it is extremely long.
         let part = if self.action == Action::Ask { intent.whole_line() } else { intent.line() };
         Verdict { decision, cause, part: Some(part), intent: Some(index), allow_with: None }
     }
@@ -231,6 +236,8 @@ pub(super) fn refused(refusal: &Refusal) -> Verdict {
         Refusal::Shell { .. } => {
             "Check the quotes and brackets of the text, or put the text in a script file."
         }
+        Refusal::KeywordOption => "Run the shell without the option -k.",
+        Refusal::Alias => "Write out the command instead of defining an alias for it.",
         _ => "Split the command into smaller ones, or put it in a script file.",
     };
     let cause = Cause {

@@ -82,7 +82,7 @@ pub struct BatchConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StateConfig {
-    /// Delete runs that ended longer ago than this: `"30d"`; 0 means no limit.
+    /// Delete runs that ended longer ago than this: seconds, or a duration such as `"30d"`; 0 means no limit.
     pub keep: Option<TimeLimit>,
     /// Delete the oldest runs when all runs together take more than this many MiB; 0 means no limit.
     pub keep_mib: Option<u64>,
@@ -115,7 +115,8 @@ pub struct RunDefaults {
 pub struct TimeLimit(pub u64);
 
 impl TimeLimit {
-    /// Parses seconds, or a number with `s`, `m`, `h`, `d` or `w`.
+    /// Parses seconds, or a number with the unit `s`, `m`, `h`, `d` or `w`. `None` for any other text, and for a limit
+    /// that does not fit in 64 bits.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let unit = text.chars().next_back()?;
@@ -171,7 +172,8 @@ pub struct ProjectConfig {
 }
 
 impl ProjectConfig {
-    /// Parses the text of a project's `.guard/config.toml`.
+    /// Parses the text of a project's `.guard/config.toml`. Fails if the text is not valid TOML, has unknown keys, or
+    /// names a policy file other than the project's own.
     pub fn parse(text: &str) -> Result<Self, ConfigProblem> {
         let config: Self = toml::from_str(text)
             .map_err(|error| ConfigProblem::Toml(error.to_string().trim_end().to_string()))?;
@@ -185,6 +187,7 @@ impl ProjectConfig {
     }
 
     /// Returns the number of the line that sets `policy` in the text of a project's configuration, counted from 1.
+    /// `None` if no line does, or if the text is not valid TOML.
     pub fn policy_line(text: &str) -> Option<usize> {
         let table = DeTable::parse(text).ok()?;
         let (_, run) = table.get_ref().iter().find(|(name, _)| name.get_ref() == "run")?;
@@ -220,8 +223,8 @@ pub enum LoginUse {
 pub struct GatewayConfig {
     /// The base URL of the API. The agent's usual variable, such as `GOOGLE_GEMINI_BASE_URL`, takes precedence.
     pub upstream: Option<String>,
-    /// The name of the environment variable that contains the key, if it is not the usual one (for example
-    /// `GEMINI_API_KEY`).
+    /// The name of the environment variable that contains the key, if it is not the API's usual one, such as
+    /// `GEMINI_API_KEY`.
     pub key_variable: Option<String>,
     /// A file that contains the key. Only its owner may have access to it (mode 600). `~/` is the home directory.
     pub key_file: Option<PathBuf>,
@@ -284,7 +287,7 @@ pub enum ConfigProblem {
     /// A price of a model is negative or not a number. Contains the model's name.
     #[error("[prices.\"{0}\"]: a price must be a number that is not negative")]
     Price(String),
-    /// The maximum size of prompts is too small or too large.
+    /// The value of `max_prompt_tokens`, which this contains, is too small or too large.
     #[error(
         "[conversation]: max_prompt_tokens is {0}; it must be from {least} to {most}",
         least = PROMPT_TOKENS.start(),
@@ -302,7 +305,8 @@ pub enum ConfigProblem {
 }
 
 impl Config {
-    /// Returns the path of the configuration file, derived from `XDG_CONFIG_HOME` or `HOME`.
+    /// Returns the path of the configuration file, derived from `XDG_CONFIG_HOME` or `HOME`; `None` if neither is
+    /// usable.
     pub fn place() -> Option<PathBuf> {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let base = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
@@ -326,7 +330,7 @@ impl Config {
         Self::parse(&text).map_err(bad)
     }
 
-    /// Parses and checks the text of a configuration file.
+    /// Parses and checks the text of a configuration file. Reports only the first problem.
     pub fn parse(text: &str) -> Result<Self, ConfigProblem> {
         let config: Self = toml::from_str(text)
             .map_err(|error| ConfigProblem::Toml(error.to_string().trim_end().to_string()))?;
@@ -371,14 +375,15 @@ impl Config {
         self.agent.get(agent).is_some_and(|agent| agent.login == LoginUse::Copy)
     }
 
-    /// Returns the price of a model: the entry with the longest name that the model's name begins with.
+    /// Returns the price of a model: the entry with the longest name that the model's name begins with. `None` if there
+    /// is no such entry.
     pub fn price(&self, model: &str) -> Option<Price> {
         let known = self.prices.iter().filter(|(name, _)| model.starts_with(name.as_str()));
         known.max_by_key(|(name, _)| name.len()).map(|(_, price)| *price)
     }
 }
 
-/// Returns whether a text can be the name of a model on a command line.
+/// Returns true if a text can be the name of a model on a command line.
 fn is_model_name(name: &str) -> bool {
     let is_wrong = |character: char| character.is_whitespace() || character.is_control();
     !name.is_empty() && !name.starts_with('-') && !name.contains(is_wrong)

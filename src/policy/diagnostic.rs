@@ -35,7 +35,8 @@ impl fmt::Display for Location {
 }
 
 impl Source {
-    /// Converts a byte offset to a line and column.
+    /// Converts a byte offset to a line and column. An offset that is not at the start of a character counts as the end
+    /// of the text.
     pub fn locate(&self, offset: usize) -> Location {
         let before = self.text.get(..offset).unwrap_or(&self.text);
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -81,7 +82,7 @@ impl Diagnostic {
         self.source.locate(self.span.start)
     }
 
-    /// Renders the problem as text, with its source line and a caret.
+    /// Renders the problem as text, with its source line and a caret; with terminal colours if `colour` is true.
     pub fn render(&self, colour: bool) -> String {
         let level = match self.severity {
             Severity::Error => Level::ERROR,

@@ -7,8 +7,9 @@ use super::model::{
     Sandbox, Toolchains, Worktree,
 };
 
-/// Lists the differences between the policies `a` and `b`. A line begins with `-` if its item is only in `a`, with
-/// `+` if it is only in `b`, and with `~` if its value changed. The list is empty if the policies are equal.
+/// Lists the differences between the policies `a` and `b`. A line begins with `-` if its item is only in `a`, with `+`
+/// if it is only in `b`, and with `~` if its value changed. Does not compare the names and descriptions of the
+/// policies, the order of the rules and their examples. The list is empty if there is no difference.
 ///
 /// The code destructures the policy and its sections without `..`, so that it does not compile if a new field is not
 /// compared here.
@@ -307,7 +308,7 @@ pub fn execute(policy: &Policy) -> String {
     policy.filesystem.describe_execute()
 }
 
-/// Describes a rule's conditions on one line.
+/// Describes a rule's conditions and the rules that it lifts, on one line.
 pub fn described(rule: &Rule) -> String {
     let Conditions {
         programs,

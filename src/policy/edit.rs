@@ -40,8 +40,8 @@ pub fn add_rule(text: &str, rule: &str) -> String {
     format!("{}\n\n{rule}", text.trim_end())
 }
 
-/// Adds an item, given as TOML, to a list of a section, and marks the section as an override. An item that is in the
-/// list already is not added again.
+/// Adds an item, given as TOML, to a list of a section, unless the list already contains it. Creates the section and
+/// the list if the file does not have them. Adds `override = true` unless the section sets `override`.
 pub fn add_to_list(
     text: &str,
     section: &'static str,

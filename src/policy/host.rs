@@ -67,8 +67,8 @@ pub enum HostEntryError {
     /// A network prefix length such as `/24` follows a name, or is too large for the address.
     #[error("a prefix length must follow an address and fit its size, as in `10.0.0.0/8`")]
     NetOfName,
-    /// The network prefix length is not a number.
-    #[error("the prefix length is not a number; write a network as `10.0.0.0/8`")]
+    /// The network prefix length is larger than 255. `NetOfName` reports a smaller one that does not fit the address.
+    #[error("the prefix length is larger than 255; write a network as `10.0.0.0/8`")]
     Net,
     /// A `raw` entry has methods or a path, although guard does not inspect such connections.
     #[error("a `raw` entry cannot have methods or a path, because guard does not inspect the connection")]
@@ -129,7 +129,8 @@ impl Host {
         Ok(Self::Name(name))
     }
 
-    /// Parses `host:port` or `[address]:port`. `port` is the default if the text has none.
+    /// Parses `host:port` or `[address]:port`. `port` is the default if the text has none. Fails if there is no default
+    /// either.
     pub fn parse_with_port(text: &str, port: Option<u16>) -> Result<(Self, u16), HostError> {
         // Check for `@` first: the user part may look like a host with a port.
         if text.contains('@') {
@@ -271,7 +272,8 @@ impl fmt::Display for HostEntry {
 }
 
 impl HostEntry {
-    /// Parses an entry of `allow` or `deny`.
+    /// Parses an entry of `allow` or `deny`. An entry without ports is for ports 80 and 443, or only for port 80 if it
+    /// has methods or a path.
     pub fn parse(text: &str) -> Result<Self, HostEntryError> {
         let mut words: Vec<&str> = text.split_ascii_whitespace().collect();
         let place = words.pop().ok_or(HostEntryError::Empty)?;
@@ -318,8 +320,8 @@ impl HostEntry {
         self.hosts.include(host)
     }
 
-    /// Returns true if the entry names this special-purpose address deliberately. An entry for a wide, mostly public
-    /// network that happens to contain the address does not count.
+    /// Returns true if the entry is for this special-purpose address or for a network of such addresses, and for this
+    /// port. An entry for a wide, mostly public network that also contains the address does not count.
     pub fn names_special(&self, address: IpAddr, port: u16) -> bool {
         let Hosts::Net(net, length) = &self.hosts else { return false };
         *length >= 8 && special_class(*net).is_some() && self.names(&Host::Address(unmap_ipv4(address)), port)
@@ -367,8 +369,8 @@ impl HostEntry {
     }
 }
 
-/// Returns true if a path is below a prefix. Always false for a path with dot segments or ambiguous percent-escapes,
-/// because servers resolve them differently.
+/// Returns true if a path equals a prefix or is below it. Always false for a path with dot segments, `//`, backslashes
+/// or ambiguous percent-escapes, because servers resolve them differently.
 fn is_below(path: &str, prefix: &str) -> bool {
     let lower = path.to_ascii_lowercase();
     let climbs = path.split(['/', '\\']).any(|part| part == ".." || part == ".")
@@ -385,7 +387,7 @@ enum Place<'t> {
 
 type Parts<'t> = (Place<'t>, Option<Vec<(u16, u16)>>, Option<String>);
 
-/// Splits an entry of the form `host[/net][:ports][/path]` into its parts.
+/// Splits an entry of the form `host[/net][:ports][/path]` into its parts. The host may be an IPv6 address in brackets.
 fn split(text: &str) -> Result<Parts<'_>, HostEntryError> {
     if text.contains("://") {
         return Err(HostEntryError::Url);

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Converts an IPv4-mapped IPv6 address to IPv4.
+/// Converts an IPv4-mapped IPv6 address to IPv4, and returns any other address unchanged.
 pub fn unmap_ipv4(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
@@ -30,7 +30,7 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
         (192, 0, 0 | 2) | (192, 88, 99) | (198, 18..=19, _) | (198, 51, 100) | (203, 0, 113) => "reserved",
         (224..=239, ..) => "multicast",
         (240.., ..) => "reserved",
-        // Cloud providers serve instance metadata at these addresses, which look public.
+        // Azure serves instance metadata at this address, which looks public.
         (168, 63, 129) if address == Ipv4Addr::new(168, 63, 129, 16) => "cloud metadata",
         _ => return None,
     })

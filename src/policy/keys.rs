@@ -109,12 +109,12 @@ const OVERRIDE_SECTION: Field = field(
 
 pub(super) static POLICY: &[Field] = &[
     field("version", Kind::Number(1, 1), "The version of the policy format. It must be 1."),
-    field("name", Kind::Text, "The policy's name. Lower-case letters, digits and dashes."),
+    field("name", Kind::Text, "The policy's name: at most 64 lower-case letters, digits and dashes."),
     field("description", Kind::Text, "What the policy is for, in a sentence."),
     field(
         "extends",
         Kind::Text,
-        "The policy that this one extends: a name, or a path that ends in `.toml`. Only `override` and `lifts` allow more than it does.",
+        "The policy that this one extends: a name, or a path that ends in `.toml`. A policy allows more than the one that it extends only by `override` and `lifts`.",
     ),
     field(
         "default_action",
@@ -148,7 +148,7 @@ section! {
         read: List,
             "Directories and files the run may read: absolute paths, `{worktree}`, `{home}` (the private one), `{tmp}`, `{system}`, `{toolchains}`, `{artifact}` (a role's document).";
         write: List,
-            "Directories and files the run may write.";
+            "Directories and files the run may write, in the same form as for `read`.";
         execute: List,
             "Directories and files programs may start from. Default: everything the run may read or write.";
     }
@@ -210,9 +210,9 @@ section! {
         network_kib_per_second: Number(1, 16_777_216),
             "The maximum network bandwidth, both directions together.";
         command_bytes: Number(1024, 67_108_864),
-            "The largest command guard analyses; it denies larger ones.";
+            "The size in bytes of the largest command that guard analyses; guard denies larger commands.";
         command_depth: Number(4, 64),
-            "The deepest nesting guard analyses; it denies deeper commands.";
+            "The deepest nesting of brackets, substitutions and wrapped commands that guard analyses; guard denies commands with deeper nesting.";
     }
 }
 
@@ -276,9 +276,9 @@ section! {
         other_action: Choice(&["allow", "ask", "deny"]),
             "The action for git in repositories that the run creates itself, such as a test's in `$TMPDIR`. There only rules about programs, files and variables apply, and those that name the effect `git.other`. Default: `deny`.";
         branch_prefix: Text,
-            "The prefix of branch names.";
+            "The prefix of the names of runs' branches, which ends in `/`. Default: `task/`.";
         trailers: List,
-            "Trailers to add to the agent's commits.";
+            "Trailers to add to the agent's commits, each as `Name: value`.";
         sign: Flag,
             "Sign the agent's commits. Default: `false`.";
         identity: Text,
@@ -321,12 +321,12 @@ pub(super) static COMMAND: &[Field] = &[
     field(
         "paths",
         Kind::Texts,
-        "The rule matches only if the command uses a file that one of these patterns matches: `/etc/**`, `**/.git/**`, `~/.ssh/**`. `{outside}` matches what it writes outside the directories the run may write.",
+        "The rule matches only if the command uses a file that one of these patterns matches: `/etc/**`, `**/.git/**`, `~/.ssh/**`. `{outside}` matches files that the command writes outside the directories that the run may write.",
     ),
     field(
         "unless_paths",
         Kind::Texts,
-        "The rule does not match if every file that the command uses matches one of these patterns.",
+        "The rule does not match if guard knows files that the command uses and each of them matches one of these patterns.",
     ),
     field(
         "access",
@@ -372,7 +372,8 @@ pub(super) static EXAMPLES: &[Field] = &[
     field("deny", Kind::Commands, "Commands that this policy must deny."),
 ];
 
-/// Returns the known name that is most similar to the written one, for "did you mean" hints.
+/// Returns the known name that is most similar to the written one, for "did you mean" hints; `None` if no known name is
+/// similar enough.
 pub(crate) fn nearest<'a>(written: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let limit = written.chars().count() / 3 + 1;
     let distance = |name: &str| strsim::damerau_levenshtein(&written.to_lowercase(), name);

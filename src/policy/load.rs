@@ -24,7 +24,8 @@ pub struct PolicyDirs {
 }
 
 impl PolicyDirs {
-    /// Determines the directories of the current user from the environment.
+    /// Determines the directories of the current user from `XDG_CONFIG_HOME` or `HOME`. If neither is usable, guard
+    /// finds only built-in policies by name.
     pub fn from_environment() -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let base = set("XDG_CONFIG_HOME")
@@ -34,7 +35,8 @@ impl PolicyDirs {
     }
 
     /// Returns the names of the available policies, the user's own before the built-in ones. The flag is true for a
-    /// built-in policy.
+    /// built-in policy. Omits built-in policies that a user's policy replaces, and all of the user's policies if their
+    /// directory cannot be read.
     pub fn names(&self) -> Vec<(String, bool)> {
         let mut names: Vec<(String, bool)> = Vec::new();
         if let Some(Ok(entries)) = self.user.as_ref().map(std::fs::read_dir) {
@@ -91,7 +93,8 @@ pub fn load(reference: &str, dirs: &PolicyDirs) -> Result<Policy, PolicyError> {
     load_source(find(reference, dirs, None)?, dirs)
 }
 
-/// Loads a policy from its text, and merges the policies that it extends.
+/// Loads a policy from its text, and merges the policies that it extends. Fails with all problems if one of them is an
+/// error; otherwise the policy's remarks contain them.
 pub fn load_source(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyError> {
     let (policy, problems) = load_with_problems(source, dirs)?;
     if problems.iter().any(|problem| problem.severity == Severity::Error) {
@@ -156,7 +159,8 @@ pub fn extend(policy: Policy, source: Source) -> Result<Policy, PolicyError> {
     Ok(policy)
 }
 
-/// Finds the policy that a policy file names in `extends`.
+/// Finds the policy that a policy file names in `extends`. Returns a message for the user if the policy cannot be read,
+/// extends itself, or makes the chain longer than `LONGEST_CHAIN`.
 fn extended(
     name: &str,
     from: &Source,
@@ -178,7 +182,8 @@ fn extended(
 }
 
 /// Finds the text of the policy that a reference names: a path, the name of a user's policy, or the name of a built-in
-/// one.
+/// one. `from` is the policy file that contains the reference in `extends`, if there is one; relative paths begin at
+/// its directory.
 pub fn find(reference: &str, dirs: &PolicyDirs, from: Option<&Source>) -> Result<Source, PolicyError> {
     if reference.contains('/') || reference.ends_with(".toml") {
         let path = match from.filter(|from| !from.built_in).and_then(|from| Path::new(&from.name).parent()) {
@@ -221,10 +226,11 @@ fn read_file(path: &Path) -> Result<Source, PolicyError> {
         return Err(unreadable("the path is not a regular file".to_string()));
     }
     if metadata.len() > LARGEST_FILE as u64 {
-        return Err(unreadable(format!("it is larger than {LARGEST_FILE} bytes")));
+        return Err(unreadable(format!("the file is larger than {LARGEST_FILE} bytes")));
     }
     let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-    let text = String::from_utf8(bytes)
-        .map_err(|error| unreadable(format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to())))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        unreadable(format!("the file is not UTF-8 at byte {}", error.utf8_error().valid_up_to()))
+    })?;
     Ok(Source { name: path.display().to_string(), text: text.into(), built_in: false })
 }

@@ -56,7 +56,8 @@ pub(super) fn extend(policy: Policy, source: Source, file: File) -> (Policy, Vec
     (policy, merger.problems)
 }
 
-/// What messages call the default action of the whole policy. No section's `override` can loosen it.
+/// The name of the policy's default action in messages. The default action is in no section, so no `override` can
+/// loosen it.
 const TOP_DEFAULT: &str = "the default action";
 
 pub(super) struct Merger {
@@ -119,15 +120,15 @@ impl Merger {
     /// an override.
     pub(super) fn loosened(&mut self, span: std::ops::Range<usize>, what: &str, overrides: bool) {
         let next_step = if what == TOP_DEFAULT {
-            "an extending policy can only tighten; allow single programs by rules with `override = true`"
+            "a policy can only tighten the one that it extends; allow single programs by rules with `override = true`"
         } else {
-            "an extending policy can only tighten; if this is intended, add `override = true` to the section"
+            "a policy can only tighten the one that it extends; to loosen it on purpose, add `override = true` to the section"
         };
         if overrides {
             self.problem(
                 Severity::Note,
                 span,
-                format!("this policy loosens {what} by `override`"),
+                format!("{what} loosens the policy that this one extends; `override` permits it"),
                 "in force",
                 None,
             );
@@ -135,7 +136,7 @@ impl Merger {
             self.problem(
                 Severity::Error,
                 span,
-                format!("{what} is looser than in the policy this one extends"),
+                format!("{what} loosens the policy that this one extends"),
                 "grants more",
                 Some(next_step),
             );
@@ -219,8 +220,8 @@ impl Merger {
         }
     }
 
-    /// Checks that every rule id in `lifts` names a rule of the extended policy, and adds a note for each rule that
-    /// is lifted.
+    /// Checks that every rule id in `lifts` names a rule of the extended policy, and adds a note for each rule that is
+    /// lifted. Reports an error if the rule denies, because such a rule cannot lift another.
     fn check_lifts(&mut self, rule: &FileRule, inherited: usize) {
         if let (Action::Deny, Some(first)) = (rule.action, rule.lifts.first()) {
             self.problem(

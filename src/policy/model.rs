@@ -30,7 +30,7 @@ impl Action {
         }
     }
 
-    /// Parses the keyword used in policies.
+    /// Parses the keyword used in policies; `None` for any other word.
     pub(super) fn named(word: &str) -> Option<Self> {
         [Self::Allow, Self::Ask, Self::Deny].into_iter().find(|known| known.name() == word)
     }
@@ -57,7 +57,8 @@ pub struct Policy {
     /// The action for git commands that no rule matches, in repositories that the run itself has created in its
     /// private directories.
     pub git_other_action: DefaultAction,
-    /// All rules. Those of extended policies come before this policy's own.
+    /// All rules. Those of extended policies come before this policy's own. A rule with `override` has the position of
+    /// the rule that it replaces.
     pub rules: Vec<Rule>,
     /// The `[filesystem]` section: paths that a run may use.
     pub filesystem: Filesystem,
@@ -110,17 +111,17 @@ pub struct Rule {
     pub action: Action,
     /// The reason for the rule, which guard shows to the agent.
     pub reason: String,
-    /// Advice for the agent on what to do instead of the refused command.
+    /// Advice for the agent on what to do instead of the refused command; empty if the rule gives none.
     pub instead: String,
     /// The conditions under which the rule applies.
     pub when: Conditions,
     /// Where the rule is defined.
     pub place: Place,
-    /// Whether the rule may allow what a default action denies. Rules of the first policy in the chain may, and so
-    /// may rules with `override` or `lifts`.
+    /// Whether the rule may allow what a default action denies. This is true for the rules of the policy that extends
+    /// no other, and for rules with `override` or `lifts`.
     pub lifts_default: bool,
-    /// Whether the policy file marks the rule as an override, which may replace a rule or loosen a default of the
-    /// extended policy.
+    /// Whether the policy file marks the rule with `override` or `lifts`. Such a rule may loosen the extended policy:
+    /// replace or lift one of its rules, or allow what its default denies.
     pub is_override: bool,
     /// The ids of rules, inherited from the policy that this one extends, which guard ignores for the commands that this
     /// rule matches.
@@ -182,7 +183,8 @@ pub struct Conditions {
     pub unless_args: Vec<Pattern>,
     /// The condition holds if any path that the command is known to use matches one of these patterns.
     pub paths: Vec<PathPattern>,
-    /// The condition fails if all paths that the command is known to use match one of these patterns.
+    /// The condition fails if guard knows paths that the command uses and all of them match one of these patterns.
+    /// Devices such as `/dev/null` do not count.
     pub unless_paths: Vec<PathPattern>,
     /// Whether the conditions on paths consider reads, writes, or both.
     pub access: PathAccess,
@@ -212,16 +214,17 @@ pub enum PathAccess {
 /// The files that a run may use.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Filesystem {
-    /// Paths that may be read.
+    /// Paths that the run may read.
     pub read: Vec<String>,
-    /// Paths that may be written.
+    /// Paths that the run may write.
     pub write: Vec<String>,
-    /// Paths from which programs may be executed. `None` means everything that may be read or written.
+    /// Paths from which the run may execute programs. `None` means everything that the run may read or write.
     pub execute: Option<Vec<String>>,
 }
 
 impl Filesystem {
-    /// Returns the effective paths from which programs may be executed, without duplicates.
+    /// Returns the paths from which the run may execute programs, without duplicates: `execute`, or else `read` and
+    /// `write`.
     pub fn executable(&self) -> Vec<&str> {
         let mut names: Vec<&str> = match &self.execute {
             Some(names) => names.iter().map(String::as_str).collect(),
@@ -272,10 +275,11 @@ pub struct Environment {
     pub redact: Vec<String>,
 }
 
-/// The resource limits of a run. `None` is unlimited.
+/// The resource limits that a policy sets for a run. If a limit has no entry, guard's default for it applies, if there
+/// is one.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Limits {
-    /// Each limit's key and value, in the order of the policy format.
+    /// The key and the value of each limit that the policy or an extended policy sets.
     pub values: Vec<(&'static str, i64)>,
 }
 
@@ -323,7 +327,7 @@ impl Namespaces {
         }
     }
 
-    /// Parses the keyword used in policies.
+    /// Parses the keyword used in policies; `None` for any other word.
     pub(super) fn named(word: &str) -> Option<Self> {
         [Self::Off, Self::Auto, Self::Require].into_iter().find(|known| known.name() == word)
     }
@@ -370,7 +374,7 @@ impl Caches {
         }
     }
 
-    /// Parses the keyword used in policies.
+    /// Parses the keyword used in policies; `None` for any other word.
     pub(super) fn named(word: &str) -> Option<Self> {
         [Self::Shared, Self::Private].into_iter().find(|known| known.name() == word)
     }
@@ -418,7 +422,8 @@ impl Default for Git {
 }
 
 impl Budget {
-    /// Combines two budgets, using the lower limit for each field.
+    /// Combines two budgets, using the lower limit for each field. A field is unlimited only if it is unlimited in
+    /// both.
     pub fn tightened(self, other: Self) -> Self {
         let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
         Self {
@@ -430,7 +435,8 @@ impl Budget {
 }
 
 impl Policy {
-    /// Returns the limits on the analysis of a command, such as the maximum length of shell text, from this policy.
+    /// Returns the limits on the analysis of a command. A limit that this policy does not set has its default. The
+    /// nesting depth is never above its default.
     pub fn command_limits(&self) -> CommandLimits {
         let defaults = CommandLimits::default();
         let limit = |key: &str, default: usize| {

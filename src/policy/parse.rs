@@ -70,7 +70,8 @@ pub(super) struct FileRule {
     pub(super) lifts: Vec<Located<String>>,
 }
 
-/// Parses a policy file. Returns everything that could be parsed even if there are problems.
+/// Parses a policy file. Returns everything that could be parsed even if there are problems, but nothing of a file that
+/// is larger than [`LARGEST_FILE`].
 pub(super) fn read(source: &Source) -> (File, Vec<Diagnostic>) {
     let mut reader = Reader { source, problems: Vec::new(), absences: Vec::new() };
     let mut file = File::default();
@@ -200,7 +201,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns a section's table after checking its keys.
+    /// Returns a section's table, and reports unknown keys in it. `None` if the file does not have the section, or if
+    /// the section is not a table.
     pub(super) fn section_table<'t, 'i>(
         &mut self,
         file: &'t Table<'i>,
@@ -216,7 +218,8 @@ impl Reader<'_> {
         Some(table)
     }
 
-    /// Parses the value of a key in a section.
+    /// Parses the value of a key in a section, and reports invalid entries of a list. `None` if the section does not
+    /// have the key, or if the value has the wrong type.
     pub(super) fn section_key<T: KeyValue>(
         &mut self,
         table: &Table<'_>,
@@ -403,7 +406,12 @@ impl Reader<'_> {
         if let Some(access) =
             find(table, "access").filter(|_| when.paths.is_empty() && when.unless_paths.is_empty())
         {
-            self.error(access.span(), "`access` has no effect without `paths`".into(), "has no effect", None);
+            self.error(
+                access.span(),
+                "`access` has no effect without `paths` or `unless_paths`".into(),
+                "has no effect",
+                None,
+            );
         }
         let names_git =
             when.programs.is_empty() || when.programs.iter().any(|pattern| pattern.matches(b"git"));
@@ -481,7 +489,8 @@ impl Reader<'_> {
         patterns
     }
 
-    /// Parses git verbs. A literal verb must exist, or the rule would never match.
+    /// Parses git verbs. Reports a literal verb or subcommand that guard does not know, because the rule would never
+    /// match.
     fn verbs(&mut self, table: &Table<'_>) -> Vec<Pattern> {
         let mut patterns = Vec::new();
         for text in self.condition(table, "verb") {
@@ -615,7 +624,7 @@ fn is_file_of_the_home(text: &str) -> bool {
     text.strip_prefix("~/").is_some_and(|rest| rest.split('/').all(is_name) && rest.bytes().all(fits))
 }
 
-/// Returns true if a flag is a short option for which git always has a long form.
+/// Returns true if a flag is a short option for which git verbs also have a long form, such as `-f` for `--force`.
 fn has_long_name(flag: &str) -> bool {
     matches!(flag, "-m" | "-n" | "-f" | "-d" | "-a" | "-q" | "-v" | "-s" | "-F" | "-p" | "-l")
 }

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use globset::{Glob, GlobBuilder, GlobMatcher};
 
-/// A pattern for one word. `*` matches any text, `?` one character; `[…]` and `{a,b}` work as in shells.
+/// A pattern for one word. `*` matches any text, `?` one byte; `[…]` and `{a,b}` work as in shells.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     written: String,
@@ -95,7 +95,7 @@ fn is_plain(text: &str) -> bool {
 }
 
 impl Pattern {
-    /// Parses a pattern.
+    /// Parses a pattern for one word.
     pub fn new(text: &str) -> Result<Self, PatternError> {
         Ok(Self { form: Self::form(text)?, written: text.to_string() })
     }
@@ -181,7 +181,7 @@ enum PathForm {
 }
 
 impl PathPattern {
-    /// Parses a path pattern.
+    /// Parses a path pattern. Ignores slashes at its end.
     pub fn new(text: &str) -> Result<Self, PatternError> {
         if text == OUTSIDE {
             let form = PathForm::Literal(text.to_string());
@@ -231,7 +231,8 @@ impl PathPattern {
     }
 
     /// Returns true if a path matches the pattern. `below_home` is the offset in `path` at which the part below the
-    /// home directory begins, if the caller knows it.
+    /// home directory begins. If the caller does not know it, `~` in the pattern stands for `/root` and for every
+    /// `/home/NAME`.
     pub fn matches(&self, path: &[u8], below_home: Option<usize>) -> bool {
         if !self.below_home {
             return self.form.matches(path);
@@ -264,7 +265,7 @@ impl PathForm {
     }
 }
 
-/// Returns the part of a path below `/root` or `/home/NAME`, for any user NAME.
+/// Returns the part of a path below `/root` or `/home/NAME`, for any user NAME; `None` for a path elsewhere.
 fn below_usual_home(path: &[u8]) -> Option<&[u8]> {
     if let Some(rest) = path.strip_prefix(b"/root") {
         return (rest.is_empty() || rest[0] == b'/').then_some(rest);

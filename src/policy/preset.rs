@@ -258,12 +258,12 @@ fn read<T: for<'de> Deserialize<'de>>(files: &[(&str, &str)], name: &str) -> Opt
     toml::from_str(text).ok()
 }
 
-/// Returns the preset with this name.
+/// Returns the preset with this name; `None` if there is none.
 pub fn preset(name: &str) -> Option<Preset> {
     read(&PRESETS, name)
 }
 
-/// Returns the gateway with this name.
+/// Returns the gateway with this name; `None` if there is none.
 pub fn gateway(name: &str) -> Option<Gateway> {
     read(&GATEWAYS, name)
 }

@@ -117,7 +117,7 @@ impl LimitsSection {
         } = self;
         let defaults = CommandLimits::default();
         let size = |size: usize| i64::try_from(size).ok();
-        // Each key with the limit that applies if no policy sets the key, if guard has a built-in limit.
+        // Each key, its value in this file, and the limit that guard itself applies if no policy sets the key.
         let keys = [
             ("idle_seconds", idle_seconds, None),
             ("total_seconds", total_seconds, None),
@@ -308,7 +308,8 @@ impl Merger {
         self.policy.git.branch_prefix = prefix.to_string();
     }
 
-    /// Reports a value that is looser than the current one. `T` is ordered from loose to tight.
+    /// If this file extends another, reports a value that is looser than the current one. `T` is ordered from loose to
+    /// tight.
     fn only_tighter<V, T: Ord + Copy>(
         &mut self,
         key: &str,

@@ -15,7 +15,7 @@ use super::parse::{Located, Reader, Table};
 pub(super) trait KeyValue: Sized {
     fn read(reader: &mut Reader<'_>, kind: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self>;
 
-    /// Returns the strings of the value, if it is a list of strings.
+    /// Returns the strings of the value if it is a list of strings; otherwise an empty slice.
     fn items(&self) -> &[Located<String>] {
         &[]
     }
@@ -173,7 +173,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Parses an amount of money, and returns it in millionths.
+    /// Parses an amount of money, and returns it in millionths, rounded to at least one.
     pub(super) fn amount(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Located<i64>> {
         let number = match value.get_ref() {
             DeValue::Integer(number) => {
@@ -192,7 +192,7 @@ impl Reader<'_> {
             _ => {
                 self.error(
                     value.span(),
-                    "the amount must be between 0 and 1000000".to_string(),
+                    "the amount must be greater than 0 and at most 1000000".to_string(),
                     "out of range",
                     None,
                 );
@@ -215,7 +215,7 @@ impl Reader<'_> {
         Some(Located { value: action, span: text.span })
     }
 
-    /// Parses a string that must be one of the given keywords.
+    /// Parses a string that must be one of the given keywords. Reports any other string and returns `None`.
     pub(super) fn choice(
         &mut self,
         value: &Spanned<DeValue<'_>>,
@@ -229,7 +229,8 @@ impl Reader<'_> {
         Some(text)
     }
 
-    /// Parses a list of keywords and drops unknown ones.
+    /// Parses a list of keywords. Reports unknown keywords and leaves them out. `what` is the word for a keyword in
+    /// messages.
     pub(super) fn choices(
         &mut self,
         value: &Spanned<DeValue<'_>>,

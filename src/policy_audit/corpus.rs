@@ -1,7 +1,7 @@
 //! Parses labelled command lists. Each line is one case, `LABEL<TAB>COMMAND`; the label is optional.
 //!
-//! A command is shell text, or a JSON object `{"shell": "…"}` or `{"argv": ["…"]}` if newlines or exact
-//! arguments matter. `#` begins a comment. `#! policy: NAME` states which policy the labels refer to.
+//! A command is shell text, or a JSON object `{"shell": "…"}` or `{"argv": ["…"]}` if newlines or exact arguments
+//! matter. A line that begins with `#` is a comment. `#! policy: NAME` states which policy the labels refer to.
 
 use serde::Deserialize;
 use thiserror::Error;
@@ -53,7 +53,7 @@ struct JsonCase {
 }
 
 impl Corpus {
-    /// Parses the text of a corpus file.
+    /// Parses the text of a corpus file. Fails at the first line that is not a valid case.
     pub fn parse(name: &str, text: &str) -> Result<Self, CorpusError> {
         let mut corpus = Self { name: name.to_string(), policy: None, cases: Vec::new() };
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);

@@ -56,8 +56,8 @@ pub struct Answer {
 }
 
 impl Row {
-    /// Returns the policy's decision if it contradicts the case's label, with the index of the policy and the
-    /// expected decision.
+    /// Returns the policy's decision if it contradicts the case's label, with the index of the policy and the expected
+    /// decision. `None` if it agrees, or if there is no label to check.
     pub fn contradiction(&self) -> Option<(usize, Action, &Answer)> {
         let (policy, label) = self.expected?;
         let answer = self.verdicts.get(policy)?;
@@ -65,8 +65,8 @@ impl Row {
     }
 }
 
-/// Runs every case through every policy. guard judges each command as if it ran in a worktree, with an unknown home
-/// directory and environment, so that the result is the same on every machine.
+/// Runs every case through every policy. guard judges each command as if it ran in a worktree, with an empty
+/// environment and an unknown home directory, so that the result is the same on every machine.
 pub fn run(policies: &[Policy], corpora: &[Corpus]) -> Audit {
     let context = Context { cwd: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };
     let mut rows = Vec::new();

@@ -88,8 +88,8 @@ pub fn junit(audit: &Audit, changes: &[Change]) -> Result<String, quick_junit::S
     report.to_string()
 }
 
-/// Renders SARIF 2.1.0: one result for every case that is not allowed, and an error for each case that
-/// contradicts its label and for each difference from the snapshot.
+/// Renders SARIF 2.1.0. For each policy, every case that it does not allow is a note, and every case that contradicts
+/// its label is an error instead. Every difference from the snapshot is also an error.
 pub fn sarif(audit: &Audit, changes: &[Change]) -> Value {
     let mut rules: BTreeMap<&str, &str> = BTreeMap::new();
     let mut results = Vec::new();

@@ -95,7 +95,7 @@ pub struct SnapshotError {
     pub line: usize,
 }
 
-/// Compares the text of a snapshot with the current table.
+/// Compares the text of a snapshot with the current table. Lists the changes sorted by corpus and command.
 pub fn compare(snapshot: &str, today: &str) -> Result<Vec<Change>, SnapshotError> {
     let (old, new) = (Table::parse(snapshot)?, Table::parse(today)?);
     let mut changes = Vec::new();
