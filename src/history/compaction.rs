@@ -72,10 +72,10 @@ pub struct CompactionPlan {
 pub enum Applied {
     /// The history uses this summary in prompts.
     Accepted(Summary),
-    /// The answer is unusable, and the history has not changed.
+    /// The answer is unusable, or the plan no longer fits the conversation. The summary has not changed.
     Rejected(SummaryError),
-    /// There is no model to write a summary, or it failed too often. Prompts no longer contain the oldest messages, only
-    /// the names, paths, numbers and constraints that guard copied from them.
+    /// There is no model to write a summary, or it failed too often. Prompts no longer contain the oldest messages,
+    /// only the names, paths, numbers and constraints that guard copied from them.
     Truncated(Summary),
 }
 
@@ -106,8 +106,9 @@ impl PlanInput<'_> {
         summary.plus(self.sizes.content(self.covered()..self.messages.len()))
     }
 
-    /// Returns how many of the newest messages stay verbatim: all recent ones or, if they alone exceed the
-    /// budget, as many as fit beside a summary and a new message.
+    /// Returns how many of the newest messages stay verbatim: all recent ones or, if they alone exceed the budget, as
+    /// many as fit beside a summary and a new message. The last `FEWEST_RECENT` messages always stay, whatever their
+    /// size.
     fn kept(&self) -> usize {
         let answered = self.answered();
         let recent = self.config.recent_message_count.min(answered);
@@ -126,7 +127,8 @@ impl PlanInput<'_> {
         kept.max(FEWEST_RECENT).min(recent)
     }
 
-    /// Returns a compaction plan if the conversation is large enough to need one.
+    /// Returns a compaction plan if the conversation is large enough to need one. `None` also if the configuration
+    /// disables compaction, or if the compaction would save too little.
     pub(super) fn plan(&self) -> Option<CompactionPlan> {
         let level = self.level();
         let uncompacted = self.uncompacted();
@@ -143,14 +145,15 @@ impl PlanInput<'_> {
         self.plan_until(end)
     }
 
-    /// Returns a plan that summarises everything but the recent messages, whatever the size of the
-    /// conversation.
+    /// Returns a plan that summarises everything but the recent messages, whatever the size of the conversation; `None`
+    /// if the summary already covers all of these messages.
     pub(super) fn plan_all(&self) -> Option<CompactionPlan> {
         self.plan_until(self.answered() - self.kept())
     }
 
-    /// Returns the plan for a compaction that the user asks for. It summarises everything but the recent messages,
-    /// whatever the size of the conversation, and messages that were dropped without a summary.
+    /// Returns the plan for a compaction that the user asks for; `None` if there is nothing to summarise. The plan
+    /// summarises everything but the recent messages, whatever the size of the conversation, and messages that were
+    /// dropped without a summary.
     pub(super) fn plan_on_request(&self) -> Option<CompactionPlan> {
         let is_due = self.plan().is_some();
         let has_dropped = self.summary.is_some_and(|summary| summary.dropped > 0);

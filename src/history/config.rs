@@ -23,7 +23,7 @@ pub struct HistoryConfig {
     pub model: String,
     /// The model that writes summaries.
     pub summary_model: String,
-    /// Maximum size of a summary. guard cuts a longer summary.
+    /// Maximum size of a summary without its pinned facts. guard cuts a longer summary.
     pub max_summary_tokens: usize,
     /// Maximum size of the list of pinned facts in a summary: the constraints, paths, names and numbers that guard
     /// copies word for word from the replaced messages.

@@ -30,8 +30,9 @@ impl Fitted {
     }
 }
 
-/// Writes these messages so that they fit into `room` together. If they are too large, leaves out the middle of the
-/// largest messages; if too little of these would remain, leaves out the oldest messages instead.
+/// Writes the messages in `range` so that they fit into `room` together. If they are too large, leaves out the middle
+/// of the largest messages. If fewer than `SMALLEST_CUT` tokens of these would remain, leaves out the oldest messages
+/// first.
 pub(super) fn fit_messages(messages: &[Message], sizes: &Sizes, range: Range<usize>, room: Size) -> Fitted {
     let share = |first: usize| {
         let sizes = (first..range.end).map(|index| sizes.in_prompt(index)).collect();

@@ -192,7 +192,8 @@ impl GeminiHistoryManager {
         self.build_prompt_within(new_user_message, self.config.max_prompt_tokens)
     }
 
-    /// Builds a prompt of at most `max_tokens`, for example a smaller one after a time-out.
+    /// Builds a prompt of at most `max_tokens`, for example a smaller one after a time-out. The result is never larger
+    /// than the configured maximum.
     pub fn build_prompt_within(&self, new_user_message: &str, max_tokens: usize) -> PromptResult {
         let is_added = self
             .messages
@@ -254,9 +255,10 @@ impl GeminiHistoryManager {
         Some(plan)
     }
 
-    /// Uses the answer of the summary model. An answer that is empty, or not smaller than what it replaces,
-    /// counts as a failure of the model. After two failures in a row, or without a summarizer, drops the
-    /// messages from prompts instead, unless the prompts have room for them ([`CompactionPlan::is_due`]).
+    /// Uses the answer of the summary model, or rejects it if the plan no longer fits the conversation. An answer that
+    /// is empty, or not smaller than what it replaces, counts as a failure of the model. After two failures in a row,
+    /// or without a summarizer, drops the messages from prompts instead, unless the prompts have room for them
+    /// ([`CompactionPlan::is_due`]).
     pub fn apply_summary(&mut self, plan: &CompactionPlan, answer: Result<String, SummaryError>) -> Applied {
         if self.pending.as_ref() == Some(&plan.request.digest) {
             self.pending = None;

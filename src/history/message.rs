@@ -78,7 +78,7 @@ impl Sizes {
         self.content_before(range.end).minus(self.content_before(range.start))
     }
 
-    /// Returns the size of one message as a prompt contains it.
+    /// Returns the size of one message as a prompt contains it; zero if there is no message with this index.
     pub(super) fn in_prompt(&self, index: usize) -> Size {
         self.in_prompt.get(index).copied().unwrap_or_default()
     }

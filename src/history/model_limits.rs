@@ -52,7 +52,7 @@ struct Models {
 }
 
 impl Models {
-    /// Returns the full name of a model, and its entry if there is one.
+    /// Returns the full name of a model, and its entry. For an unknown model, returns the name itself and `None`.
     fn find<'m>(&'m self, model: &'m str) -> (&'m str, Option<&'m Entry>) {
         if let Some(entry) = self.models.get(model) {
             return (model, Some(entry));
@@ -86,8 +86,8 @@ pub fn limits_of(model: &str) -> ModelLimits {
     MODELS.limits(model)
 }
 
-/// Returns the name that the API uses for a model: `gemini-3-pro` is `gemini-3-pro-preview`. An unknown name is returned
-/// unchanged.
+/// Returns the name that the API uses for a model: `gemini-3-pro` is `gemini-3-pro-preview`. An unknown name is
+/// returned unchanged.
 pub fn full_model_name(model: &str) -> &str {
     MODELS.find(model).0
 }

@@ -13,8 +13,8 @@ const MOST: usize = 2_000;
 /// Maximum length of a path or name, in bytes. A longer one is not treated as a fact.
 const LONGEST: usize = 160;
 
-/// All facts of some messages, the most important first: constraints in the order in which the user stated them, so that
-/// a later one never displaces an earlier one, then paths, names and numbers, the most frequent first.
+/// All facts of some messages, the most important first: constraints in the order in which the user stated them, so
+/// that a later one never displaces an earlier one, then paths, names and numbers, the most frequent first.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
     constraints: Vec<String>,
@@ -42,8 +42,8 @@ impl Facts {
         Self { constraints: stated.in_order(), others }
     }
 
-    /// Returns the facts that fit into `room` as list items. Skips a path, name or number that `text` or a
-    /// chosen fact already contains.
+    /// Returns the facts that fit into `room` as list items, the most important first. Skips a fact that does not fit,
+    /// and a path, name or number that `text` or a fact chosen before already contains.
     pub(super) fn chosen(&self, text: &str, mut room: Size) -> Vec<String> {
         let mut chosen: Vec<String> = Vec::new();
         let mut choose = |fact: &str, chosen: &mut Vec<String>| {
@@ -101,8 +101,8 @@ impl Counted {
     }
 }
 
-/// Splits a line into words, at spaces, quotes, brackets and commas, and at characters of scripts without
-/// spaces.
+/// Splits a line into words, at spaces, quotes, brackets, commas and similar signs, and at characters of scripts
+/// without spaces. Removes punctuation from the end of a word, and skips words that are longer than `LONGEST`.
 fn words(line: &str) -> impl Iterator<Item = &str> {
     let separates = |character: char| {
         character.is_whitespace()
@@ -205,8 +205,8 @@ const UNITS: &[&str] = &[
     "tokens", "lines", "messages", "files", "users", "requests", "percent", "usd", "eur", "cores", "threads",
 ];
 
-/// Finds the numbers in a line, each with the word before it and its unit, because a number alone has no
-/// meaning.
+/// Finds the numbers in a line, each with the word before it and its unit, because a number alone has no meaning. Skips
+/// a number of one digit without a unit.
 fn numbers_of(line: &str, mut found: impl FnMut(&str)) {
     let mut all = words(line).peekable();
     let mut previous = "";

@@ -17,17 +17,17 @@ use super::size_warning::SizeWarning;
 use super::summary::Summary;
 use super::tokens::Size;
 
-/// How a prompt contains a message of the history.
+/// Whether and how a prompt contains a message of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MessageForm {
-    /// Word for word.
+    /// The prompt contains the message word for word.
     Verbatim,
-    /// Without its middle.
+    /// The prompt contains the beginning and the end of the message, without its middle.
     Cut,
-    /// Not itself, but the summary in the prompt describes it.
+    /// The prompt does not contain the message, but a summary that describes it.
     InSummary,
-    /// Neither itself nor in a summary.
+    /// The prompt contains neither the message nor a summary that describes it.
     LeftOut,
 }
 
@@ -36,11 +36,12 @@ pub enum MessageForm {
 pub struct PromptResult {
     /// The text of the prompt.
     pub prompt_text: String,
-    /// The estimated size of the prompt, at most `max_prompt_tokens`.
+    /// The estimated size of the prompt, in tokens; at most the limit for which the prompt was built.
     pub estimated_tokens: usize,
     /// Whether any message is missing or cut, or only the summary describes it.
     pub was_compressed: bool,
-    /// A warning for the user about the size of the prompt or the conversation.
+    /// A warning for the user about the size of the prompt or the conversation; `None` if nothing was cut or left out
+    /// and both are small enough.
     pub warning: Option<SizeWarning>,
     /// How many messages are neither in the prompt nor in its summary.
     pub left_out: usize,
@@ -138,8 +139,8 @@ fn choose(input: &PromptInput<'_>, mut room: Size) -> Parts {
     parts
 }
 
-/// Adds older messages that no summary covers, the newest first, as long as they fit uncut. Returns the
-/// remaining room.
+/// Adds the messages in the range `older`, which no summary covers, the newest first, as long as they fit uncut. Counts
+/// the others as left out. Returns the remaining room.
 fn choose_older(
     input: &PromptInput<'_>,
     older: std::ops::Range<usize>,
@@ -158,8 +159,8 @@ fn choose_older(
     room
 }
 
-/// At [`Level::Window`], adds the first message verbatim although the summary covers it: it usually states the
-/// task.
+/// At [`Level::Window`], adds the first message verbatim although the summary covers it, because it usually states the
+/// task. Does nothing if the message does not fit or takes more than an eighth of the budget.
 fn choose_first(input: &PromptInput<'_>, covered: usize, room: Size, parts: &mut Parts) {
     let Some(message) = input.history.first() else { return };
     if input.level != Level::Window || covered == 0 || parts.summary.is_empty() {

@@ -74,7 +74,8 @@ pub(super) fn escaped_size(text: &str) -> Size {
     Size::of(text).plus(backslashes)
 }
 
-/// Escapes a text and, if that does not fit into `room`, leaves out its middle. Returns the text and whether it was cut.
+/// Escapes a text and, if that does not fit into `room`, leaves out its middle. Returns the text and whether it was
+/// cut.
 pub(super) fn escape_within(text: &str, room: Size) -> (String, bool) {
     if escaped_size(text) <= room {
         return (escape(text).into_owned(), false);
@@ -93,8 +94,8 @@ pub(super) fn escape_within(text: &str, room: Size) -> (String, bool) {
     }
 }
 
-/// Shortens a text to `room`: keeps its beginning and its end, with a mark between them that says how much was
-/// left out. Returns an empty text if there is not even room for the mark.
+/// Shortens a text to `room`: keeps its beginning and its end, with a mark between them that says how much was left
+/// out. If there is no room for the mark, returns only `[...]` or, if even that does not fit, an empty text.
 pub(super) fn cut(text: &str, room: Size) -> String {
     if Size::of(text) <= room {
         return text.to_string();

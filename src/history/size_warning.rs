@@ -9,7 +9,7 @@ use super::model_limits::ModelLimits;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SizeWarning {
-    /// The new message is larger than a whole prompt.
+    /// The new message does not fit into a prompt, even without the history.
     #[error(
         "the message has about {tokens} tokens, but a prompt may have at most {budget}, so guard left out its middle; put the text into a file and name the file instead"
     )]
@@ -19,7 +19,7 @@ pub enum SizeWarning {
         /// The maximum size of a prompt.
         budget: usize,
     },
-    /// The newest messages of the history are together larger than a prompt.
+    /// The newest messages of the history do not fit into the prompt together.
     #[error("{messages} of the newest messages are too large for the prompt, so guard left out their middle")]
     RecentMessagesCut {
         /// How many messages were cut.

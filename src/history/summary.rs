@@ -158,7 +158,7 @@ pub type SummaryFuture<'a> = Pin<Box<dyn Future<Output = Result<String, SummaryE
 
 /// Writes summaries: a model behind a CLI, or a test double.
 pub trait Summarizer: Send + Sync {
-    /// Returns the text of a summary for this request.
+    /// Asks the model for a summary and returns its text. Fails if the model does not write one.
     fn summarize<'a>(&'a self, request: &'a SummaryRequest) -> SummaryFuture<'a>;
 }
 
@@ -233,7 +233,8 @@ impl SummaryCache {
         self.summaries.iter().find(|summary| summary.digest == digest)
     }
 
-    /// Adds a summary that a model wrote, and removes the oldest one if there are too many.
+    /// Adds a summary that a model wrote, or replaces the one of the same messages. Removes the oldest summary if there
+    /// are too many.
     pub fn insert(&mut self, summary: Summary) {
         self.summaries.retain(|other| other.digest != summary.digest);
         self.summaries.push_back(summary);

@@ -223,8 +223,8 @@ fn the_prompt_for_the_summary_model_is_bounded() {
     assert!(plan.request.prompt.contains("answer 1996 "), "the newest ones are shown");
 }
 
-/// The user asks for a summary of a short conversation. If the model fails, nothing may be dropped from prompts, because
-/// they have room for all messages.
+/// The user asks for a summary of a short conversation. If the model fails, nothing may be dropped from prompts,
+/// because they have room for all messages.
 #[test]
 fn a_requested_compaction_needs_no_long_conversation() {
     let mut history = exchanges(&[100; 6]);
