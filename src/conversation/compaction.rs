@@ -116,7 +116,8 @@ impl Drop for EmptyDirectory {
 }
 
 impl Job {
-    /// Asks the model for a summary and stores the summary.
+    /// Asks the model for a summary and stores it. If the model has failed repeatedly, stores a summary that only drops
+    /// the older messages, with a warning. Fails if the model fails for the first time, or if `cancel` is set.
     fn run(mut self, cancel: &Cancel, limit: Duration) -> Result<Compacted, ConversationError> {
         let answer = self.ask(cancel, limit);
         if cancel.is_set() {
@@ -209,8 +210,8 @@ impl Conversation {
         worktree.or_else(|| (!is_in_repository).then(|| cd.clone()))
     }
 
-    /// Prepares a compaction. Returns the job that asks the model or, if the model keeps failing, drops the
-    /// messages from prompts at once and returns the result.
+    /// Prepares a compaction. Returns the job that asks the model or, if the model keeps failing, drops the messages
+    /// from prompts at once and returns the result. Fails if there is nothing to summarise.
     fn job(
         &self,
         executor: &Executor,
@@ -249,7 +250,8 @@ impl Conversation {
         Ok(Ok(job(history, plan)))
     }
 
-    /// Starts a compaction in the background if the conversation needs one, and none is running.
+    /// Starts a compaction in the background if the conversation needs one, and none is running. Ignores errors,
+    /// because the conversation can continue without a summary.
     pub(super) fn start_compaction(&mut self, executor: &Executor) {
         if self.is_compacting() {
             return;
@@ -290,7 +292,7 @@ impl Conversation {
         }
     }
 
-    /// Summarises the older messages because the user asks for it, and waits for the result.
+    /// Summarises the older messages because the user asks for it, and waits for the result for at most a minute.
     pub fn compact_now(
         &mut self,
         executor: &Executor,
@@ -299,7 +301,8 @@ impl Conversation {
         self.compact_within(executor, cancel, BACKGROUND_LIMIT)
     }
 
-    /// Summarises the older messages because the user asks for it, and waits for the result for at most `limit`.
+    /// Summarises the older messages because the user asks for it, and waits for the result for at most `limit`. Fails
+    /// if there is nothing to summarise, or if the model writes no usable summary.
     pub fn compact_within(
         &mut self,
         executor: &Executor,

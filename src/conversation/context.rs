@@ -77,8 +77,8 @@ pub struct LeftOutMessage {
 pub(super) struct BuiltPrompt {
     pub(super) text: String,
     pub(super) estimated_tokens: usize,
-    /// The estimated number of tokens that the model receives: those of the prompt or, if the agent has its own session,
-    /// of all messages.
+    /// The estimated number of tokens that the model receives: those of the prompt or, if the agent has its own
+    /// session, of all messages.
     pub(super) context_tokens: usize,
     pub(super) notes: Vec<String>,
 }
@@ -143,7 +143,7 @@ fn messages_of(turn: &Turn) -> [Message; 2] {
     [Message::new(Role::User, turn.user.clone()), Message::new(Role::Assistant, answer)]
 }
 
-/// Returns the history of these turns, with the stored summary that covers most of them.
+/// Returns the history of these turns, with the stored summary that covers the most of their messages.
 fn history_of<'t>(
     settings: &Settings,
     history_settings: &HistorySettings,
@@ -158,7 +158,7 @@ fn history_of<'t>(
     history
 }
 
-/// Returns the estimated size of the next prompt, without its message.
+/// Returns the estimated size of the next prompt, without its message; 0 if the history has no messages.
 fn prompt_tokens(history: &GeminiHistoryManager) -> usize {
     if history.message_count() == 0 { 0 } else { history.build_prompt("").estimated_tokens }
 }

@@ -24,7 +24,7 @@ pub struct GivenOptions {
 }
 
 impl GivenOptions {
-    /// Returns the options that the JSON text of a valid request contains.
+    /// Returns the options that the JSON text of a request contains; no options if the text is not a valid request.
     pub fn of_json(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }
@@ -33,8 +33,8 @@ impl GivenOptions {
 impl Conversations {
     /// Executes a request. If its session is a conversation, the request becomes the conversation's next turn, with the
     /// options that the caller has set; otherwise the executor receives the request unchanged. Also returns the
-    /// conversation, which may summarise its older messages in the background: the caller waits for that, or calls
-    /// [`Conversation::detach_compaction`].
+    /// conversation, or `None` if the request continued none. The conversation may summarise its older messages in the
+    /// background: the caller waits for that, or calls [`Conversation::detach_compaction`].
     pub fn execute(
         &self,
         request: &ExecRequest,

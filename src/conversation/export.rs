@@ -65,8 +65,8 @@ impl Record {
     }
 }
 
-/// Returns the log entries that store a finished turn in a copy of the conversation. The copy has no worktree
-/// and no session yet.
+/// Returns the log entries that store a turn in a copy of the conversation. The copy has no worktree and no session
+/// yet. An interrupted turn has no entry for its end.
 pub(super) fn entries(turn: &Turn) -> Vec<Entry> {
     let sent = Entry::Sent(Sent {
         turn: turn.number,

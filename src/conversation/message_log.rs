@@ -102,7 +102,8 @@ pub(super) fn append(path: &Path, entry: &Entry) -> io::Result<()> {
     written
 }
 
-/// Reads all entries, and counts the lines that are not entries. Ignores an incomplete last line.
+/// Reads all entries, and counts the lines that are not entries. Ignores an incomplete last line. A file that does not
+/// exist has no entries.
 pub(super) fn read(path: &Path) -> io::Result<(Vec<Entry>, usize)> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),

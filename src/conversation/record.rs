@@ -50,7 +50,8 @@ impl TurnMode {
 pub struct NewConversation {
     /// The agent's name. Default: `gemini`, or `generic` if there is a `command`.
     pub agent: Option<String>,
-    /// The agent's program, if it is not on PATH; for `generic`, the command that gets each prompt on its standard input.
+    /// The agent's program, if it is not on PATH; for `generic`, the command that gets each prompt on its standard
+    /// input.
     pub command: Vec<String>,
     /// The model. Default: the agent's default model.
     pub model: Option<String>,
@@ -110,8 +111,8 @@ impl Settings {
         if self.is_native() { TurnMode::Native } else { TurnMode::OwnHistory }
     }
 
-    /// Returns the model that the agent uses: the chosen one, under the name that the agent's CLI uses for it,
-    /// or the agent's default.
+    /// Returns the model that the agent uses, under the name that the agent's CLI uses for it: the user's choice or
+    /// else the agent's default. `None` if there is neither.
     pub fn model_in_use(&self) -> Option<String> {
         let adapter = agent::named(&self.agent);
         let usual = adapter.as_ref().and_then(|adapter| adapter.model.clone());
@@ -282,7 +283,7 @@ impl Record {
         self.turns.iter().map(|turn| turn.number).max().unwrap_or(0) + 1
     }
 
-    /// Returns the index of the last active turn in `turns` and `details`.
+    /// Returns the index of the last active turn in `turns` and `details`; `None` if no turn is active.
     pub(super) fn last_active(&self) -> Option<usize> {
         self.turns.iter().rposition(|turn| turn.is_active)
     }
@@ -305,7 +306,8 @@ impl Record {
         self.settings.is_native() && last.is_some_and(is_known)
     }
 
-    /// Returns the title that the user gave or, if there is none, the beginning of the first message.
+    /// Returns the title that the user gave or, if there is none, the beginning of the first message. Cuts it to 60
+    /// characters.
     pub fn title(&self) -> String {
         let first = || self.turns.first().map(|turn| turn.user.clone()).unwrap_or_default();
         let text = self.settings.title.clone().unwrap_or_else(first);
@@ -317,7 +319,8 @@ impl Record {
         title
     }
 
-    /// Returns when the last turn ended or, without turns, when the conversation began (RFC 3339, UTC).
+    /// Returns when the last turn ended or, if it was interrupted, when it began; without turns, when the conversation
+    /// began (RFC 3339, UTC).
     pub fn updated(&self) -> String {
         let last = self.turns.iter().map(|turn| {
             let began: Option<Timestamp> = turn.started.parse().ok();

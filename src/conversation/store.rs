@@ -96,7 +96,7 @@ pub struct Conversation {
     /// The turns that were neither cleared nor undone.
     active: Vec<Turn>,
     pub(super) compaction: Option<RunningCompaction>,
-    /// The number of the turn that is in progress.
+    /// The number of the turn that is in progress; `None` between turns.
     pub(super) running: Option<usize>,
     _lock: Flock<File>,
 }
@@ -125,13 +125,15 @@ impl Conversations {
         &self.history_settings
     }
 
-    /// Creates and locks a new conversation.
+    /// Creates and locks a new conversation. Fails if its settings contradict each other, or name an unknown agent or a
+    /// directory that does not exist.
     pub fn create(&self, new: NewConversation) -> Result<Conversation, ConversationError> {
         let settings = settings_of(new)?;
         self.create_with(settings, Vec::new())
     }
 
-    /// Creates the directory of a conversation with these settings and entries.
+    /// Creates the directory of a conversation with these settings and entries, and locks it. Removes the directory
+    /// again if that fails.
     fn create_with(
         &self,
         settings: Settings,
@@ -169,8 +171,8 @@ impl Conversations {
         Ok(self.conversation(directory.to_path_buf(), Record::new(settings, entries, 0), lock))
     }
 
-    /// Opens and locks a conversation. `text` is its id, the end of its id, or `@` for the one that was used
-    /// last.
+    /// Opens and locks a conversation. `text` is its id, the end of its id, or `@` for the one that was used last.
+    /// Removes an incomplete last line of its log. Fails if another process has the conversation open.
     pub fn open(&self, text: &str) -> Result<Conversation, ConversationError> {
         let id = self.find(text)?;
         let directory = self.root.join(&id);
@@ -251,8 +253,8 @@ impl Conversations {
         Ok(ids)
     }
 
-    /// Returns the id of a conversation. `text` is its id, the end of its id, or `@` for the one that was used
-    /// last.
+    /// Returns the id of a conversation. `text` is its id, at least four characters at the end of its id, or `@` for
+    /// the one that was used last. Fails if no conversation matches, or more than one.
     pub fn find(&self, text: &str) -> Result<String, ConversationError> {
         let ids = self.ids()?;
         if text == "@" {
@@ -280,7 +282,7 @@ impl Conversations {
         }
     }
 
-    /// Lists the conversations, the one with the newest turn first. Leaves out those whose settings cannot be read.
+    /// Lists the conversations, the one with the newest turn first. Leaves out those whose files cannot be read.
     pub fn list(&self) -> Result<Vec<ConversationLine>, ConversationError> {
         let mut lines: Vec<ConversationLine> =
             self.ids()?.iter().filter_map(|id| self.load(id).ok()).map(|record| self.line(&record)).collect();
@@ -309,8 +311,8 @@ impl Conversations {
         }
     }
 
-    /// Searches the messages and answers of all conversations for a text, ignoring case. The newest
-    /// conversation comes first.
+    /// Searches the messages and answers of all conversations for a text, ignoring case. Also searches turns that were
+    /// cleared or undone. The conversation that began last comes first. Skips conversations that cannot be read.
     pub fn search(&self, text: &str) -> Result<Vec<SearchHit>, ConversationError> {
         let wanted = text.to_lowercase();
         let mut hits = Vec::new();
@@ -334,7 +336,8 @@ impl Conversations {
     }
 
     /// Deletes a conversation and the agent's own sessions that belong to it. Returns its id. Keeps its runs, its
-    /// worktree and its branch. `text` is its id, the end of its id, or `@`.
+    /// worktree and its branch. `text` is its id, the end of its id, or `@`. Fails if another process has the
+    /// conversation open.
     pub fn delete(&self, text: &str) -> Result<String, ConversationError> {
         let id = self.find(text)?;
         let directory = self.root.join(&id);
@@ -354,8 +357,9 @@ impl Conversations {
         Ok(id)
     }
 
-    /// Creates a new conversation with a copy of the active turns of another one, up to the turn `at_turn`, and of its
-    /// summaries. The new one gets its own worktree, which begins at the last commit in its directory.
+    /// Creates a new conversation with a copy of the active turns of another one, and of its summaries. Copies the
+    /// turns up to the turn `at_turn`, or all if it is `None`; fails if that turn is not active. The new conversation
+    /// gets its own worktree, which begins at the last commit in its directory.
     pub fn fork(&self, record: &Record, at_turn: Option<usize>) -> Result<Conversation, ConversationError> {
         let last = match at_turn {
             Some(number) if record.active_turns().any(|turn| turn.number == number) => number,
@@ -501,12 +505,12 @@ impl Conversation {
         &self.record.settings.agent
     }
 
-    /// Returns the model in use: the chosen one, or the agent's default.
+    /// Returns the model in use: the user's choice or else the agent's default; `None` if there is neither.
     pub fn model(&self) -> Option<String> {
         self.record.settings.model_in_use()
     }
 
-    /// Returns everything that is stored about the conversation.
+    /// Returns the settings and all turns of the conversation.
     pub fn record(&self) -> &Record {
         &self.record
     }
@@ -516,7 +520,7 @@ impl Conversation {
         &self.active
     }
 
-    /// Sets the model for the next turns; `None` selects the agent's default.
+    /// Sets the model for the next turns; `None` selects the agent's default. Fails if the name is not valid.
     pub fn set_model(&mut self, model: Option<String>) -> Result<(), ConversationError> {
         self.record.settings = write_model(&self.directory, &self.record.settings, model)?;
         Ok(())
@@ -555,7 +559,8 @@ impl Conversation {
         self.record.export(format)
     }
 
-    /// Creates a new conversation with a copy of the active turns of this one, up to the turn `at_turn`.
+    /// Creates a new conversation with a copy of the active turns of this one, up to the turn `at_turn`, or of all if
+    /// it is `None`. Fails if that turn is not active.
     pub fn fork(&self, at_turn: Option<usize>) -> Result<Conversation, ConversationError> {
         let root = self.directory.parent().unwrap_or(Path::new("/"));
         let conversations = Conversations::at(root).with_history_settings(self.history_settings.clone());

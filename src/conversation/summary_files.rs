@@ -61,7 +61,8 @@ fn create_folder(conversation: &Path) -> io::Result<()> {
     }
 }
 
-/// Stores a summary, and deletes the oldest ones if there are too many.
+/// Stores a summary, and deletes the oldest ones if there are too many. Fails if the conversation was deleted
+/// meanwhile.
 pub(super) fn save(conversation: &Path, summary: &Summary) -> io::Result<()> {
     create_folder(conversation)?;
     let is_digest = summary.digest.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -91,7 +92,8 @@ pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the stored circuit breaker, which counts the recent failures of the summary model.
+/// Returns the stored circuit breaker, which counts the recent failures of the summary model; a breaker without
+/// failures if none is stored.
 pub(super) fn breaker(conversation: &Path) -> CircuitBreaker {
     read(&breaker_file(conversation)).unwrap_or_default()
 }

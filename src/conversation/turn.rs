@@ -50,15 +50,16 @@ pub struct TurnOptions {
     pub model: Option<String>,
     /// Which files the agent may write in this turn; `None` means the conversation's setting.
     pub sandbox: Option<Sandbox>,
-    /// The idle limit in seconds: guard ends a run that for this long prints nothing, starts no program and uses no CPU.
+    /// The idle limit in seconds: guard ends a run that for this long prints nothing, starts no program and uses no
+    /// CPU.
     pub timeout: u64,
     /// The limit on the total duration of one attempt, in seconds.
     pub max_duration: u64,
     /// How often guard retries after an error that may be temporary.
     pub max_retries: u32,
-    /// The limit on model tokens of one attempt, input and output together.
+    /// The limit on model tokens of one attempt, input and output together; `None` means no limit.
     pub max_tokens: Option<u64>,
-    /// The limit on requests of one attempt to a model.
+    /// The limit on the requests that one attempt sends to a model; `None` means no limit.
     pub max_requests: Option<u64>,
     /// The name of the policy for this turn; `None` means the policy that the sandbox setting selects.
     pub policy: Option<String>,
@@ -106,7 +107,7 @@ impl Default for TurnOptions {
 }
 
 impl TurnOptions {
-    /// Fails if no turn can have these options.
+    /// Fails if one of the limits or the name of the model is not valid.
     pub fn check(&self) -> Result<(), ConversationError> {
         check_limits(self.timeout, self.max_duration, self.max_retries)
             .and_then(|()| self.model.as_deref().map_or(Ok(()), check_model))
@@ -188,7 +189,8 @@ impl Conversation {
         result
     }
 
-    /// Stores the message, and decides which prompt the agent gets.
+    /// Executes waiting control commands, decides which prompt the agent gets, saves the files of the worktree, and
+    /// stores the message. Fails if the message is not valid or the conversation is paused.
     fn begin_turn(&mut self, context: &mut TurnContext<'_>) -> Result<Question, ConversationError> {
         check_message(context.message)?;
         if let Err(error) = self.obey_commands() {
@@ -226,7 +228,8 @@ impl Conversation {
         Ok(question)
     }
 
-    /// Saves the files of the worktree, so that the turn can be undone.
+    /// Saves the files of the worktree, so that the turn can be undone. Returns `None` if there is no worktree, or,
+    /// with a note for the user, if guard cannot save the files.
     fn save_files(&self, number: usize, context: &mut TurnContext<'_>) -> Option<Snapshot> {
         let worktree = self.record.worktree()?.clone();
         let opened = ConversationTree::open(&self.record, &worktree, &self.directory.join("scratch"));
@@ -285,8 +288,9 @@ impl Conversation {
         context.executor.execute(&request, context.cancel, &mut |event| (context.on_event)(&event))
     }
 
-    /// Tries again within the turn after a lost session, a lost worktree, or a time-out of a long conversation.
-    /// Does not ask an agent again that has changed files, because the agent could repeat or undo its changes.
+    /// Tries again within the turn after a lost session, a lost worktree, or a time-out of a long conversation, and
+    /// while the run of a killed turn still uses the session. Does not ask an agent again that has changed files,
+    /// because the agent could repeat or undo its changes.
     fn recover(&mut self, exec: &mut ExecResult, question: &mut Question, context: &mut TurnContext<'_>) {
         let (mut has_new_session, mut is_shortened, mut waits) = (false, false, 0);
         loop {
@@ -352,8 +356,8 @@ impl Conversation {
         }
     }
 
-    /// Returns whether the agent has changed files or made commits in this turn. `left_work` alone does not say
-    /// so, because it also counts what earlier turns left uncommitted.
+    /// Returns whether the agent has changed files or made commits in this turn; true also if guard cannot find out.
+    /// `left_work` alone is not enough, because it also counts what earlier turns left uncommitted.
     fn has_left_work(&self, exec: &ExecResult) -> bool {
         if !exec.attempts.iter().any(|attempt| attempt.left_work) {
             return false;
@@ -375,7 +379,7 @@ impl Conversation {
         }
     }
 
-    /// Adds to the error of a turn that timed out a hint that the user can clear the history.
+    /// Adds a hint to the error of a turn that timed out: the user can clear the history.
     fn offer_to_clear(&self, exec: &mut ExecResult, options: &TurnOptions) {
         let command = match options.clear_command {
             Some(command) => command.to_string(),

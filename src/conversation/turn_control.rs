@@ -50,14 +50,15 @@ impl TurnControl {
         Some(Self { settings, _watch: watch.ok()? })
     }
 
-    /// Ends the control of the turn. Returns the settings if a command has changed them.
+    /// Stops receiving commands. Returns the settings if a command has changed them, and `None` otherwise.
     pub(super) fn changed_settings(self) -> Option<Settings> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl Conversation {
-    /// Executes the commands that were sent while no turn was in progress.
+    /// Executes the commands that were sent while no turn was in progress. A rejected command is not an error: its
+    /// sender gets the reason.
     pub fn obey_commands(&mut self) -> Result<(), ConversationError> {
         let directory = self.directory.clone();
         let control = control_directory(&directory);

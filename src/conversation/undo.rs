@@ -41,7 +41,8 @@ pub struct Undone {
 }
 
 impl Conversation {
-    /// Undoes the last turn. Saves the files as the turn left them, so that the user can restore them.
+    /// Undoes the last active turn. Saves the files as the turn left them, so that the user can restore them. If guard
+    /// cannot restore the earlier files, it undoes only the messages, and the result says why.
     pub fn undo_turn(&mut self) -> Result<Undone, ConversationError> {
         let Some(last) = self.record.last_active() else {
             return Err(ConversationError::Nothing("there is no turn to undo"));
@@ -77,7 +78,7 @@ impl Conversation {
         let Some(tree) = ConversationTree::open(&self.record, worktree, &scratch)? else {
             return match &details.before {
                 Some(before) => not_possible(&format!(
-                    "the worktree {} no longer exists; {} has the files from before the turn",
+                    "the worktree {} no longer exists; the git ref {} has the files from before the turn",
                     worktree.path, before.files
                 )),
                 None => Ok(FilesUndone::Unchanged),
@@ -95,7 +96,7 @@ impl Conversation {
         Ok(FilesUndone::MovedBack { saved: saved.files })
     }
 
-    /// Returns whether a turn before the turn `at` may have left files in the worktree.
+    /// Returns whether a turn before the one with the index `at` may have left files in the worktree.
     fn had_files_before(&self, at: usize) -> bool {
         let copied = self.record.settings.forked_from.as_ref().map_or(0, |(_, last)| *last);
         let turns = self.record.turns[..at].iter().zip(&self.record.details[..at]).rev();

@@ -30,8 +30,8 @@ pub(super) struct ConversationTree {
 }
 
 impl ConversationTree {
-    /// Opens a worktree that a turn left. Returns `None` if the conversation is not in a repository, or the
-    /// worktree is gone.
+    /// Opens a worktree that a turn left. Returns `None` if the conversation is not in a repository, or if the worktree
+    /// no longer exists or is damaged.
     pub(super) fn open(
         record: &Record,
         worktree: &Worktree,
@@ -63,8 +63,8 @@ impl ConversationTree {
         Ok(Snapshot { tip, files })
     }
 
-    /// Saves the files of the worktree under `refs/guard/conversation-ID/NAME`, or under `NAME-2`, `NAME-3` and so on if
-    /// the name is in use.
+    /// Saves the files of the worktree under `refs/guard/conversation-ID/NAME`, or under `NAME-2`, `NAME-3` and so on
+    /// if the name is in use.
     pub(super) fn save_as_new(&self, id: &str, name: &str) -> Result<Snapshot, WorkspaceError> {
         let (mut free, mut number) = (name.to_string(), 1);
         while self.tree.commit_named(&format!("refs/guard/conversation-{id}/{free}"))?.is_some() {
@@ -74,8 +74,8 @@ impl ConversationTree {
         self.save(id, &free)
     }
 
-    /// Saves the files before a turn. Deletes the state that was saved `MOST_UNDONE` turns earlier, so that turn can no
-    /// longer be undone.
+    /// Saves the files before a turn. Deletes the state that was saved `MOST_UNDONE` turns earlier; guard can no longer
+    /// undo that earlier turn.
     pub(super) fn save_before(&self, id: &str, turn: usize) -> Result<Snapshot, WorkspaceError> {
         if let Some(old) = turn.checked_sub(MOST_UNDONE).filter(|old| *old > 0) {
             self.tree.forget(&format!("conversation-{id}/before-{old}"))?;
@@ -92,7 +92,8 @@ impl ConversationTree {
         Ok(differs)
     }
 
-    /// Resets the branch and the files of the worktree to a saved state. Does not touch files that git ignores.
+    /// Resets the branch to the commit `tip`, and the files of the worktree to those of the commit `files`. Does not
+    /// touch files that git ignores. Fails if one of the commits no longer exists.
     pub(super) fn move_to(&self, tip: &str, files: &str) -> Result<(), WorkspaceError> {
         let missing = |name: &str| WorkspaceError::Lost(format!("the saved state {name} no longer exists"));
         let files = self.tree.commit_named(files)?.ok_or_else(|| missing(files))?;
