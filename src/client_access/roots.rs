@@ -45,18 +45,19 @@ impl Roots {
         directories.iter().map(real).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns the first root, the working directory for a client that names no directory.
+    /// Returns the first root, the working directory for a client that names no directory; `None` if there is no root.
     pub(crate) fn first(&self) -> Option<&Path> {
         self.0.first().map(PathBuf::as_path)
     }
 
-    /// Returns true if this is an existing directory below a root.
+    /// Returns true if this is an existing directory at or below a root, and its path is UTF-8.
     pub(crate) fn contain(&self, directory: &Path) -> bool {
         directory.to_str().is_some_and(|path| self.find("directory", path).is_ok())
     }
 
-    /// Resolves `path`, which a client gave in the parameter named `parameter`, to a path without symbolic links.
-    /// Callers must use only the returned path, not the client's text.
+    /// Resolves `path`, which a client gave in the parameter named `parameter`, to a path without symbolic links. Fails
+    /// if it is not an absolute path of a directory at or below a root. Callers must use only the returned path, not
+    /// the client's text.
     pub(crate) fn find(&self, parameter: &str, path: &str) -> Result<PathBuf, DirectoryError> {
         let parameter = parameter.to_string();
         if !Path::new(path).is_absolute() {

@@ -43,7 +43,9 @@ pub enum TokenProblem {
     #[error("the token file is not a regular file")]
     NoFile,
     /// Another user owns the token file.
-    #[error("the token file belongs to another user")]
+    #[error(
+        "the token file belongs to another user; guard uses only a file that belongs to the user it runs as"
+    )]
     ForeignOwner,
     /// The mode of the token file lets other users read or write it.
     #[error("other users can access the token file (mode {:03o}); create a new token in a file with mode 600", .0)]
@@ -54,7 +56,7 @@ pub enum TokenProblem {
 }
 
 impl Token {
-    /// Reads a token from a file that only the current user can read.
+    /// Reads a token from a file. Fails if other users own the file or can access it, or if it contains no valid token.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let bad = |problem: TokenProblem| TokenError { path: path.to_path_buf(), problem };
         let cannot = |error: io::Error| bad(TokenProblem::Unreadable(error));
@@ -79,7 +81,7 @@ impl Token {
         Ok(Self(Sha256::digest(word).into()))
     }
 
-    /// Reads the token from a file and creates the file if it is missing.
+    /// Reads the token from a file. If the file is missing, first creates it, with a new token, and its directory.
     pub fn read_or_create(path: &Path) -> Result<Self, TokenError> {
         if !path.exists() {
             let not_created =

@@ -1,4 +1,5 @@
-//! The tools `guard_batch_submit`, `guard_batch_poll` and `guard_batch_cancel`: queue tasks, and poll for their results.
+//! The tools `guard_batch_submit`, `guard_batch_poll` and `guard_batch_cancel`: queue tasks, poll for their results,
+//! and cancel them.
 
 use std::fmt;
 use std::io;
@@ -24,9 +25,10 @@ const LONGEST_WAIT: u64 = 60;
 /// The maximum number of results in an answer if the client does not set `limit`.
 const DEFAULT_LIMIT: usize = 100;
 const MOST_RESULTS: usize = 1000;
-/// When an answer has reached this size, in bytes, it gets no further results, because a model must read it.
+/// The size of an answer, in bytes, from which guard adds no further results to it, because a model must read the
+/// answer.
 const LARGE: usize = 1 << 20;
-/// The number of results that are read from the queue at once.
+/// The maximum number of results that guard reads from the queue at once.
 const PAGE: usize = 16;
 
 /// How the server reaches the queue of batches.
@@ -59,8 +61,8 @@ pub(super) struct Submit {
     #[serde(default)]
     #[schemars(with = "String")]
     directory: Option<String>,
-    /// A key of your choice. A submission with the key of an earlier one queues nothing, and returns the response of
-    /// the earlier submission.
+    /// A key of your choice. A submission with the key and the tasks of an earlier one queues nothing, and returns the
+    /// response of the earlier submission.
     #[serde(default)]
     #[schemars(with = "String")]
     idempotency_key: Option<String>,
@@ -211,8 +213,12 @@ pub(super) fn submit(access: &BatchAccess, roots: &Roots, given: JsonObject) -> 
         let tasks = parse_client_tasks(&Value::Array(tasks).to_string(), &directory, &access.types, roots)?;
         let mut queue = (access.open_queue)()?;
         let id = queue.submit(&NewBatch::new(tasks, key))?;
-        (access.start_worker)()
-            .map_err(|error| Failure(ErrorKind::Internal, format!("cannot start a worker: {error}")))?;
+        (access.start_worker)().map_err(|error| {
+            Failure(
+                ErrorKind::Internal,
+                format!("the batch {id} is queued, but guard cannot start a worker: {error}"),
+            )
+        })?;
         answer(&mut *queue, &id, Page { after: -1, limit: DEFAULT_LIMIT })
     };
     submit().into()
@@ -271,7 +277,8 @@ pub(super) fn cancel(access: &BatchAccess, given: JsonObject) -> BatchAnswer {
     cancel().into()
 }
 
-/// Returns whether a batch, or the named task of it, has ended, and the result of that task.
+/// Returns whether a batch, or the named task of it, has ended, and the result of that task. Fails if there is no such
+/// batch or task.
 fn look(queue: &mut dyn Queue, id: &str, task: Option<&str>) -> Result<(bool, Option<TaskResult>), Failure> {
     let batch = queue.batch(id)?;
     let batch = batch.ok_or_else(|| format!("the parameter `response_id`: there is no batch {id:?}"))?;
@@ -281,7 +288,8 @@ fn look(queue: &mut dyn Queue, id: &str, task: Option<&str>) -> Result<(bool, Op
     Ok((row.state.is_terminal(), Some(TaskResult::from(row))))
 }
 
-/// Returns the status of a batch and a page of its results. Returns fewer results if they are large.
+/// Returns the status of a batch and a page of its results. The page ends early when its size reaches `LARGE`;
+/// `next_after` then says where the next page begins.
 fn answer(queue: &mut dyn Queue, id: &str, page: Page) -> Result<BatchAnswer, Failure> {
     let summary = respond(queue, id, Page::SUMMARY)?;
     let mut response =

@@ -76,8 +76,9 @@ impl Calls {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Starts a call; `given` are the options of the request that the client has set. Returns the call's id and a
-    /// receiver for its result, or the kind of error and a message.
+    /// Starts a call in its own thread; `given` are the options of the request that the client has set. Returns the
+    /// call's id and a receiver for its result. Fails, with the kind of error and a message, if too many calls are
+    /// running, the server is shutting down, or the thread cannot be started.
     pub(super) fn begin(
         self: &Arc<Self>,
         request: ExecRequest,
@@ -145,7 +146,7 @@ impl Calls {
             .ok()
     }
 
-    /// Stores the message of the agent's latest event as the call's progress message.
+    /// Stores the beginning of an event's message as the call's progress message, if the event comes from the agent.
     fn record_progress(&self, id: &str, event: &AgentEvent) {
         if !event.event_type.starts_with("agent.") {
             return;
@@ -158,7 +159,8 @@ impl Calls {
         });
     }
 
-    /// Returns the latest progress message of a running call, and how long the call has run.
+    /// Returns the latest progress message of a running call, and how long the call has run; `None` if no call with
+    /// this id is running.
     pub(super) fn progress(&self, id: &str) -> Option<(String, Duration)> {
         self.with(|table| {
             table.running.get(id).map(|running| (running.message.clone(), running.since.elapsed()))

@@ -30,8 +30,8 @@ pub(super) struct Control {
     #[serde(default)]
     #[schemars(with = "String")]
     command_id: Option<String>,
-    /// The settings to change, for `adjust_config`: `{"priority": N}` for a batch, `{"task": {"tokens": N}}` for a task,
-    /// `{"max_tokens": N}` for a research run, `{"model": NAME}` for a conversation.
+    /// The settings to change, for `adjust_config`: `{"priority": N}` for a batch, `{"task": {"tokens": N}}` for a
+    /// task, `{"max_tokens": N}` for a research run, `{"model": NAME}` for a conversation.
     #[serde(default)]
     #[schemars(with = "Map<String, Value>")]
     data: Option<Map<String, Value>>,
@@ -44,7 +44,8 @@ pub(super) struct Control {
 /// What happened to the command.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(super) struct Controlled {
-    /// Whether the command was carried out.
+    /// Whether guard has carried out the command or is acting on it. False if guard rejected the command, or if the
+    /// process that does the work has not read it in time.
     success: bool,
     /// The id of the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +57,7 @@ pub(super) struct Controlled {
     /// Details of the acknowledgement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     data: Option<Value>,
-    /// Why the command was not carried out.
+    /// Why guard did not carry out the command, or that the command has not been read in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     /// The kind of error: `invalid_input`, `busy` or `internal`.

@@ -35,7 +35,7 @@ pub const PATH: &str = "/mcp";
 
 /// The maximum number of simultaneous connections.
 const MOST_CONNECTIONS: usize = 128;
-/// How long a connection may stay open before it has presented the token.
+/// How long a connection may stay open before its client has presented the token.
 const AUTH_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may take to send its next request, or the rest of a request's headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -142,7 +142,7 @@ async fn serve_connection(stream: TcpStream, server: Arc<HttpServer>) {
 }
 
 impl HttpServer {
-    /// Checks a request before any byte of its body is read.
+    /// Checks the source, the token and the path of a request before the server reads any byte of its body.
     fn authenticate(&self, request: &Parts) -> Result<(), Refusal> {
         self.check.check_source(request)?;
         self.check.check_token(request)?;
@@ -211,7 +211,7 @@ fn is_initialize(body: &[u8]) -> bool {
     serde_json::from_slice::<Message>(body).is_ok_and(|message| message.method == "initialize")
 }
 
-/// Builds the response to a rejected request. The connection is closed after it.
+/// Builds the response to a rejected request. The server closes the connection after this response.
 fn refused(refusal: &Refusal) -> Response<Answer> {
     let body = Full::new(Bytes::from(format!("guard: {}\n", refusal.message))).boxed();
     let mut response = Response::new(Answer { body, _in_use: None });

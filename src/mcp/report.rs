@@ -32,7 +32,7 @@ pub(super) struct Report {
 /// The state of a call or run.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(super) struct Reported {
-    /// Whether the call or run was found. `result` states whether it succeeded.
+    /// Whether guard found the call or run, or listed the calls. `result` states whether the call or run succeeded.
     success: bool,
     /// `running`, `done`, or `broken_off` if the guard process of the call or run ended before the call or run did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -172,7 +172,8 @@ pub(super) struct Cancelling {
 pub(super) struct Cancelled {
     /// Whether the call has ended or is about to end.
     success: bool,
-    /// `ended`: the call has been cancelled. `ending`: it is cancelled but has not ended yet. `done`: it had already ended.
+    /// `ended`: guard has cancelled the call. `ending`: guard has cancelled the call, which has not ended yet. `done`:
+    /// the call had already ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["ended", "ending", "done"]), with = "String")]
     status: Option<&'static str>,

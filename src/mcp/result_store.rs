@@ -154,8 +154,8 @@ fn read(path: &Path) -> Option<(Record, State)> {
     }
 }
 
-/// Limits the size of a result before it is stored or sent. Removes the agent's intermediate messages before anything
-/// else.
+/// Shortens a result of more than `LARGEST` bytes before guard stores or sends it. Removes the agent's intermediate
+/// messages (`all_messages`), and then further lists for as long as the result is too large, but never the answer.
 pub(super) fn bounded(mut result: Value) -> Value {
     let size = |value: &Value| serde_json::to_vec(value).map_or(0, |text| text.len());
     if size(&result) <= LARGEST {

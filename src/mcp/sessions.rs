@@ -1,4 +1,4 @@
-//! The sessions of HTTP clients. Their number is limited; an idle session is closed to make room for a new one.
+//! The sessions of HTTP clients. Their number is limited; the server closes an idle session to make room for a new one.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -14,9 +14,9 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 
 /// The maximum number of simultaneous sessions.
 pub(super) const MOST: usize = 64;
-/// How long a session may be idle before it is closed.
+/// How long a session may be idle before the server closes it.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30 * 60);
-/// How long a session without a connection must be idle before it may be closed to make room for a new one.
+/// How long a session without a connection must be idle before the server may close it to make room for a new one.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// All sessions of this server, and when each was last used.
@@ -47,8 +47,8 @@ impl Sessions {
         work(&mut self.used.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns true if another session can be opened. Closes the session that has been idle longest if that is
-    /// necessary.
+    /// Returns true if another session can be opened. If the maximum number is open, first closes the session without a
+    /// connection that has been idle longest, provided that it has been idle for more than `SILENCE`.
     pub(super) async fn make_room(&self) -> bool {
         let open: Vec<Arc<str>> = self.manager.sessions.read().await.keys().cloned().collect();
         self.with(|used| used.retain(|id, _| open.iter().any(|open| **open == **id)));

@@ -28,7 +28,8 @@ pub(super) struct Gemini {
     PROMPT: String,
     /// The working directory, as an absolute path. It must be inside one of the server's root directories.
     cd: String,
-    /// `read-only`: the agent cannot write files; use it for questions and reviews. `workspace-write`: the agent may change the working directory.
+    /// `read-only`: the agent cannot write files; use it for questions and reviews. `workspace-write`: the agent may
+    /// change the working directory.
     #[serde(default)]
     #[schemars(extend("enum" = ["read-only", "workspace-write"]), with = "String")]
     sandbox: Sandbox,
@@ -48,7 +49,8 @@ pub(super) struct Gemini {
     /// Whether the result contains usage figures, in `metrics`.
     #[serde(default)]
     return_metrics: bool,
-    /// The idle limit in seconds: guard ends a run that for this long prints nothing, starts no program and uses no CPU.
+    /// The idle limit in seconds: guard ends a run that for this long prints nothing, starts no program and uses no
+    /// CPU.
     #[serde(default = "idle")]
     #[schemars(range(min = 1, max = 604_800))]
     timeout: u64,
@@ -118,7 +120,8 @@ impl Gemini {
         asked.check().map(|()| asked)
     }
 
-    /// Rejects values that are not valid on a command line, and values that the CLI would interpret as an option.
+    /// Rejects an empty prompt, values that are not valid on a command line, and values that the CLI would interpret as
+    /// an option.
     fn check(&self) -> Result<(), String> {
         if self.PROMPT.trim().is_empty() {
             return Err("the parameter `PROMPT` is empty".to_string());

@@ -119,7 +119,7 @@ pub(super) fn all() -> Vec<Tool> {
         .with_annotations(changing().open_world(true)),
         Tool::new(
             "guard_batch_poll",
-            "Return the status of a batch and the results so far, by its response_id. With `wait`, returns as soon as the batch, or the task, has ended.",
+            "Return the status of a batch and the results so far, by its response_id. With `wait`, returns when the batch, or the task, has ended or the time has passed.",
             input::<batches::Poll>(),
         )
         .with_raw_output_schema(output::<BatchAnswer>())

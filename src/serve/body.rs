@@ -18,12 +18,14 @@ use super::error::ApiError;
 
 /// The maximum size of the body of a submission, in bytes.
 pub(super) const LARGEST: usize = 64 << 20;
-/// The maximum size of the body of a command, in bytes. JSON escapes can make the data six times as long.
+/// The maximum size of the body of a command, in bytes. The data of a command may have 64 KiB, and JSON escapes can
+/// make the data six times as long.
 pub(super) const LARGEST_COMMAND: usize = 448 << 10;
 /// The maximum size of the body of a request about a conversation, in bytes. JSON escapes can make a message of 1 MiB
 /// six times as long.
 pub(super) const LARGEST_MESSAGE: usize = 7 << 20;
-/// The maximum total size of the request bodies that the server holds in memory, in KiB. Further requests wait.
+/// The maximum total size of the request bodies that the server holds in memory, in KiB. Further requests wait, at most
+/// for `PATIENCE`.
 pub(super) const BUDGET_KIB: usize = 128 << 10;
 /// How long a client may take to send its request's body, or to read one piece of a response.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,8 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// waits.
 const PIECES: usize = 2;
 
-/// Reads the body of a request of at most `largest` bytes. Its size counts against `BUDGET_KIB` until the caller drops
-/// the returned permit.
+/// Reads the body of a request of at most `largest` bytes. Fails if the body is larger, or if waiting for memory or for
+/// the body takes longer than `PATIENCE`. The size counts against `BUDGET_KIB` until the caller drops the permit.
 pub(super) async fn read(
     shared: &Shared,
     headers: &HeaderMap,
@@ -46,7 +48,9 @@ pub(super) async fn read(
     let kib = u32::try_from(size.div_ceil(1024)).unwrap_or(u32::MAX);
     let budget = shared.body_budget.clone().acquire_many_owned(kib);
     let Ok(Ok(permit)) = tokio::time::timeout(PATIENCE, budget).await else {
-        return Err(ApiError::overloaded("the server is reading other large submissions; try again"));
+        return Err(ApiError::overloaded(
+            "the server has no memory left for this request body while it reads others; try again later",
+        ));
     };
     let reading = Limited::new(body, largest).collect();
     let read = tokio::time::timeout(PATIENCE, reading).await.map_err(|_| ApiError::too_slow())?;

@@ -1,5 +1,5 @@
-//! The HTTP endpoints that send commands (`cancel`, `pause`, `resume`, `adjust_config`) to batches, conversations, tasks and
-//! research runs.
+//! The HTTP endpoints that send commands (`cancel`, `pause`, `resume`, `adjust_config`) to batches, conversations,
+//! tasks and research runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ pub(super) struct Acknowledgement {
     /// The id of the command.
     command_id: String,
     /// What happened to the command: `accepted` (guard has read it and acts on it), `rejected` (guard does not act on
-    /// it) or `completed`.
+    /// it) or `completed` (guard has carried it out).
     status: String,
     /// Details. If the command was rejected, the field `reason` says why.
     #[schema(value_type = Object)]
@@ -135,8 +135,8 @@ pub(super) async fn command_to_conversation(
 
 /// Send a command to a task
 ///
-/// `cancel` ends the task, `pause` stops it after the current step until `resume`, and `adjust_config` raises its limits. The
-/// repository of the task must be below a root of the server.
+/// `cancel` ends the task, `pause` stops it after the current step until `resume`, and `adjust_config` raises its
+/// limits. The repository of the task must be below a root of the server.
 #[utoipa::path(
     post,
     path = "/v1/tasks/{id}/commands",
@@ -164,8 +164,9 @@ pub(super) async fn command_to_task(
 
 /// Send a command to a research run
 ///
-/// `cancel` ends the run, `pause` starts no further request until `resume`, and `adjust_config` with `{"max_tokens": N}` changes
-/// the budget. If the run works in a directory, the directory must be below a root of the server.
+/// `cancel` ends the run. With `pause`, the run starts no further request until `resume`. `adjust_config` with
+/// `{"max_tokens": N}` changes the budget. If the run works in a directory, the directory must be below a root of the
+/// server.
 #[utoipa::path(
     post,
     path = "/v1/research/{id}/commands",
@@ -191,7 +192,8 @@ pub(super) async fn command_to_research(
     send(shared, id, "research run", command, |work| matches!(work, Work::Research { .. })).await
 }
 
-/// Sends a command to the work with this id, if it is work of the wanted kind that the clients of this server may control.
+/// Sends a command to the work with this id, and waits for the acknowledgement. Answers 404 unless the work is of the
+/// wanted kind and the clients of this server may control it, and 503 if no acknowledgement comes within `PATIENCE`.
 async fn send(
     shared: Arc<Shared>,
     id: String,
@@ -206,7 +208,9 @@ async fn send(
         let work = work.ok_or_else(|| ApiError::not_found(format!("there is no {kind} {id:?}")))?;
         let ack = shared.work.send(&work, &command, PATIENCE).map_err(failed)?;
         ack.map(|ack| Json(ack.into())).ok_or_else(|| {
-            ApiError::overloaded(format!("the process that works on the {kind} has not read the command yet"))
+            ApiError::overloaded(format!(
+                "the process that works on the {kind} has not read the command yet; if you send it again, use the same command_id"
+            ))
         })
     })
     .await

@@ -29,7 +29,7 @@ use super::error::ApiError;
 use super::{Listener, Shared};
 use crate::client_access::{Refusal, RequestCheck, Stop, from_web_page};
 
-/// The maximum number of simultaneous connections.
+/// The maximum number of simultaneous connections. The server closes further ones at once.
 const MOST_CONNECTIONS: usize = 256;
 /// How long a connection may stay open before its client has presented the token.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);

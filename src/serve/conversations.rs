@@ -29,8 +29,8 @@ use crate::conversation::{
 
 /// The maximum number of turns that the server runs at the same time.
 const MOST_TURNS: usize = 8;
-/// How long the stopping server waits for the turns that it cancelled: a run has a grace period before it is killed, and
-/// then the turn is recorded.
+/// How long the stopping server waits for the turns that it cancelled. guard gives each run a grace period before it
+/// kills the run, and then records the turn.
 const TURNS_END: Duration = Duration::from_secs(12);
 /// The maximum number of events that wait to be sent to one client. A client that reads too slowly misses events, but
 /// always gets the result.
@@ -323,7 +323,7 @@ pub(super) async fn send_message(
     let turns = service(&shared)?.turns.clone();
     let permit = turns.try_acquire_owned().map_err(|_| {
         ApiError::overloaded(
-            "the server has reached its maximum number of turns at once; try again when one has ended",
+            "the server has reached its maximum number of simultaneous turns; try again when one has ended",
         )
     })?;
     let opener = shared.clone();
@@ -383,8 +383,8 @@ impl RunningTurn {
             };
             let result = conversation.run_turn(&asked.message, &options, &executor, &of_thread, on_event);
             conversation.detach_compaction();
-            // The conversation and the permit are released first, so that the client can start the next turn as soon
-            // as it has the result.
+            // Release the conversation and the permit before sending the result, so that the client can start the next
+            // turn as soon as it has the result.
             drop((conversation, permit));
             let _ = result_sender.send(result);
         };

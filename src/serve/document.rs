@@ -20,7 +20,7 @@ pub(super) const WITHOUT_TOKEN: [&str; 2] = ["/healthz", "/v1/openapi.json"];
 
 /// The HTTP status codes and descriptions of the errors that every path may answer with.
 const COMMON_ERRORS: [(&str, &str); 5] = [
-    ("400", "A parameter is wrong."),
+    ("400", "A parameter, a header or the body is wrong."),
     ("401", "The token is missing or wrong."),
     ("403", "The request is not meant for this server, or comes from a web page."),
     ("500", "The server has a fault, or the queue contains something that it cannot read."),

@@ -21,8 +21,8 @@ pub(super) struct ErrorBody {
     /// `invalid_submission`, `overloaded`, `unavailable` (the queue cannot be used) or `internal`. Later versions may
     /// add kinds.
     error_kind: &'static str,
-    /// The problems of an invalid submission, each with the number of its task. After 100 problems, a last entry says
-    /// how many more there are.
+    /// The problems of an invalid submission, each with the number or the id of its task. The list has at most 100
+    /// problems; a further entry may say how many more there are.
     #[serde(skip_serializing_if = "Option::is_none")]
     problems: Option<Vec<String>>,
 }

@@ -56,11 +56,11 @@ pub(super) struct Task {
     /// The ids of tasks in the same batch that must complete before this task starts. If one of them fails, this task
     /// fails too.
     depends_on: Option<Vec<String>>,
-    /// A key of your choice. If an earlier task had the same key, guard does not run this task but gives it the result
-    /// of the earlier one.
+    /// A key of your choice. If an earlier task had the same key and did not fail, guard does not run this task but
+    /// gives it the result of the earlier one. The two tasks must be the same.
     #[schema(min_length = 1, max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     idempotency_key: Option<String>,
-    /// The task fails if it has not started after this many seconds.
+    /// The task fails if no worker is running it when this many seconds have passed since the submission.
     #[schema(exclusive_minimum = 0, maximum = 2_592_000)]
     expires_after: Option<f64>,
     /// The maximum duration of one attempt, in seconds.
@@ -128,8 +128,8 @@ pub(super) struct SentEvent {
     /// The event for the whole batch has the last number followed by `-end`.
     #[schema(pattern = "^[0-9]+(-end)?$")]
     id: String,
-    /// The type of the event: `task.completed`, `task.failed`, `batch.completed`, `batch.failed`. Later versions may add
-    /// types.
+    /// The type of the event: `task.completed`, `task.failed`, `batch.completed`, `batch.failed`. Later versions of
+    /// guard may add types.
     event: String,
     /// A JSON object with `event_type`, `message`, `timestamp` and `data`. Its `data` is the `TaskResult` of the task,
     /// or the `BatchResponse` without results.
@@ -178,14 +178,14 @@ pub(super) struct Health {
         SubmitQuery,
         (
             "Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 256, pattern = "^[!-~]+$",
-            description = "A submission with the key of an earlier submission queues nothing, and returns the response to the earlier submission."
+            description = "A submission with the key and the tasks of an earlier submission queues nothing, and returns the response to the earlier submission."
         ),
     ),
     request_body(content = Vec<Task>, content_type = "application/json"),
     responses(
         (status = 202, description = "The tasks are queued.", body = BatchResponse),
         (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
-        (status = 409, description = "A key was used before for other tasks.", body = ErrorBody),
+        (status = 409, description = "An idempotency key belongs to other tasks.", body = ErrorBody),
         (status = 413, description = "The body is larger than 64 MiB.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),
         (status = 422, description = "The submission has mistakes; `problems` lists them.", body = ErrorBody),
@@ -531,7 +531,8 @@ async fn known_batch(shared: &Shared, id: &str) -> Result<BatchRow, ApiError> {
     row.ok_or_else(|| ApiError::unknown_batch(id))
 }
 
-/// Waits until a batch, or one of its tasks, has ended, at most for the given number of seconds.
+/// Waits until a batch, or one of its tasks, has ended, at most for the given number of seconds or until the server
+/// stops. Fails if there is no such batch or task, unless `seconds` is 0.
 async fn wait_for_end(shared: &Shared, id: &str, task: Option<&str>, seconds: u64) -> Result<(), ApiError> {
     if seconds == 0 {
         return Ok(());

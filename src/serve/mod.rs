@@ -11,7 +11,7 @@
 //! tasks. Turns of conversations run in threads of this process, and the server cancels a turn when its client
 //! disconnects. All state is in the queue and in the stored conversations, so clients continue after a restart of the
 //! server with the ids that they have. Time and memory are bounded whatever a client sends: see the constants of
-//! `connection`, `body` and `handlers`.
+//! `connection`, `body`, `parameters` and `conversations`.
 #![forbid(unsafe_code)]
 
 mod body;
@@ -57,7 +57,7 @@ pub struct ServeConfig {
     pub types: TaskTypes,
     /// The names of the task types that clients may submit; `None` means all.
     pub accepted_types: Option<BTreeSet<String>>,
-    /// The directories below which tasks may work.
+    /// The directories below which tasks and the agents of conversations may work.
     pub roots: Roots,
     /// Where conversations are stored and what runs their agents; `None` if the server offers no conversations.
     pub conversations: Option<ConversationService>,
@@ -87,7 +87,8 @@ struct Shared {
     stop: Stop,
 }
 
-/// Serves until `stop` is set. Then ends the waiting and streaming requests, and returns.
+/// Serves until `stop` is set. Then ends the waiting and streaming requests, cancels the turns of conversations, and
+/// returns after at most a few seconds.
 pub fn serve(config: ServeConfig, listener: Listener, stop: &Stop) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()

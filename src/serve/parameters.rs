@@ -18,7 +18,7 @@ const DEFAULT_LISTED: usize = 20;
 /// The maximum length of an id or a key, in bytes.
 const LONGEST_NAME: usize = 256;
 
-/// Extracts the query of a request. If it is invalid, the server answers with a JSON error like all others.
+/// Extracts the query of a request. If the query is invalid, the server answers 400 with an error in JSON.
 pub(super) struct Query<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
@@ -62,7 +62,8 @@ fn is_name(id: &str) -> bool {
     !id.is_empty() && id.len() <= LONGEST_NAME && !id.chars().any(char::is_control)
 }
 
-/// Returns the value of a header; `None` if it is missing.
+/// Returns the value of a header; `None` if it is missing. Fails if the header occurs more than once, or if its value
+/// is not 1 to 256 printable ASCII characters.
 pub(super) fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ApiError> {
     let mut all = headers.get_all(name).iter();
     let (first, second) = (all.next(), all.next());

@@ -30,7 +30,8 @@ impl QueuePool {
         Self { idle: Arc::new(idle), permits: Arc::new(Semaphore::new(MOST_CONNECTIONS)) }
     }
 
-    /// Calls `work` with a connection to the queue. A connection that failed is not used again.
+    /// Calls `work` with a connection to the queue. Fails if no connection becomes free within `PATIENCE`. If `work`
+    /// fails, the pool does not use the connection again, unless the reason is a reused idempotency key.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Queue) -> Result<T, QueueError> + Send + 'static,

@@ -34,7 +34,8 @@ pub enum SocketError {
 }
 
 impl Socket {
-    /// Listens on a socket with mode 600. Replaces a socket on which no process listens any more.
+    /// Listens on a socket with mode 600. Replaces a socket on which no process listens any more. Fails if a process
+    /// listens on the path, or if the path is not a socket.
     pub fn on(path: &Path) -> Result<Self, SocketError> {
         let cannot = |source: io::Error| SocketError::Io { path: path.to_path_buf(), source };
         match path.symlink_metadata() {

@@ -64,8 +64,8 @@ pub enum Work {
 }
 
 impl Work {
-    /// Returns the directory in which the work happens. A batch has none, because each of its tasks has its own
-    /// directory.
+    /// Returns the directory in which the work happens; `None` for a research run without a directory, and for a batch,
+    /// because each of its tasks has its own directory.
     pub fn directory(&self) -> Option<&Path> {
         match self {
             Self::Batch(_) => None,
@@ -103,13 +103,13 @@ pub enum WorkError {
     #[error(transparent)]
     Control(#[from] ControlError),
     /// No worker could be started for a batch that was resumed.
-    #[error("cannot start a worker: {0}")]
+    #[error("cannot start a worker for the resumed batch: {0}")]
     Worker(std::io::Error),
 }
 
 impl WorkStores {
-    /// Finds the batch, task, research run or conversation with this id. Except for a batch, the end of the id is
-    /// enough if no other id ends like that.
+    /// Finds the batch, task, research run or conversation with this id; `None` if there is none. Except for a batch,
+    /// the end of the id is enough if no other id ends like that.
     pub fn find(&self, id: &str) -> Result<Option<Work>, WorkError> {
         if id.starts_with(BATCH_PREFIX) {
             let known = (self.open_queue)()?.batch(id)?;
@@ -127,8 +127,9 @@ impl WorkStores {
         Ok(Some(Work::Conversation { id: record.settings.id, directory: record.settings.cd }))
     }
 
-    /// Sends a command, and waits at most `wait` for the acknowledgement. `None` means that the process that does the work
-    /// has not answered yet.
+    /// Sends a command, and waits at most `wait` until the process that does the work has completed or rejected it.
+    /// Returns the last acknowledgement, which may be only `accepted`; `None` if there is none yet. If no process does
+    /// the work, this process answers the command itself.
     pub fn send(
         &self,
         work: &Work,
