@@ -22,7 +22,7 @@ pub fn base64(bytes: &[u8]) -> String {
     String::from_utf8(out).unwrap_or_default()
 }
 
-/// Decodes base64; `None` if `text` is not valid base64.
+/// Decodes base64, with or without padding at the end; `None` if `text` is not valid base64.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches('=').as_bytes();
     let mut out = Vec::with_capacity(text.len() / 4 * 3 + 3);

@@ -51,7 +51,7 @@ impl Event {
         self.timestamp.parse().ok()
     }
 
-    /// Returns the stream and the bytes of an output event; `None` for events of other types.
+    /// Returns the stream and the bytes of an output event; `None` for events of other types and for malformed data.
     pub fn output(&self) -> Option<(Stream, Vec<u8>)> {
         if self.event_type != EventType::Output {
             return None;

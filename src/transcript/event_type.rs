@@ -71,11 +71,12 @@ string_enum! {
         NetworkRequest = "network.request",
         /// A host that the policy allows could not be reached.
         NetworkError = "network.error",
-        /// A process outside the run connected to a port of guard's proxy, and guard rejected it.
+        /// A process outside the run connected to a listener of the run's proxy or gateways, and guard rejected it.
         NetworkOutsider = "network.outsider",
         /// A request to a model's API went through a gateway of guard.
         GatewayRequest = "gateway.request",
-        /// A gateway could not reach its API, or could not parse the answer.
+        /// A gateway could not forward a request to its API or return the response, for example because the API could
+        /// not be reached.
         GatewayError = "gateway.error",
         /// guard received the run's commits into the user's repository.
         GitReceived = "git.received",

@@ -44,7 +44,7 @@ impl Reader<File> {
     }
 }
 
-/// Opens a regular file. Anything else could block or never end.
+/// Opens a regular file. Fails for anything else, which could block or never end.
 pub(super) fn open_file(path: &Path) -> io::Result<File> {
     Ok(open_regular_file(path, u64::MAX, Links::Follow)?)
 }

@@ -56,7 +56,7 @@ pub struct Recorder {
 
 impl Recorder {
     /// Records an event. `data` should serialize to a JSON object. The caller must record `run.started` first and
-    /// `run.finished` last.
+    /// `run.finished` last. Waits while the writer is far behind. Does nothing after the transcript has ended.
     pub fn record(&self, event_type: EventType, message: &str, data: &impl Serialize) {
         self.push(event_type, message, |bytes| {
             let split = bytes.len();

@@ -46,7 +46,8 @@ enum Found {
 }
 
 impl Redactor {
-    /// Creates a redactor for the values `secrets` and for common credential patterns.
+    /// Creates a redactor for the values `secrets`, without white space around them, and for common credential
+    /// patterns. Ignores values with fewer than six bytes, which would match ordinary words.
     pub fn new(secrets: &[Vec<u8>]) -> Self {
         let mut values: Vec<Vec<u8>> = secrets
             .iter()
@@ -168,7 +169,8 @@ impl Redactor {
         }
     }
 
-    /// Finds the first byte pair that can begin a secret. Must be fast, because it inspects every byte of output.
+    /// Returns the offset of the first byte pair that can begin a secret; `None` if there is none. Must be fast,
+    /// because it inspects every byte of output.
     fn candidate(&self, text: &[u8]) -> Option<usize> {
         let mut bytes = text.iter();
         let mut pair = u16::from(*bytes.next()?);
@@ -201,7 +203,8 @@ impl Redactor {
     }
 }
 
-/// Returns the forms in which a secret value can appear in a transcript.
+/// Returns the forms in which a secret value can appear in a transcript: unchanged, with a terminal's line ends, and
+/// escaped once or twice as a JSON string.
 fn forms(secret: &[u8]) -> Vec<Vec<u8>> {
     let escaped = |bytes: &[u8]| {
         let text = serde_json::to_string(&String::from_utf8_lossy(bytes)).unwrap_or_default();

@@ -106,8 +106,8 @@ impl SizeLimit {
             && !std::mem::replace(&mut self.full, true)
     }
 
-    /// Decides whether a line of `length` bytes may be written. If not, adds one event, and the `bytes` of its data before
-    /// encoding, to the totals of what was dropped.
+    /// Decides whether a line of `length` bytes may be written. If not, adds one event, and the `bytes` of its data
+    /// before encoding, to the totals of what was dropped.
     pub(super) fn admit(&mut self, class: Class, length: usize, bytes: usize) -> Admission {
         let limit = self.limit_of(class);
         let cut = match class {

@@ -37,7 +37,8 @@ pub enum StateDirError {
     NoHome,
 }
 
-/// Returns the directory of runs: `$XDG_STATE_HOME/guard/runs`, by default in `~/.local/state`.
+/// Returns the directory of runs: `$XDG_STATE_HOME/guard/runs`, or `~/.local/state/guard/runs` if the variable is not
+/// set to an absolute path. Fails if HOME is not one either.
 pub fn runs_dir() -> Result<PathBuf, StateDirError> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
@@ -91,7 +92,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns when the run began, according to its first event.
+    /// Returns when the run began, according to its first event; `None` if that event cannot be read.
     pub fn started(&self) -> Option<Timestamp> {
         self.first.as_ref().and_then(Event::time)
     }
@@ -101,13 +102,13 @@ impl Run {
         self.last.as_ref().and_then(Event::time)
     }
 
-    /// Returns the command that the run executes, as the user gave it.
+    /// Returns the command that the run executes, as the user gave it; empty if the first event cannot be read.
     pub fn command(&self) -> Vec<String> {
         let words = self.first.as_ref().and_then(|event| event.data.get("command")).and_then(Value::as_array);
         words.into_iter().flatten().map(|word| word.as_str().unwrap_or("?").to_string()).collect()
     }
 
-    /// Returns the name of the run's policy.
+    /// Returns the name of the run's policy; `None` if the first event does not contain it.
     pub fn policy(&self) -> Option<&str> {
         let policy = self.first.as_ref()?.data.get("policy")?;
         policy.as_str().or_else(|| policy.get("name")?.as_str())
@@ -124,22 +125,24 @@ impl Run {
         self.first.as_ref()?.data.get("policy_file")?.as_str().map(Path::new)
     }
 
-    /// Returns the branch that the run works on, without `refs/heads/`.
+    /// Returns the branch that the run works on, without `refs/heads/`; `None` if it works on no branch.
     pub fn branch(&self) -> Option<&str> {
         self.first.as_ref()?.data.get("branch")?.as_str()
     }
 
-    /// Returns the repository that the run works on: its main working tree, or the bare repository.
+    /// Returns the repository that the run works on: its main working tree, or the bare repository. `None` if the run
+    /// is not in a repository.
     pub fn repository(&self) -> Option<&Path> {
         self.first.as_ref()?.data.get("repository")?.as_str().map(Path::new)
     }
 
-    /// Returns the directory that the run works in.
+    /// Returns the directory that the run works in; `None` if the first event does not contain it.
     pub fn directory(&self) -> Option<&Path> {
         self.first.as_ref()?.data.get("folder")?.as_str().map(Path::new)
     }
 
-    /// Returns the name of the agent, or of the program if guard does not know it as an agent.
+    /// Returns the name of the agent, or of the program if guard does not know it as an agent; `None` if the transcript
+    /// contains neither.
     pub fn tool(&self) -> Option<&str> {
         let of_result = self.last.as_ref().and_then(|event| event.data.get("tool")).and_then(Value::as_str);
         let of_start = || self.first.as_ref()?.data.get("program")?.as_str();
@@ -147,7 +150,8 @@ impl Run {
         Some(tool.rsplit('/').next().unwrap_or(tool))
     }
 
-    /// Returns how long the run took, or, if it is still running, how long it has been running.
+    /// Returns how long the run took, or, if it is still running, how long it has been running at the time `now`.
+    /// `None` if the run was interrupted or its times are not known.
     pub fn duration(&self, now: Timestamp) -> Option<SignedDuration> {
         let end = match self.state {
             RunState::Finished => self.finished()?,
@@ -166,17 +170,18 @@ impl Run {
         (i64::from(holder) == began).then_some(holder)
     }
 
-    /// Returns the agent's exit code.
+    /// Returns the agent's exit code; `None` if the run has not finished or has no exit code.
     pub fn exit_code(&self) -> Option<i64> {
         self.last.as_ref()?.data.get("exit_code")?.as_i64()
     }
 
-    /// Returns the number of denials in the run's result.
+    /// Returns the number of denials in the run's result; `None` if the run has not finished.
     pub fn denials(&self) -> Option<usize> {
         Some(self.last.as_ref()?.data.get("denials")?.as_array()?.len())
     }
 
-    /// Reads the run at a path, which is either the run's directory or its transcript.
+    /// Reads the run at a path, which is either the run's directory or its transcript. If the transcript cannot be
+    /// read, the run's state is [`RunState::Unreadable`].
     pub fn at(path: &Path) -> Self {
         if path.is_dir() {
             return Self::read(path);
@@ -184,7 +189,8 @@ impl Run {
         Self::read_file(path.parent().unwrap_or(path), path.to_path_buf())
     }
 
-    /// Reads the run whose directory is `folder`.
+    /// Reads the run whose directory is `folder`. If the transcript cannot be read, the run's state is
+    /// [`RunState::Unreadable`].
     pub fn read(folder: &Path) -> Self {
         Self::read_file(folder, folder.join(FILE))
     }
@@ -239,9 +245,9 @@ impl Run {
         Ok(())
     }
 
-    /// Returns the temporary directory that a killed run left behind. Its path is in the transcript; if the run was
-    /// killed before it recorded the path, the directory can only be in `scratch`. The directory's name contains the
-    /// run's id.
+    /// Returns the temporary directory that a killed run left behind; `None` if there is none, or it does not belong to
+    /// the current user. Its path is in the transcript; if the run was killed before it recorded the path, the
+    /// directory can only be in `scratch`. The directory's name contains the run's id.
     pub fn leftovers(&self, scratch: &Path) -> Option<PathBuf> {
         if self.state != RunState::Unfinished {
             return None;
@@ -332,7 +338,7 @@ fn lock_holder(file: &File) -> io::Result<Option<i32>> {
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
     /// The directory of runs cannot be read.
-    #[error("cannot read {}: {error}", folder.display())]
+    #[error("cannot read the directory of runs {}: {error}", folder.display())]
     Folder {
         /// The directory of runs.
         folder: PathBuf,
@@ -395,8 +401,9 @@ impl Store {
         Ok(runs)
     }
 
-    /// Returns the runs, the newest first. Each is read only when the iterator reaches it. The ids that guard makes
-    /// sort by time, so the newest runs are found without reading the older ones.
+    /// Returns the runs, the newest first. Each is read only when the iterator reaches it: the ids that guard makes
+    /// sort by time, so the newest runs are found without reading the older ones. If a directory has another name, all
+    /// runs are read first.
     pub fn newest_first(&self) -> Result<Box<dyn Iterator<Item = Run> + '_>, FindError> {
         let ids = self.ids()?;
         if !ids.iter().all(|id| sorts_by_time(id)) {
@@ -417,8 +424,9 @@ impl Store {
         Ok(runs)
     }
 
-    /// Finds a run by its id, by a unique prefix or suffix of the id, or by a path. Without a name, or for the name
-    /// `@`, returns the newest run.
+    /// Finds a run by its id, by a unique prefix or suffix of the id, or by a path, which contains a slash. Without a
+    /// name, or for the name `@`, returns the newest run whose first event can be read. Fails if no run matches, or
+    /// more than one.
     pub fn find(&self, name: Option<&str>) -> Result<Run, FindError> {
         let Some(name) = name.filter(|name| *name != "@") else {
             let newest = self.list()?.into_iter().find(|run| run.first.is_some());
@@ -454,7 +462,7 @@ impl Store {
         crate::sys::remove_tree::remove_tree(&deleting)
     }
 
-    /// Removes the temporary files that a killed run left behind.
+    /// Removes the temporary files that a killed run left behind, if there are any.
     pub fn sweep(&self, run: &Run, scratch: &Path) -> io::Result<()> {
         // Check again: the state may have changed since the run was listed.
         match Run::read(&run.folder).leftovers(scratch) {
@@ -478,7 +486,8 @@ impl Store {
         std::fs::remove_dir(&run.folder).is_ok()
     }
 
-    /// True if a run was killed before its transcript began.
+    /// True if a run was killed before its transcript began: it has no transcript, although it started at least a day
+    /// ago.
     pub fn never_began(&self, run: &Run) -> bool {
         let age = run.folder.metadata().and_then(|found| found.modified()).map(|time| time.elapsed());
         let is_old = matches!(age, Ok(Ok(age)) if age >= LONGEST_BEGINNING);
@@ -496,7 +505,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the ids of all runs, sorted.
+    /// Returns the ids of all runs, sorted. There are none if the directory does not exist.
     pub fn ids(&self) -> Result<Vec<String>, FindError> {
         let failed = |error| FindError::Folder { folder: self.folder.clone(), error };
         let entries = match std::fs::read_dir(&self.folder) {

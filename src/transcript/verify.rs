@@ -16,11 +16,11 @@ use super::writer::Head;
 /// The result of verifying a transcript.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
-    /// The run id in the first line of the transcript.
+    /// The run id in the first line of the transcript; empty if that line is missing or invalid.
     pub run_id: String,
     /// Whether the transcript is intact.
     pub outcome: Outcome,
-    /// The sequence number and hash of the last valid line.
+    /// The sequence number and hash of the last line before the first invalid one, and the size of the lines up to it.
     pub head: Head,
     /// What was dropped because of the size limit, as the transcript itself reports it; `None` if nothing was
     /// dropped.
@@ -76,7 +76,7 @@ pub enum Problem {
     AfterTheEnd,
 }
 
-/// Verifies the transcript file at `path`.
+/// Verifies the transcript file at `path`, up to its first invalid line. Fails only if the file cannot be read.
 pub fn check(path: &Path) -> io::Result<Check> {
     check_all(Reader::open(path)?)
 }

@@ -187,7 +187,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts the writer's thread.
+    /// Starts the writer's thread, unless it was started before.
     pub fn begin(&mut self) -> io::Result<()> {
         if let Some(work) = self.work.take() {
             self.thread = Some(std::thread::Builder::new().name("transcript".to_string()).spawn(work)?);
@@ -212,7 +212,8 @@ impl Writer {
         self.shared.close(true);
     }
 
-    /// Writes everything recorded so far and makes it durable. Events that are recorded later are rejected.
+    /// Writes everything recorded so far and makes it durable. Events that are recorded later are rejected. Fails if an
+    /// earlier or this write failed.
     pub fn finish(mut self) -> io::Result<Head> {
         self.join(true)
     }
@@ -445,7 +446,7 @@ impl TranscriptWriter {
         if class == Class::Output {
             self.shared.output_cut.store(true, Ordering::Relaxed);
         }
-        let message = format!("the transcript reached {limit} bytes; from here on, {what} are not recorded");
+        let message = format!("the transcript reached {limit} bytes; from here on, it contains no {what}");
         self.write_meta(
             EventType::TranscriptCut,
             &message,
