@@ -142,10 +142,10 @@ pub struct Quota {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Start {
-    /// The CLI's arguments. Placeholders are `{prompt}`, `{model}`, `{approval}`, `{format}`, and
-    /// `{session}`, which marks where the session arguments go (before all others if it is absent). If no
-    /// model is set, an argument with `{model}` is dropped together with the option before it. An argument
-    /// that expands to an empty string is dropped too.
+    /// The CLI's arguments. Placeholders are `{prompt}`, `{model}`, `{approval}`, `{format}`, and `{session}`, which
+    /// marks where the session arguments go (before all others if it is absent). If no model is set, an argument with
+    /// `{model}` is dropped together with the option before it. The argument `{approval}` is dropped if its value is
+    /// empty.
     pub arguments: Vec<String>,
     /// The arguments that replace `{format}`, for each format the CLI supports.
     pub formats: BTreeMap<OutputFormat, Vec<String>>,
@@ -331,14 +331,14 @@ pub const AGENTS: [(&str, &str); 4] = [
     ("agy", include_str!("../../policies/agents/agy.toml")),
 ];
 
-/// Returns the built-in adapter with this name.
+/// Returns the built-in adapter with this name; `None` if there is none.
 pub fn named(name: &str) -> Option<Adapter> {
     let (name, text) = AGENTS.iter().find(|(known, _)| *known == name)?;
     let adapter: Adapter = toml::from_str(text).ok()?;
     Some(Adapter { name: (*name).to_string(), ..adapter })
 }
 
-/// Returns the adapter for a program, chosen by the program's file name.
+/// Returns the adapter for a program, chosen by the program's file name; `None` if the program belongs to no adapter.
 pub fn of_program(program: &Path) -> Option<Adapter> {
     let name = program.file_name()?.to_str()?;
     AGENTS
@@ -362,13 +362,15 @@ impl Adapter {
         self
     }
 
-    /// Applies the configuration file of the user who runs this process.
+    /// Applies the configuration file of the user who runs this process, if there is one. Fails if the file cannot be
+    /// read or is not valid.
     pub fn configured_by_user(self) -> Result<Self, ConfigError> {
         let config = Config::place().map_or_else(|| Ok(Config::default()), |place| Config::read(&place));
         config.map(|config| self.configured(&config))
     }
 
-    /// Returns the hosts that the CLI contacts directly instead of through a gateway.
+    /// Returns the hosts that the CLI contacts directly instead of through a gateway; none unless it uses an account
+    /// login.
     pub fn hosts(&self) -> Vec<String> {
         self.login.iter().filter(|_| self.uses_login).flat_map(|login| login.hosts.clone()).collect()
     }
@@ -383,12 +385,12 @@ impl Adapter {
         self.has_sessions() && self.start.begin_session.is_empty()
     }
 
-    /// Returns the error kind that the adapter assigns to an exit code.
+    /// Returns the error kind that the adapter assigns to an exit code; `None` if it assigns none.
     pub(super) fn kind_of_exit(&self, code: i32) -> Option<ErrorKind> {
         self.exits.get(&code.to_string()).copied()
     }
 
-    /// Returns the error kind that the adapter's phrases indicate for a text that the CLI printed.
+    /// Returns the error kind of the first rule of the adapter of which a phrase occurs in `text`; `None` if none does.
     pub(super) fn kind_of_message(&self, text: &str) -> Option<ErrorKind> {
         let text = text.to_lowercase();
         let matches =

@@ -1,8 +1,8 @@
 //! The events that guard reports while an agent works.
 //!
-//! The format is open: `event_type` names the meaning, and `data` may hold anything. Readers must ignore event types and
-//! fields that they do not know, and must treat ids as opaque. An event states a fact and never a command, so a reader
-//! may process it twice.
+//! The format is open: `event_type` names the meaning, and `data` may hold anything. Readers must ignore event types
+//! and fields that they do not know, and must treat ids as opaque. An event states a fact and never a command, so a
+//! reader may process it twice.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -16,8 +16,8 @@ use serde_json::Value;
 /// An event of an agent's run: something that the agent printed, or that guard did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AgentEvent {
-    /// The event type: `agent.…` for the agent's output, `exec.…` for actions of `guard exec`, any other for events of the
-    /// run's transcript. Later versions may add types.
+    /// The event type: `agent.…` for the agent's output, `exec.…` for actions of `guard exec`, any other for events of
+    /// the run's transcript. Later versions may add types.
     pub event_type: String,
     /// A short description of the event.
     #[serde(default)]
@@ -26,8 +26,8 @@ pub struct AgentEvent {
     #[serde(default = "never", serialize_with = "write_time", deserialize_with = "read_time")]
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub timestamp: SystemTime,
-    /// For `agent.…`, the JSON object that the agent printed; otherwise data specific to the event type. Later versions may
-    /// add fields.
+    /// For `agent.…`, the JSON object that the agent printed; otherwise data specific to the event type. Later versions
+    /// may add fields.
     #[serde(default)]
     pub data: Value,
 }

@@ -6,7 +6,8 @@
 
 use super::adapter::{Adapter, OutputFormat};
 
-/// A prompt longer than this, in bytes, is passed on standard input instead of the command line.
+/// A prompt longer than this, in bytes, is passed on standard input instead of the command line. A CLI that does not
+/// support that gets no longer prompts.
 const LONG_PROMPT: usize = 100 << 10;
 
 /// The longest prompt, in bytes, that is passed on standard input. A CLI may repeat the prompt in its output, and when
@@ -23,7 +24,7 @@ pub struct InvocationSpec {
     pub model: Option<String>,
     /// Whether the agent acts without asking for approval.
     pub yolo: bool,
-    /// The session's id, and whether to resume the session instead of beginning it.
+    /// The session's id, and whether to resume the session instead of beginning it; `None` without a session.
     pub session: Option<(String, bool)>,
     /// The output format to request from the CLI.
     pub format: OutputFormat,

@@ -5,12 +5,12 @@ use serde_json::{Map, Value};
 /// Maximum number of positions in an answer at which the parser tries to read a JSON object.
 const MOST_TRIED: usize = 20_000;
 
-/// Returns every top-level JSON object in the text, in order, each with the offset of its end. Nested objects are
-/// skipped.
+/// Returns every top-level JSON object in the text, in order, each with the offset of its end. Skips nested objects.
+/// Stops after about `MOST_TRIED` opening braces.
 pub fn json_objects(text: &str) -> Vec<(usize, Map<String, Value>)> {
     let mut found = Vec::new();
     let mut at = 0;
-    // Bounds the work: a `{` that opens no object must not make us parse the rest again and again.
+    // Limit the number of tries: after each `{` that opens no object, the parser may read the rest of the text.
     let mut tries = 0;
     while let Some(begin) = text[at..].find('{').map(|found| at + found) {
         tries += 1;

@@ -41,7 +41,7 @@ pub enum Ending {
 /// What the parser concludes from an agent's output and exit: the answer, or the error.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Conclusion {
-    /// Whether the agent reported success.
+    /// Whether the agent succeeded: its CLI exited with code 0, and its output reported success.
     pub success: bool,
     /// The agent's answer.
     pub answer: String,
@@ -80,7 +80,8 @@ pub struct OutputParser {
     last_error: Option<String>,
 }
 
-/// Returns the value at the first existing one of several paths, which are separated by `|`.
+/// Returns the value at the first of several paths that leads to a value other than null; `None` if no path does. `|`
+/// separates the paths.
 fn find<'v>(value: &'v Value, paths: &str) -> Option<&'v Value> {
     let step = |value: &'v Value, key: &str| match value {
         Value::Array(items) => items.get(key.parse::<usize>().ok()?),
@@ -135,7 +136,7 @@ impl OutputParser {
         AgentEvent { event_type: event_type.to_string(), message, timestamp: self.time, data }
     }
 
-    /// Creates an event for a line of plain text.
+    /// Creates an event for a line of plain text, cut to 4096 characters.
     fn text_event(&self, event_type: EventType, line: &[u8]) -> AgentEvent {
         let text: String = String::from_utf8_lossy(line).chars().take(4096).collect();
         let data = json!({ "text": text });
@@ -162,7 +163,7 @@ impl OutputParser {
         self.buffer_line(bytes);
     }
 
-    /// Parses the last line if it does not end with a newline.
+    /// Parses the last line if it does not end with a newline. Counts an incomplete JSON object as unreadable.
     pub fn finish(&mut self, mut on_event: impl FnMut(AgentEvent)) {
         let line = std::mem::take(&mut self.line);
         if std::mem::take(&mut self.is_too_long) {
@@ -338,8 +339,8 @@ impl OutputParser {
         }
     }
 
-    /// Returns the conclusion of the run. `resumed_session` is the session that the caller wanted to resume; `stderr` is
-    /// the end of the CLI's standard error.
+    /// Returns the conclusion of the run. `resumed_session` is the session that the caller wanted to resume; `stderr`
+    /// is the end of the CLI's standard error.
     pub fn conclude(mut self, ending: Ending, resumed_session: Option<&str>, stderr: &str) -> Conclusion {
         self.finish(|_| {});
         self.settle_verdict(ending, stderr);
@@ -390,7 +391,8 @@ impl OutputParser {
         (kind, if words.is_empty() { how } else { format!("{how}: {words}") })
     }
 
-    /// Returns the last line of `text` that contains a known phrase, or else its last line.
+    /// Returns the last line of `text` that contains a known phrase, or else its last line that is not empty. Cuts it
+    /// to 1000 characters. Returns an empty text if there is no line.
     fn most_specific_line(&self, text: &str) -> String {
         let lines = || text.lines().rev().map(str::trim).filter(|line| !line.is_empty());
         let known = lines().find(|line| self.adapter.kind_of_message(line).is_some());
@@ -398,7 +400,8 @@ impl OutputParser {
     }
 }
 
-/// Returns the last JSON object in the text that the rule can interpret.
+/// Returns the last JSON object in the text that contains an error message at the path in `rule`; `None` if there is
+/// none among the last `MOST_OBJECTS` candidates.
 fn last_object(text: &str, rule: &EventRule) -> Option<Value> {
     let mut end = text.len();
     for _ in 0..MOST_OBJECTS {

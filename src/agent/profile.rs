@@ -65,8 +65,8 @@ impl Adapter {
     }
 }
 
-/// Returns the error for the first gateway of these network presets whose key is missing. `is_set` says whether a
-/// variable has a value in the caller's environment.
+/// Returns the error for the first gateway of these network presets whose key is missing; `None` if no key is missing.
+/// `is_set` says whether a variable has a value in the caller's environment.
 pub fn missing_key(presets: &[String], config: &Config, is_set: impl Fn(&str) -> bool) -> Option<MissingKey> {
     let gateways = presets.iter().filter_map(|name| preset(name)).flat_map(|preset| preset.gateway);
     for gateway in gateways {
@@ -86,7 +86,8 @@ pub fn missing_key(presets: &[String], config: &Config, is_set: impl Fn(&str) ->
 }
 
 impl Profile {
-    /// Returns the environment variables to set for the CLI.
+    /// Returns the environment variables to set for the CLI: name and value. In a run that a person uses on a terminal,
+    /// leaves out the variables in [`CommandLine::of_the_terminal`].
     pub fn environment(&self) -> impl Iterator<Item = (&str, &str)> {
         let of_terminal = &self.adapter.command_line.of_the_terminal;
         let is_users = |name: &str| !self.is_unattended && of_terminal.iter().any(|known| known == name);
@@ -124,7 +125,7 @@ impl Profile {
     }
 }
 
-/// Returns true if the arguments contain an option, by itself or as `option=value`.
+/// Returns true if the arguments before `--` contain an option, by itself or, for a long option, as `--option=value`.
 fn has_option(arguments: &[OsString], option: &str) -> bool {
     let is_it = |argument: &OsString| {
         argument == option

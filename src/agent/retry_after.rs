@@ -17,7 +17,7 @@ pub enum Wait {
 const LONGEST: f64 = 366.0 * 24.0 * 3600.0;
 
 impl Quota {
-    /// Returns how long to wait according to an error text of the CLI, if the text says so.
+    /// Returns how long to wait according to an error text of the CLI; `None` if the text does not say so.
     pub fn wait(&self, words: &str) -> Option<Wait> {
         let lower = words.to_lowercase();
         if self.daily.iter().any(|part| lower.contains(&part.to_lowercase())) {
@@ -34,7 +34,8 @@ impl Quota {
     }
 }
 
-/// Parses a duration such as `12.3s`, `850ms`, `3h12m5s` or `2 minutes` at the beginning of a text.
+/// Parses a duration such as `12.3s`, `850ms`, `3h12m5s` or `2 minutes` at the beginning of a text; `None` if there is
+/// none, or if it is longer than `LONGEST`.
 fn time(text: &str) -> Option<Duration> {
     let mut rest = text.trim_start();
     let mut seconds = None;
@@ -50,7 +51,7 @@ fn time(text: &str) -> Option<Duration> {
     seconds.filter(|seconds| (0.0..=LONGEST).contains(seconds)).map(Duration::from_secs_f64)
 }
 
-/// Returns the length of a unit of time, in seconds.
+/// Returns the length of a unit of time, in seconds; `None` for an unknown unit.
 fn unit(name: &str) -> Option<f64> {
     match name {
         "ms" => Some(0.001),

@@ -37,7 +37,7 @@ pub struct RequestText {
 }
 
 impl RequestText {
-    /// Renders the request in this language.
+    /// Renders the request with the template in this language.
     pub fn render(&self, language: Language) -> String {
         let (template, types) = match language {
             Language::English => (include_str!("templates/request.en.md"), "[advice / review / execute]"),

@@ -31,15 +31,16 @@ pub(super) struct AttemptOutcome {
 }
 
 impl AttemptOutcome {
-    /// Returns the kind of error, if the attempt failed. If guard ended the run, guard's own error takes precedence
-    /// over the agent's.
+    /// Returns the kind of error; `None` if the attempt succeeded. If guard ended the run, guard's own error takes
+    /// precedence over the agent's.
     pub(super) fn error_kind(&self) -> Option<ErrorKind> {
         let own = self.result.error_kind;
         let agents = self.conclusion.as_ref().and_then(|end| end.error.as_ref()).map(|(kind, _)| *kind);
         if was_ended_by_guard(&self.result) { own } else { agents.or(own) }
     }
 
-    /// Describes the commits and changed files that the attempt left, for example `1 commit, 2 changed files`.
+    /// Describes the commits and changed files that the attempt left, for example `1 commit, 2 changed files`; `None`
+    /// if it left none.
     pub(super) fn left_work(&self) -> Option<String> {
         let uncommitted = self.result.worktree.as_ref().map_or(0, |tree| tree.uncommitted.len());
         let count = |number: usize, one: &str| match number {
@@ -55,7 +56,7 @@ impl AttemptOutcome {
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 
-    /// Returns how long to wait before a retry, if the agent's CLI reported it.
+    /// Returns how long to wait before a retry; `None` if the agent's CLI did not report it.
     pub(super) fn wait(&self) -> Option<&Wait> {
         self.conclusion.as_ref().and_then(|end| end.wait.as_ref())
     }

@@ -12,7 +12,8 @@ struct Package {
     version: String,
 }
 
-/// Resolves a program name through `PATH`.
+/// Returns the file of a program: the path itself if `program` contains a slash, otherwise the first file of this name
+/// in a directory of `PATH`. `None` if there is none.
 fn find(program: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(PathBuf::from(program));
@@ -21,7 +22,8 @@ fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(program)).find(|file| file.is_file())
 }
 
-/// Returns the version that is stated in the `package.json` of the npm package to which a program belongs.
+/// Returns the version that is stated in the `package.json` of the npm package `package` to which a program belongs;
+/// `None` if none of the eight directories above the program's real file contains such a file.
 fn version(program: &Path, package: &str) -> Option<String> {
     let real = program.canonicalize().ok()?;
     real.ancestors().skip(1).take(8).find_map(|directory| {
@@ -51,8 +53,9 @@ pub struct OutdatedAgent {
     pub reason: String,
 }
 
-/// Checks the installed version of a CLI, whose program is the first element of `argv`. Returns an error if the
-/// version is known not to work, and otherwise notes for the user, for example about an untested version.
+/// Checks the installed version of a CLI, whose program is the first element of `argv`. Returns an error if the version
+/// is known not to work, and otherwise notes for the user, for example about an untested version. Returns no notes if
+/// the version cannot be determined.
 pub fn check_version(adapter: &Adapter, argv: &[String]) -> Result<Vec<String>, OutdatedAgent> {
     let (Some(package), Some(program)) = (&adapter.package, argv.first()) else { return Ok(Vec::new()) };
     // If the program is missing, the run itself reports that.

@@ -87,7 +87,7 @@ impl<'l> EventReader<'l> {
         }
     }
 
-    /// Reads all events until the end of the input.
+    /// Reads all events until the end of the input, or until reading fails.
     pub(super) fn read(&mut self, mut input: impl BufRead) {
         let mut line = Vec::new();
         loop {
@@ -181,7 +181,7 @@ fn time(text: &str) -> SystemTime {
     text.parse::<Timestamp>().map_or_else(|_| SystemTime::now(), SystemTime::from)
 }
 
-/// Appends `more` to `text`. If the text then exceeds twice [`KEPT`] bytes, drops its beginning.
+/// Appends `more` to `text`. If the text then has more than twice [`KEPT`] bytes, keeps only its last [`KEPT`] bytes.
 pub(super) fn append_bounded(text: &mut String, more: &str) {
     text.push_str(more);
     if text.len() > 2 * KEPT {

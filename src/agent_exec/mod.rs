@@ -222,7 +222,9 @@ fn attempt_data(outcome: &AttemptOutcome, attempt: usize) -> serde_json::Value {
 fn retry_event(outcome: &AttemptOutcome, attempt: usize, wait: Duration) -> AgentEvent {
     let mut data = attempt_data(outcome, attempt);
     data["wait_ms"] = json!(wait.as_millis() as u64);
-    let message = format!("{}: retrying", outcome.error_kind().map_or("", ErrorKind::as_str));
+    let kind = outcome.error_kind().map_or("", ErrorKind::as_str);
+    let message =
+        format!("attempt {attempt} failed ({kind}); guard starts the next one in {} ms", wait.as_millis());
     AgentEvent::new(EventType::ExecRetry, message, data)
 }
 

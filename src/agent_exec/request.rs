@@ -33,12 +33,13 @@ pub struct ExecRequest {
     /// The prompt for the agent.
     #[serde(default, alias = "PROMPT")]
     pub prompt: String,
-    /// Without a prompt: the command to run, with its arguments. With a prompt: the agent's program, if it is not on PATH.
+    /// Without a prompt: the command to run, with its arguments. With a prompt: the agent's program, if it is not on
+    /// PATH.
     #[serde(default)]
     pub command: Vec<String>,
-    /// The agent: `gemini`, `claude`, `codex`, `agy`, or `generic` for any other command, which gets the prompt, if there is
-    /// one, on its standard input. Default: with a prompt, the agent whose program `command` names, or else `gemini`; without
-    /// a prompt, `generic`.
+    /// The agent: `gemini`, `claude`, `codex`, `agy`, or `generic` for any other command, which gets the prompt, if
+    /// there is one, on its standard input. Default: with a prompt, the agent whose program `command` names, or else
+    /// `gemini`; without a prompt, `generic`.
     #[serde(default)]
     pub agent: Option<String>,
     /// The working directory, as an absolute path.
@@ -63,11 +64,12 @@ pub struct ExecRequest {
     /// The model to use. Default: the agent's default model.
     #[serde(default)]
     pub model: Option<String>,
-    /// The output format to request from the agent. With `json`, there are no events while the agent works. With `text`,
-    /// sessions cannot be continued, and exit code 0 with a non-empty answer counts as success.
+    /// The output format to request from the agent. With `json`, there are no events while the agent works. With
+    /// `text`, sessions cannot be continued, and exit code 0 with a non-empty answer counts as success.
     #[serde(default)]
     pub output_format: OutputFormat,
-    /// The idle limit in seconds: guard ends a run that for this long prints nothing, starts no program and uses no CPU.
+    /// The idle limit in seconds: guard ends a run that for this long prints nothing, starts no program and uses no
+    /// CPU.
     #[serde(default = "idle")]
     pub timeout: u64,
     /// The limit on the total duration of one attempt, in seconds.
@@ -126,7 +128,7 @@ fn one() -> u32 {
     1
 }
 
-/// Returns the known field whose name is most similar to the unknown name `field`, if any is similar enough.
+/// Returns the known field whose name is most similar to the unknown name `field`; `None` if no name is similar enough.
 fn nearest(field: &str) -> Option<String> {
     let schema = schemars::schema_for!(ExecRequest).to_value();
     let known = schema["properties"].as_object().map(|all| all.keys().cloned().collect::<Vec<_>>());
@@ -190,7 +192,8 @@ fn explain(text: &str, error: &serde_json::Error) -> RequestError {
 }
 
 impl ExecRequest {
-    /// Parses a request from JSON.
+    /// Parses a request from JSON. Fails if a field is unknown, missing or of the wrong type. Does not check the
+    /// values.
     pub fn from_json(text: &str) -> Result<Self, RequestError> {
         serde_json::from_str(text).map_err(|error| explain(text, &error))
     }
@@ -225,7 +228,8 @@ impl ExecRequest {
         }
     }
 
-    /// Rejects a request with invalid values.
+    /// Fails if a value in the request is not valid, such as a relative path or a time limit of 0. Does not check the
+    /// agent and its prompt, which [`Self::adapter`] checks.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let bad = |message: String| Err(Failure::new(ErrorKind::InvalidInput, message));
         if self.prompt.contains('\0') || self.command.iter().any(|word| word.contains('\0')) {
@@ -255,7 +259,8 @@ impl ExecRequest {
         Ok(())
     }
 
-    /// Returns the adapter of the agent to run; `None` for a plain command.
+    /// Returns the adapter of the agent to run; `None` for a plain command. Fails if the agent is unknown, or if it
+    /// does not support the prompt or the output format of the request.
     pub(super) fn adapter(&self) -> Result<Option<Adapter>, Failure> {
         let bad = |message: String| Err(Failure::new(ErrorKind::InvalidInput, message));
         let adapter = match (self.agent.as_deref(), self.command.first()) {
@@ -333,7 +338,8 @@ pub fn check_limits(timeout: u64, max_duration: u64, max_retries: u32) -> Result
     Ok(())
 }
 
-/// Fails, with a message, if a text cannot be the name of a model, for example because a CLI would take it for an option.
+/// Fails, with a message, if a text cannot be the name of a model, for example because a CLI would take it for an
+/// option.
 pub fn check_model(name: &str) -> Result<(), String> {
     let is_option = name.starts_with('-');
     if name.is_empty() || is_option || name.contains(|c: char| c.is_whitespace() || c == '\0') {

@@ -71,8 +71,8 @@ impl EventCounts {
 /// The result of `guard exec`: the last attempt's run result, with the agent's answer or error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExecResult {
-    /// The result of the last attempt's run. `success`, `result`, `error`, `error_kind` and `error_detail` also take the
-    /// agent's own output into account; `SESSION_ID` is the id with which a later request can continue the session.
+    /// The result of the last attempt's run. `success`, `result`, `error`, `error_kind` and `error_detail` also take
+    /// the agent's own output into account; `SESSION_ID` is the id with which a later request can continue the session.
     #[serde(flatten)]
     pub run: RunResult,
     /// All attempts, oldest first.
@@ -109,7 +109,8 @@ impl ExecResult {
         }
     }
 
-    /// Returns the result for an invalid request, for example one whose JSON cannot be parsed.
+    /// Returns the result for a request that guard refused before it parsed or executed the request, for example
+    /// because its JSON is not valid.
     pub fn refused(kind: ErrorKind, message: &str) -> Self {
         let request = ExecRequest::new("", "/");
         let mut result = Self::failed(&request, &Failure::new(kind, message), Duration::ZERO);
@@ -163,8 +164,8 @@ impl ExecResult {
     }
 }
 
-/// Returns the message about a run that guard ended at a time limit. The message of `guard run` does not fit, because it
-/// says how to set no limit, and a request must have limits.
+/// Returns the message about a run that guard ended at a time limit. The message of `guard run` does not fit, because
+/// it says how to set no limit, and a request must have limits. Returns `None` for other kinds of errors.
 fn time_limit_message(kind: ErrorKind, request: &ExecRequest) -> Option<String> {
     match kind {
         ErrorKind::IdleTimeout => Some(format!(
@@ -181,7 +182,8 @@ fn time_limit_message(kind: ErrorKind, request: &ExecRequest) -> Option<String> 
     }
 }
 
-/// Returns a note that lists all unknown event types in the agent's output with their counts; `None` if there are none.
+/// Returns a note that lists these unknown event types in the agent's output with their counts; `None` if the list is
+/// empty.
 pub(super) fn ignored_events(kinds: &[(String, u64)]) -> Option<String> {
     let shown: Vec<String> = kinds.iter().map(|(kind, count)| format!("`{kind}` ({count})")).collect();
     (!shown.is_empty())

@@ -65,12 +65,13 @@ fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failure {
 }
 
 impl Store {
-    /// Creates a session that belongs to the directory `cd`.
+    /// Creates and locks a session that belongs to the directory `cd`.
     pub(super) fn create(&self, cd: &Path) -> Result<Session, Failure> {
         self.create_with_id(uuid::Uuid::now_v7().to_string(), cd)
     }
 
-    /// Opens the session with the id that the caller has chosen, or creates it if it does not exist.
+    /// Opens and locks the session with the id that the caller has chosen, or creates it if it does not exist. Fails if
+    /// the id is not a UUID, or if the session belongs to another directory or is in use.
     pub(super) fn open_or_create(&self, id: &str, cd: &Path) -> Result<Session, Failure> {
         if is_id(id) && !self.directory.join(id).join(RECORD).exists() {
             return self.create_with_id(id.to_string(), cd);
@@ -91,7 +92,8 @@ impl Store {
         Ok(session)
     }
 
-    /// Opens and locks the session with this id. Fails if the session does not belong to the directory `cd`.
+    /// Opens and locks the session with this id. Fails if the session does not exist, is in use, or does not belong to
+    /// the directory `cd`.
     pub(super) fn resume(&self, id: &str, cd: &Path) -> Result<Session, Failure> {
         let lost = |why: &str| {
             Failure::new(
