@@ -163,8 +163,9 @@ impl CommandReader {
         Ok(Self { directory, position: 0, known, waiting: Default::default() })
     }
 
-    /// Returns the next command that no worker has acknowledged; `None` if there is none. Records the command
-    /// as accepted before it returns, so that no command is executed twice.
+    /// Returns the next command that no worker has acknowledged; `None` if there is none. Skips commands with an
+    /// invalid id. Records the command as accepted before it returns, so that no command is executed twice. If guard
+    /// cannot record that, only logs a warning.
     pub fn next_command(&mut self) -> Result<Option<AgentCommand>, ControlError> {
         if self.waiting.is_empty() {
             let path = self.directory.join(COMMANDS);
@@ -239,7 +240,7 @@ fn append(directory: &Path, name: &str, value: &impl Serialize) -> Result<(), Co
 
 /// Reads the complete lines after `position`, and sets `position` to the end of the last one. Skips lines that
 /// are not the expected JSON, which a client of another version, or a process that was killed while it wrote,
-/// may have left.
+/// may have left. Reads at most [`LARGEST_FILE`] bytes. Returns no lines if the file does not exist.
 fn read_lines<T: for<'de> Deserialize<'de>>(path: &Path, position: &mut u64) -> Result<Vec<T>, ControlError> {
     let failed = |source| ControlError::Io { path: path.to_path_buf(), source };
     let mut file = match File::open(path) {

@@ -1,7 +1,7 @@
 //! A client for GitHub's REST API. Takes a path below the repository's URL, and returns the status and the JSON body
 //! of the response.
 //!
-//! Repeats requests after server errors and rate limits. Error texts never contain the token.
+//! Repeats requests after server errors and short rate limits. Error texts never contain the token.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::egress::{ApiRequest, ApiResponse, Client};
 
 /// Maximum size of a response body, in bytes.
 const LARGEST: usize = 4 << 20;
-/// The delays before the first, second and third retry.
+/// The minimum delays before the first, second and third retry.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_millis(1000), Duration::from_millis(2000)];
 /// Maximum length of an error text of GitHub that guard shows, in characters.
@@ -68,8 +68,9 @@ impl<'a> Api<'a> {
         self.call(&Method::POST, rest, Some(body))
     }
 
-    /// Sends a request, and repeats it after server errors and rate limits. Repeating a POST is safe too, because
-    /// GitHub refuses a second pull request for the same branch.
+    /// Sends a request. Repeats it up to three times after server errors and rate limits, if GitHub asks for a delay of
+    /// at most two seconds. Repeating a POST is safe too, because GitHub refuses a second pull request for the same
+    /// branch.
     fn call(&self, method: &Method, rest: &str, body: Option<&Value>) -> Result<Answer, ApiError> {
         let mut pauses = PAUSES.iter();
         loop {
@@ -145,7 +146,7 @@ impl<'a> Api<'a> {
         }
     }
 
-    /// Removes the token and terminal control characters from a text, and truncates it.
+    /// Removes the token and terminal control characters from a text, and truncates it to [`LONGEST_WORDS`].
     fn sanitize(&self, text: &str) -> String {
         let text = self.token.map_or(text.to_string(), |token| token.redact(text));
         text.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).take(LONGEST_WORDS).collect()
@@ -163,7 +164,8 @@ impl Answer {
         }
     }
 
-    /// Returns the error text in the response: `message`, and the messages of `errors`.
+    /// Returns the error text in the response: `message` and the messages of `errors`, but at most five of them. Empty
+    /// if there are none.
     pub(super) fn error_text(&self) -> String {
         let text = |value: &Value| value["message"].as_str().map(str::to_string);
         let errors = self.body["errors"].as_array().into_iter().flatten().filter_map(text);
@@ -189,7 +191,7 @@ impl Answer {
                 || self.number("x-ratelimit-remaining") == Some(0))
     }
 
-    /// Returns the minimum time to wait before a retry; `None` if a retry would not help.
+    /// Returns the minimum time to wait before a retry; `None` if a retry is not necessary or would not help.
     fn retry_delay(&self) -> Option<Duration> {
         let is_used_up = self.number("x-ratelimit-remaining") == Some(0);
         let is_server_error = (500..=599).contains(&self.status);

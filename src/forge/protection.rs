@@ -66,7 +66,8 @@ impl Found {
     }
 }
 
-/// Determines whether a branch is protected. Without a token, guard reads only public information.
+/// Determines whether a branch is protected. Without a token, guard reads only the public rulesets, and returns
+/// [`Protection::Unknown`] unless these already protect the branch.
 pub fn protection(remote: &Remote, token: Option<&Token>, branch: &str) -> Protection {
     let Some(github) = remote.github() else {
         return Protection::Unknown { why: format!("{} is not on GitHub", remote.shown) };
@@ -101,7 +102,7 @@ fn combine(github: &GitHub, rules: Found, classic: Found) -> Protection {
     Protection::Unprotected { missing: missing.collect() }
 }
 
-/// Reads the rulesets that apply to a branch.
+/// Reads the rulesets that apply to a branch. After an error, returns what guard has read so far, and the problem.
 fn rules(api: &Api<'_>, branch: &str) -> Found {
     let mut found = Found::default();
     for page in 1..=MOST_PAGES {
@@ -130,7 +131,7 @@ fn types_of(answer: &Answer) -> Option<Vec<&str>> {
     rules.iter().map(|rule| rule["type"].as_str()).collect()
 }
 
-/// Reads the older branch protection, which GitHub also calls classic.
+/// Reads the older branch protection, which GitHub also calls classic. Without a token, only reports that as a problem.
 fn classic(api: &Api<'_>, token: Option<&Token>, branch: &str) -> Found {
     if token.is_none() {
         return Found::unreadable("it needs a token; set GH_TOKEN or run `gh auth login`".to_string());

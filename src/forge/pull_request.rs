@@ -23,7 +23,7 @@ pub struct Proposal<'a> {
     pub head: &'a str,
     /// The branch into which the work should be merged.
     pub base: &'a str,
-    /// The title, a single line. guard truncates it to GitHub's limit.
+    /// The title, a single line. guard truncates it to GitHub's limit. If it is empty, guard uses the name of `head`.
     pub title: &'a str,
     /// The description, in Markdown. guard truncates it to GitHub's limit.
     pub body: &'a str,
@@ -40,7 +40,8 @@ pub struct PullRequest {
     pub existed: bool,
 }
 
-/// Finds the open pull request of a branch, or opens one. guard can repeat the call after a crash.
+/// Finds the open pull request from `proposal.head` into `proposal.base`, or opens one. guard can repeat the call after
+/// a crash. Fails if the remote is not on GitHub, or if the two branches are the same.
 pub fn pull_request(
     remote: &Remote,
     token: &Token,
@@ -88,8 +89,8 @@ fn unexpected(api: &Api<'_>, answer: &Answer) -> ApiError {
     })
 }
 
-/// Finds the open pull request from `head` into `base`. Compares every field of the results, because a service may
-/// ignore query filters that it does not know.
+/// Finds the open pull request from `head` into `base`; `None` if there is none. Compares the fields of each result,
+/// because a service may ignore query filters that it does not know.
 fn find(api: &Api<'_>, github: &GitHub, head: &str, base: &str) -> Result<Option<PullRequest>, ApiError> {
     let whose = &github.pushes_to;
     let label = escaped(&format!("{whose}:{head}"));
@@ -111,7 +112,7 @@ fn find(api: &Api<'_>, github: &GitHub, head: &str, base: &str) -> Result<Option
     }
 }
 
-/// Parses a pull request from the API's JSON.
+/// Parses a pull request from the API's JSON; `None` if its number or URL is missing or not plausible.
 fn parse_pull_request(pull: &Value, github: &GitHub, existed: bool) -> Option<PullRequest> {
     let number = pull["number"].as_u64().filter(|number| *number > 0)?;
     let url = pull["html_url"].as_str()?;

@@ -27,7 +27,7 @@ pub struct Remote {
     pub name: String,
     /// The remote's URL without credentials, for messages to the user.
     pub shown: String,
-    /// The remote's host; `None` for a local path, or if git needs a remote helper.
+    /// The remote's host; `None` for a local path, if git needs a remote helper, or if guard cannot parse the URL.
     pub host: Option<String>,
     /// The service that hosts the remote.
     pub kind: Kind,
@@ -50,7 +50,7 @@ pub struct GitHub {
     /// The name of the repository.
     pub repo: String,
     /// The owner of the repository to which guard pushes branches. It differs from `owner` if the remote has a
-    /// separate push URL, for example of a fork.
+    /// separate push URL on the same host, for example of a fork.
     pub pushes_to: String,
     /// The URL of GitHub's API.
     pub api: Upstream,
@@ -78,7 +78,8 @@ impl Remote {
         Self::parse(name, &urls.fetch, &urls.push, variable).map(Some)
     }
 
-    /// Parses a remote from its fetch URL and its push URL.
+    /// Parses a remote from its fetch URL and its push URL. `variable` returns the value of an environment variable
+    /// (see [`Remote::of`]). Fails if a variable with the URL of the API or of a proxy is invalid.
     pub fn parse(
         name: &str,
         fetch: &str,
@@ -139,7 +140,7 @@ fn named_api(text: &str) -> Result<Upstream, ForgeError> {
     Upstream::parse(text).map_err(|error| ForgeError::refused(format!("GITHUB_API_URL: {error}"), hint))
 }
 
-/// Splits a path of the form `owner/repo` or `owner/repo.git` into owner and repository.
+/// Splits a path of the form `owner/repo` or `owner/repo.git` into owner and repository; `None` for any other path.
 fn owner_and_repo(path: &str) -> Option<(String, String)> {
     let (owner, repo) = path.trim_matches('/').split_once('/')?;
     let repo = repo.strip_suffix(".git").unwrap_or(repo);
@@ -203,7 +204,8 @@ impl Address {
         Self::at(scheme, &host, Some(port).filter(|_| place.ends_with(&format!(":{port}"))), path)
     }
 
-    /// Parses an address in the form of scp: `git@host:path`, `[git@host:22]:path`, `git@[::1]:path`.
+    /// Parses an address in the form of scp: `git@host:path`, `[git@host:22]:path`, `git@[::1]:path`. Returns `None` if
+    /// guard cannot parse the host, or if the path may contain a credential.
     fn scp(text: &str) -> Option<Self> {
         let end = match (text.find('['), text.find("]:")) {
             (Some(begin), Some(end)) if begin < text.find(':')? => end + 1,

@@ -32,13 +32,14 @@ impl fmt::Debug for Token {
 
 impl Token {
     /// Finds the user's token for a remote: `GH_TOKEN`, `GITHUB_TOKEN`, or the output of `gh auth token`.
-    /// `None` if the remote is not on GitHub, or there is no token.
+    /// `None` if the remote is not on GitHub, or there is no token. Fails if a variable contains an invalid token.
     pub fn find(remote: &Remote) -> Result<Option<Self>, ForgeError> {
         Self::with(remote, |variable| std::env::var(variable).ok())
     }
 
     /// Finds the user's token for a remote: `GH_TOKEN`, `GITHUB_TOKEN`, or the output of `gh auth token`. `variable`
-    /// returns the value of an environment variable. `None` if the remote is not on GitHub, or there is no token.
+    /// returns the value of an environment variable. `None` if the remote is not on GitHub, or there is no token. Fails
+    /// if a variable contains an invalid token.
     pub fn with(
         remote: &Remote,
         variable: impl Fn(&str) -> Option<String>,

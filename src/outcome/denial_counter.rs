@@ -22,7 +22,8 @@ pub struct DenialCounter {
 }
 
 impl DenialCounter {
-    /// Processes a line of the transcript, and adds it to the list if it is a denial.
+    /// Processes a line of the transcript. If it is a denial, adds it to the list, or counts it with an equal one. When
+    /// the list is full, only counts the denials of each rule.
     pub fn see(&self, line: &Line<'_>) {
         if !line.event_type.is_denial() {
             return;

@@ -31,16 +31,18 @@ pub struct RunResult {
     pub duration: String,
     /// The duration in milliseconds.
     pub duration_ms: u64,
-    /// A short error message.
+    /// A short error message; absent if the run succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The kind of error: `idle_timeout`, `timeout`, `command_not_found`, `upstream_error`, `invalid_input`,
     /// `config_error`, `auth_error`, `rate_limited`, `turn_limit`, `sandbox_unavailable`, `policy_denied`, `cancelled`,
     /// `receive_refused`, `boundary_broken`, `budget_exhausted`, `memory_exhausted`, `record_full`, `session_lost`,
-    /// `session_busy`, `worktree_lost`, `worktree_busy`, `busy`, `internal`. Later versions may add kinds.
+    /// `session_busy`, `worktree_lost`, `worktree_busy`, `busy`, `internal`. Later versions may add kinds. Absent if
+    /// the run succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<ErrorKind>,
-    /// The complete error message, and the circumstances of the error.
+    /// The complete error message, and the circumstances of the error; absent if the run succeeded, or if guard could
+    /// not write the transcript.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_detail: Option<ErrorDetail>,
     /// The id of the run, an opaque text. `guard log` accepts it.
@@ -51,12 +53,12 @@ pub struct RunResult {
     pub enforcement: Enforcement,
     /// The command's exit code; 128 plus the signal number if a signal ended the command; null if it never ran.
     pub exit_code: Option<i32>,
-    /// The number of the signal that ended the command.
+    /// The number of the signal that ended the command; absent if no signal did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     /// Commits of the run that guard transferred into the repository, oldest first.
     pub commits: Vec<Commit>,
-    /// The worktree that the run worked in; absent outside of a git repository.
+    /// The worktree that the run worked in; absent if the run had none, for example outside of a git repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<Worktree>,
     /// Files that the run created or changed. In a git repository: all files that differ from the commit where the run
@@ -109,9 +111,10 @@ pub struct Worktree {
     /// The number of further refs that `other_refs` does not list.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub other_refs_left_out: usize,
-    /// Refs under which guard saved uncommitted work before it removed the worktree.
+    /// Refs under which guard saved commits and uncommitted work before it removed the worktree.
     pub saved: Vec<String>,
-    /// Whether commits are still in the run's private repository; `guard worktree receive` transfers them.
+    /// Whether commits, other refs, a stash or git-lfs objects exist only in the run's private repository. The command
+    /// `guard worktree receive` transfers the commits of the branch.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unreceived: bool,
 }
@@ -125,7 +128,7 @@ fn is_zero(number: &usize) -> bool {
 pub struct OtherRef {
     /// The full name of the ref.
     pub name: String,
-    /// The object that the ref points to; null if the ref was deleted or is symbolic.
+    /// The object that the ref points to; null if the ref was deleted or contains no object id.
     pub id: Option<String>,
 }
 
@@ -137,16 +140,16 @@ pub struct Finding {
     pub kind: String,
     /// A one-line description of the finding.
     pub message: String,
-    /// The path of the file or directory that the finding is about.
+    /// The path of the file or directory that the finding is about; absent if it is about no single file or directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// What the reviewer should do about the finding.
+    /// What the reviewer should do about the finding; absent if guard has no advice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead: Option<String>,
 }
 
 impl Finding {
-    /// Creates a finding without advice.
+    /// Creates a finding about the file or directory `path`, if there is one, without advice.
     pub fn new(kind: &str, message: String, path: Option<&Path>) -> Self {
         let path = path.map(|path| path.to_string_lossy().into_owned());
         Self { kind: kind.to_string(), message, path, instead: None }
@@ -158,13 +161,13 @@ impl Finding {
 pub struct ErrorDetail {
     /// The complete error message.
     pub message: String,
-    /// The command's exit code.
+    /// The command's exit code; null if there is none.
     pub exit_code: Option<i32>,
     /// The last lines of standard error, at most 20.
     pub last_lines: Vec<String>,
-    /// The limit in force on time without activity, in seconds.
+    /// The limit in force on time without activity, in seconds; null if there is none.
     pub idle_timeout_s: Option<u64>,
-    /// The limit in force on the total duration, in seconds.
+    /// The limit in force on the total duration, in seconds; null if there is none.
     pub max_duration_s: Option<u64>,
     /// How often guard retried the request.
     pub retries: u32,
@@ -174,7 +177,7 @@ pub struct ErrorDetail {
     /// The time from which another attempt can succeed (RFC 3339, UTC), if the model API reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<String>,
-    /// Why guard did not retry an error that may be temporary.
+    /// Why guard did not retry an error that may be temporary; absent for any other error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_retried: Option<String>,
 }
@@ -197,8 +200,8 @@ pub struct Enforcement {
     pub memory_bound: bool,
     /// Whether the number of processes was limited.
     pub process_bound: bool,
-    /// What limited the number of processes: `cgroup`, `rlimit` (without namespaces it counts all processes of the user),
-    /// or `supervisor` (for root without a cgroup).
+    /// What limited the number of processes: `cgroup`, `rlimit` (without namespaces it counts all processes of the
+    /// user), or `supervisor` (for root without a cgroup). Absent if the number was not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_bound_by: Option<String>,
     /// Limits of the policy that this machine could not enforce.
@@ -208,7 +211,8 @@ pub struct Enforcement {
     /// shims the same actions are denied, and the supervisor writes the explanation to the program's standard error.
     #[serde(default)]
     pub shims: bool,
-    /// Forbidden actions that guard tried inside the sandbox before it started the command. All of them failed, as required.
+    /// Forbidden actions that guard tried inside the sandbox before it started the command. All of them failed, as
+    /// required.
     pub canary: Vec<String>,
 }
 

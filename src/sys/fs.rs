@@ -77,7 +77,7 @@ pub fn open_regular_file(path: &Path, most: u64, links: Links) -> Result<File, O
     Ok(file)
 }
 
-/// Reads a regular file of at most `most` bytes.
+/// Reads a regular file of at most `most` bytes. Fails for a larger file, and for anything but a regular file.
 pub fn read_regular_file(path: &Path, most: u64, links: Links) -> Result<Vec<u8>, OpenError> {
     let mut bytes = Vec::new();
     open_regular_file(path, most, links)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -115,7 +115,8 @@ pub fn replace_file(path: &Path, content: &[u8], mode: u32, durability: Durabili
     })
 }
 
-/// Opens a path relative to a directory with `O_PATH`, which gives a descriptor without access to the content.
+/// Opens a path relative to a directory with `O_PATH`, which gives a descriptor without access to the content. `follow`
+/// says whether a symbolic link in the last component is followed; otherwise the link itself is opened.
 pub fn open_in(directory: BorrowedFd<'_>, path: &CStr, walk: Walk, follow: bool) -> io::Result<OwnedFd> {
     let nofollow = if follow { 0 } else { libc::O_NOFOLLOW };
     open_with_flags(directory, path, libc::O_PATH | libc::O_CLOEXEC | nofollow, walk)
@@ -196,7 +197,7 @@ pub fn set_times(fd: BorrowedFd<'_>, times: Option<[(i64, i64); 2]>) -> io::Resu
         .map(drop)
 }
 
-/// Sets an extended attribute of the file at a path.
+/// Sets an extended attribute of the file at a path. Follows symbolic links.
 pub fn set_xattr(path: &CStr, name: &CStr, value: &[u8], flags: i32) -> io::Result<()> {
     // SAFETY: null-terminated strings, and a buffer with its length.
     check_int(unsafe {
@@ -205,7 +206,7 @@ pub fn set_xattr(path: &CStr, name: &CStr, value: &[u8], flags: i32) -> io::Resu
     .map(drop)
 }
 
-/// Removes an extended attribute of the file at a path.
+/// Removes an extended attribute of the file at a path. Follows symbolic links.
 pub fn remove_xattr(path: &CStr, name: &CStr) -> io::Result<()> {
     // SAFETY: both strings are null-terminated.
     check_int(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) }).map(drop)

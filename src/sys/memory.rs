@@ -2,8 +2,9 @@
 
 use std::io;
 
-/// Copies several ranges (address, length) of another process's memory into one buffer and returns the number of
-/// copied bytes. Stops at the first range that is not mapped. Copies at most [`MAX_RANGES`] ranges.
+/// Copies several ranges (address, length) of another process's memory into one buffer and returns the number of copied
+/// bytes. Stops at the first range that is not mapped, after [`MAX_RANGES`] ranges, or when `into` is full. Fails if
+/// not even the first range can be read.
 pub fn read(pid: i32, ranges: impl Iterator<Item = (u64, usize)>, into: &mut [u8]) -> io::Result<usize> {
     let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_RANGES];
     let (mut count, mut wanted) = (0, 0);

@@ -15,8 +15,9 @@ pub fn unread_bytes(pipe: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// Copies data from one pipe to another without consuming it. Never blocks. Returns zero if `from` is empty and no
-/// process can write to it any more.
+/// Copies at most `most` bytes from one pipe to another without consuming them, and returns their number. Never blocks:
+/// fails with `EAGAIN` if `from` is empty or `to` is full. Returns zero if `from` is empty and no process can write to
+/// it any more.
 pub fn copy_without_reading(from: impl AsFd, to: impl AsFd, most: usize) -> io::Result<usize> {
     Ok(tee(from, to, most, SpliceFFlags::SPLICE_F_NONBLOCK)?)
 }

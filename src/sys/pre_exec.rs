@@ -75,8 +75,8 @@ fn signal_when_parent_ends(command: &mut Command, signal: Signal) {
     unsafe { command.pre_exec(work) };
 }
 
-/// Makes the command's process inherit a file descriptor under the same number, although it is marked close-on-exec. The
-/// number must be at least 3, because the command's standard streams replace the lower ones.
+/// Makes the command's process inherit a file descriptor under the same number, although it is marked close-on-exec.
+/// The number must be at least 3, because the command's standard streams replace the lower ones.
 pub fn inherit(command: &mut Command, file: OwnedFd) {
     let work = move || {
         fcntl(file.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;

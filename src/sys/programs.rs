@@ -102,12 +102,13 @@ impl ProgramSearch {
         }
     }
 
-    /// Finds a program in a trusted directory and returns its absolute path.
+    /// Finds a program in a trusted directory and returns its absolute path. Searches PATH first, and then the usual
+    /// directories of the system.
     pub fn find(&self, name: &str) -> Result<PathBuf, ProgramNotFound> {
         self.find_if(name, |_| true)
     }
 
-    /// Finds a program in a trusted directory and returns its absolute path. Skips files that `is_wanted` rejects.
+    /// Finds a program in a trusted directory, as [`Self::find`] does. Skips files that `is_wanted` rejects.
     pub fn find_if(&self, name: &str, is_wanted: impl Fn(&Path) -> bool) -> Result<PathBuf, ProgramNotFound> {
         let mut skipped = Vec::new();
         for directory in self.search_directories() {
@@ -130,7 +131,8 @@ impl ProgramSearch {
         Err(ProgramNotFound { name: name.to_string(), skipped })
     }
 
-    /// Returns the trusted entries of PATH. guard sets them as the PATH of programs that it starts.
+    /// Returns the trusted entries of PATH or, if there are none, the usual directories of the system. guard sets them
+    /// as the PATH of programs that it starts.
     pub fn path(&self) -> OsString {
         let is_used = |directory: &&PathBuf| self.check_directory(directory).is_ok();
         let left: Vec<&PathBuf> = self.directories.iter().filter(is_used).collect();

@@ -29,8 +29,10 @@ pub enum SecretError {
     /// The secret consists of white space only.
     #[error("the secret is empty")]
     Empty,
-    /// The secret contains white space or control characters, or is too long.
-    #[error("the secret contains white space or control characters, or is longer than 16 KiB")]
+    /// The secret contains a character other than a visible ASCII character, or is too long.
+    #[error(
+        "the secret contains white space, control characters or non-ASCII characters, or is longer than 16 KiB"
+    )]
     NotOneWord,
     /// A system call failed: guard could not allocate memory, start the command that prints the secret, or read its
     /// output.
@@ -74,8 +76,8 @@ impl Secret {
         Ok(secret)
     }
 
-    /// Creates a secret from bytes that must be a single word. Removes surrounding white space, and overwrites the
-    /// input.
+    /// Creates a secret from bytes that must be a single word of visible ASCII characters. Removes surrounding white
+    /// space, and overwrites the input.
     pub fn one_word(mut bytes: Vec<u8>) -> Result<Self, SecretError> {
         let trimmed = bytes.trim_ascii();
         let result = if trimmed.is_empty() {
@@ -91,7 +93,8 @@ impl Secret {
         result
     }
 
-    /// Creates a secret from the single word that a command prints. Only the command's standard output is redirected.
+    /// Creates a secret from the single word that a command prints. Redirects only the command's standard output. Kills
+    /// the command if it does not end within `time_limit`.
     pub fn printed_by(command: &mut Command, time_limit: Duration) -> Result<Self, SecretError> {
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().ok_or(SecretError::NoOutput)?;
@@ -144,7 +147,8 @@ impl std::fmt::Debug for Secret {
 }
 
 /// Moves a variable from this process's environment into a [`Secret`], so that neither `/proc/self/environ` nor the
-/// environment of a child contains it. The process must have only one thread.
+/// environment of a child contains it. Returns `None` if the variable is not set. The process must have only one
+/// thread.
 pub fn take_variable(name: &str) -> io::Result<Option<Secret>> {
     let c_name = CString::new(OsStr::new(name).as_bytes())?;
     // SAFETY: this process has only one thread, so no other code uses the environment meanwhile.

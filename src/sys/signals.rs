@@ -132,8 +132,8 @@ impl SignalWaiter {
         Ok(Self { mask_while_waiting, signals: *signals })
     }
 
-    /// Polls descriptors until one is ready, the time limit passes, or one of the signals arrives. Returns the number
-    /// of ready descriptors.
+    /// Polls descriptors until one is ready or the time limit passes, and returns the number of ready descriptors.
+    /// Fails with `EINTR` if one of the signals arrives.
     pub fn poll(&self, fds: &mut [PollFd<'_>], time_limit: std::time::Duration) -> nix::Result<i32> {
         ppoll(fds, Some(TimeSpec::from_duration(time_limit)), Some(self.mask_while_waiting))
     }

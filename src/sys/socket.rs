@@ -55,7 +55,8 @@ pub fn internet_address(address: SocketAddr) -> Vec<u8> {
     }
 }
 
-/// Encodes the address of a unix socket at a path (`sockaddr_un`); `None` if the path is too long.
+/// Encodes the address of a unix socket at a path (`sockaddr_un`); `None` if the path is too long or contains a NUL
+/// byte.
 pub fn unix_address(path: &[u8]) -> Option<Vec<u8>> {
     if path.len() >= 108 || path.contains(&0) {
         return None;
@@ -93,8 +94,8 @@ pub fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: RawFd) -> io:
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receives bytes, and a descriptor if the peer sent one with them. Zero bytes mean that the peer has closed the
-/// connection.
+/// Receives bytes, and a descriptor or `None` if the peer sent none with them. Zero bytes mean that the peer has closed
+/// the connection.
 pub fn receive_with(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut control = [0u64; ROOM_FOR_DESCRIPTORS / 8];
     let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
