@@ -32,8 +32,8 @@
 //! cli          ─ work_commands research conversation control serve mcp client_access batch pipeline agent_exec agent launch egress workspace outcome transcript sandbox policy_audit decide policy command sys   arguments → requests, results → text. The only module that prints.
 //! ```
 //!
-//! Every module may use `terminal_text`, which makes untrusted text safe to print, `template`, which fills texts with values, `hex` and
-//! `string_enum`.
+//! Every module may also use `terminal_text`, which makes untrusted text safe to print; `template`, which fills prompts
+//! with values; `hex`, which encodes bytes; and `string_enum`, a macro for enums whose variants have fixed strings.
 
 pub mod agent;
 pub mod agent_exec;

@@ -27,7 +27,8 @@ pub(crate) struct TemplateError {
 }
 
 impl<'t> Template<'t> {
-    /// Parses a template.
+    /// Parses a template. Fails if a tag or a section is not closed, or if a closing tag does not match the open
+    /// section.
     pub(crate) fn read(text: &'t str) -> Result<Self, TemplateError> {
         let mut open: Vec<(&'t str, Range<usize>, Vec<Part<'t>>)> = Vec::new();
         let mut parts: Vec<Part<'t>> = Vec::new();
@@ -68,7 +69,8 @@ impl<'t> Template<'t> {
         Ok(Self { parts })
     }
 
-    /// Returns the names of all values that the template uses.
+    /// Returns the names of all values and sections in the template, in order. A name that occurs twice is listed
+    /// twice.
     pub(crate) fn names(&self) -> Vec<&'t str> {
         fn gather<'t>(parts: &[Part<'t>], names: &mut Vec<&'t str>) {
             for part in parts {
@@ -113,7 +115,8 @@ fn past_line_end(text: &str, begin: usize, end: usize) -> usize {
     if is_alone && text[end..].starts_with('\n') { end + 1 } else { end }
 }
 
-/// Replaces the `{name}` placeholders in a step's message with values.
+/// Replaces the `{name}` placeholders in a step's message with the first lines of values, each cut to 300 characters.
+/// Leaves a placeholder without a value unchanged.
 pub(crate) fn fill_message(text: &str, values: &BTreeMap<String, String>) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -61,7 +61,8 @@ pub(crate) fn push_escaped(out: &mut String, character: char) {
     }
 }
 
-/// Shortens a text of more than `most` bytes to its beginning and end, with the number of omitted bytes between them.
+/// Shortens a text of more than `most` bytes to its beginning and end, which have at most `most` bytes together, with
+/// the number of omitted bytes between them.
 pub(crate) fn shorten(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
         return text.into();
