@@ -171,7 +171,7 @@ fn rounds_of_a_step_and_bad_bounds() {
         describe_task(&outcome)
     );
     assert!(
-        outcome.result["reason"].as_str().unwrap().contains("the step plan 1 times"),
+        outcome.result["reason"].as_str().unwrap().contains("the step plan has run once"),
         "{}",
         describe_task(&outcome)
     );

@@ -212,7 +212,7 @@ fn who_goes_round_is_stopped() {
         describe_task(&outcome)
     );
     assert!(
-        outcome.result["reason"].as_str().unwrap().contains("the step plan 3 times"),
+        outcome.result["reason"].as_str().unwrap().contains("the step plan has run 3 times"),
         "{}",
         describe_task(&outcome)
     );

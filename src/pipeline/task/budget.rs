@@ -126,9 +126,9 @@ pub(crate) fn reached_limit(task: &Task) -> Option<(Status, String)> {
     let rounds = task.state.since.get(step).copied().unwrap_or(0);
     let most = step_bounds(task, step).or(task_bounds(task)).rounds.unwrap_or(1).max(1);
     if rounds > most {
+        let times = if rounds == 2 { "once".to_string() } else { format!("{} times", rounds - 1) };
         let reason = format!(
-            "the step {step} has run {} times, which is its limit; `guard task resume {id}` allows further rounds",
-            rounds - 1
+            "the step {step} has run {times}, which is its limit; `guard task resume {id}` allows further rounds"
         );
         return Some((Status::NeedsHuman, reason));
     }
