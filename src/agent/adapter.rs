@@ -48,7 +48,7 @@ pub struct Adapter {
     pub name: String,
     /// A one-line description of the agent.
     pub description: String,
-    /// File names of the CLI's executable, by which `of_program` recognizes it.
+    /// File names of the CLI's executable, by which `of_program` recognises it.
     pub programs: Vec<String>,
     /// Whether guard's own tests run the real CLI.
     pub is_tested: bool,
@@ -419,7 +419,7 @@ mod tests {
             assert!(adapter.exits.keys().all(|code| code.parse::<u8>().is_ok()), "{name}");
             let mut kinds =
                 adapter.exits.values().copied().chain(adapter.message.iter().map(|rule| rule.kind));
-            assert!(kinds.all(|kind| kind != ErrorKind::Unrecognized), "{name}");
+            assert!(kinds.all(|kind| kind != ErrorKind::Unrecognised), "{name}");
             assert!(adapter.presets.iter().all(|preset| crate::policy::preset(preset).is_some()), "{name}");
             for part in adapter.login.iter().flat_map(|login| login.replace.keys()) {
                 let files = &adapter.start.home_file;

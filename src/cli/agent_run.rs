@@ -1,4 +1,4 @@
-//! `guard run` with a known agent: recognizes the agent, prepares the request for it, and converts its output to the
+//! `guard run` with a known agent: recognises the agent, prepares the request for it, and converts its output to the
 //! result.
 
 use std::ffi::OsString;

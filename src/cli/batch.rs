@@ -61,7 +61,7 @@ impl QueuePlace {
         {
             return Err(Failure::usage(
                 "the store must be an address that begins with postgres:// or postgresql://",
-                "leave --store out to use the file in the state directory",
+                "correct --store, GUARD_STORE, or `store` below [batch] in config.toml; without any, guard uses a file in its state directory",
             ));
         }
         Ok(Self { address, directory: runs.with_file_name("batch") })

@@ -39,9 +39,9 @@ pub(super) enum CheckState {
     Ok,
     /// The program or key is missing, which matters only to users who want to use it.
     Absent,
-    /// Runs work, but the user should correct something.
+    /// guard can run commands, but the user should correct something.
     Warning,
-    /// Runs fail until the user corrects something.
+    /// guard cannot run commands until the user corrects something.
     Problem,
 }
 

@@ -140,7 +140,7 @@ pub(crate) struct Run {
     /// Stop the run after N requests to models
     #[arg(long, help_heading = "Limits", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_requests: Option<u64>,
-    /// Stop the run when the models have cost this much, by the prices in config.toml
+    /// Stop the run when the models have cost this much, at the [prices] in your config.toml
     #[arg(long, help_heading = "Limits", value_name = "AMOUNT")]
     pub(crate) max_cost: Option<f64>,
     /// Refuse to start if an API key that a preset needs is missing; guard always does this for known agents

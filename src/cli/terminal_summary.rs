@@ -118,7 +118,7 @@ fn ending_of(result: &RunResult, why: &str, log: &str) -> String {
                 .push(format!("{}{place}", plural(uncommitted, "path not committed", "paths not committed")));
         }
         if !worktree.saved.is_empty() {
-            parts.push(format!("its work is saved in {}", worktree.saved.join(", ")));
+            parts.push(format!("work saved in {}", worktree.saved.join(", ")));
         }
         if worktree.unreceived {
             parts.push(format!("commits not received (guard worktree receive {})", result.run_id));

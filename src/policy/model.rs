@@ -183,8 +183,8 @@ pub struct Conditions {
     pub unless_args: Vec<Pattern>,
     /// The condition holds if any path that the command is known to use matches one of these patterns.
     pub paths: Vec<PathPattern>,
-    /// The condition fails if guard knows paths that the command uses and all of them match one of these patterns.
-    /// Devices such as `/dev/null` do not count.
+    /// The condition fails if guard knows paths that the command uses and each of them matches at least one of these
+    /// patterns. Devices such as `/dev/null` do not count.
     pub unless_paths: Vec<PathPattern>,
     /// Whether the conditions on paths consider reads, writes, or both.
     pub access: PathAccess,

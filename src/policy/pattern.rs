@@ -61,7 +61,7 @@ pub enum PatternError {
     /// A path pattern is relative.
     #[error("a path pattern must begin with `/`, `~` or `**/`; for a relative path write `**/NAME`")]
     Relative,
-    /// A path pattern has a component that no normalized path has.
+    /// A path pattern has a component that no normalised path has.
     #[error("a path pattern must not have empty, `.` or `..` components")]
     Component,
 }

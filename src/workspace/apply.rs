@@ -1,6 +1,6 @@
 //! Applies the work of a run to the branch that the user has checked out.
 //!
-//! Guard makes a plan first: git merges in a jail, without a working tree, and the plan says what would change, or
+//! guard makes a plan first: git merges in a jail, without a working tree, and the plan says what would change, or
 //! why the work cannot be applied. Only then does guard change the user's working tree, index and branch, as `git
 //! merge` does: it refuses to overwrite changes of the user, and moves the branch only if no other process has
 //! moved it. No hooks run.
@@ -29,11 +29,11 @@ const CHECKOUT_TIMEOUT: Duration = Duration::from_secs(600);
 /// How the work of a run is added to the user's branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApplyMethod {
-    /// Guard merges the run's own commits into the user's branch: by a fast-forward or a merge commit.
+    /// guard merges the run's own commits into the user's branch: by a fast-forward or a merge commit.
     Merge,
-    /// Guard adds all of the work to the user's branch as one new commit.
+    /// guard adds all of the work to the user's branch as one new commit.
     Squash,
-    /// Guard leaves the work as uncommitted changes in the user's working tree and index.
+    /// guard leaves the work as uncommitted changes in the user's working tree and index.
     Uncommitted,
 }
 
@@ -67,7 +67,7 @@ pub struct ApplyPlan {
     pub new: Option<String>,
     /// The message of the commit that guard makes from the run's uncommitted work; `None` if it makes none.
     pub work_message: Option<String>,
-    /// True if the user has git hooks that `git merge` or `git commit` would run. Guard does not run them.
+    /// True if the user has git hooks that `git merge` or `git commit` would run. guard does not run them.
     pub has_hooks: bool,
     /// The commit that guard made from the run's uncommitted work, on top of the run's branch; `None` if there is
     /// none.
@@ -299,7 +299,7 @@ impl Workspace {
     }
 
     /// Applies the work as planned. If that fails, the user's branch is as before, and guard restores the user's files
-    /// if it had already changed them. Guard may then already have committed the run's uncommitted work to the run's
+    /// if it had already changed them. guard may then already have committed the run's uncommitted work to the run's
     /// branch.
     pub fn apply(&mut self, repository: &Repository, plan: &ApplyPlan) -> Result<(), WorkspaceError> {
         let Some(top) = &repository.toplevel else { return self.check_place(repository).map(drop) };

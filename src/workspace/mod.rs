@@ -71,7 +71,7 @@ pub enum WorkspaceError {
         /// The underlying I/O error.
         source: io::Error,
     },
-    /// Guard refuses to continue because of the state of the repository, or because of the request.
+    /// guard refuses to continue because of the state of the repository, or because of the request.
     #[error("{problem}")]
     Refused {
         /// What guard refused, and why.
@@ -79,7 +79,7 @@ pub enum WorkspaceError {
         /// What the user can do next.
         hint: String,
     },
-    /// The branch or worktree that guard should create already exists. Guard has not changed it.
+    /// The branch or worktree that guard should create already exists. guard has not changed it.
     #[error("{what} already exists")]
     NameTaken {
         /// The existing branch or worktree, as it appears in the error message.
@@ -91,7 +91,7 @@ pub enum WorkspaceError {
     /// its paths.
     #[error(transparent)]
     Trees(TreeSizeError),
-    /// Guard cannot parse the file that describes a workspace (its record).
+    /// guard cannot parse the file that describes a workspace (its record).
     #[error("{} is not a valid workspace record: {problem}", path.display())]
     Record {
         /// The path of the record.
@@ -102,15 +102,15 @@ pub enum WorkspaceError {
     /// Another process holds the lock of this run directory or worktree.
     #[error("{} is in use by another guard process", .0.display())]
     Busy(PathBuf),
-    /// The worktree in which the run should continue is missing or was replaced; the text says how. Guard has created
+    /// The worktree in which the run should continue is missing or was replaced; the text says how. guard has created
     /// nothing.
     #[error("{0}")]
     Lost(String),
-    /// Guard received this signal while it was creating the workspace, and has removed everything that it had
+    /// guard received this signal while it was creating the workspace, and has removed everything that it had
     /// created.
     #[error("{0} cancelled the run while guard was creating its worktree")]
     Interrupted(nix::sys::signal::Signal),
-    /// Guard could not set up the sandbox for its own git processes.
+    /// guard could not set up the sandbox for its own git processes.
     #[error(transparent)]
     Jail(#[from] crate::sandbox::SandboxError),
 }

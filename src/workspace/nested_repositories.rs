@@ -47,7 +47,7 @@ pub enum RepositoryKind {
     GitDirectory,
     /// A regular file named `.git`, which names a git directory, as in linked worktrees and submodules.
     GitFile,
-    /// A symbolic link or a special file named `.git`. Guard cannot protect such an entry with a mount.
+    /// A symbolic link or a special file named `.git`. guard cannot protect such an entry with a mount.
     GitLink,
     /// A git directory whose name is not `.git`.
     Bare,
@@ -249,7 +249,7 @@ pub enum NestedChangeKind {
     Replaced,
     /// The repository no longer exists.
     Removed,
-    /// Guard could not compare all of the repository with its state before the run.
+    /// guard could not compare all of the repository with its state before the run.
     Unseen,
 }
 
@@ -507,7 +507,7 @@ pub fn restore_git_file(
 pub enum RestoredGitFile {
     /// The `.git` file still had its saved content.
     Unchanged,
-    /// Guard restored the `.git` file. If the run had replaced it by another file, this is the path to which guard
+    /// guard restored the `.git` file. If the run had replaced it by another file, this is the path to which guard
     /// moved the replacement.
     Restored(Option<PathBuf>),
 }

@@ -137,7 +137,7 @@ fn add_record(repository: &Repository, runs: &Path, work: &mut SavedWork) -> Opt
     let folder = runs.join(&work.name);
     let record = Record::read(&folder).ok().filter(|record| record.common_dir == repository.common_dir)?;
     work.branch = Some(record.branch.strip_prefix("refs/heads/").unwrap_or(&record.branch).to_string());
-    // Guard last wrote the record when it removed the worktree.
+    // guard last wrote the record when it removed the worktree.
     let written = Record::written_at(&folder).unwrap_or(work.saved_at);
     work.saved_at = work.saved_at.max(written.min(SystemTime::now()));
     Some(record)

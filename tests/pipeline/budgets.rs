@@ -98,7 +98,7 @@ fn money_of_a_step() {
     let bounded = Bounded::new("Architect.", ASKS);
     let outcome = bounded.ends_and_goes_on(
         &["--max-cost", "plan=1.2"],
-        "the step plan has used 2.00 of 1.20 cost",
+        "the step plan has cost 2.00, and its limit is 1.20",
         &["--max-cost", "plan=10"],
     );
     let wanted = ["ORCHESTRATOR: Warning: the step plan has used 83 % of its limit for cost."];

@@ -6,12 +6,12 @@ use std::num::NonZeroUsize;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SlashCommand {
     Help,
-    /// Shows the changes of the last turn, or of all turns. The words are further arguments for `guard diff`.
+    /// Shows the changes of the last turn or, if `is_whole` is true, of all turns. Passes `arguments` to `guard diff`.
     Diff {
         is_whole: bool,
         arguments: Vec<String>,
     },
-    /// Applies the changes to the user's branch. The words are further arguments for `guard apply`.
+    /// Applies the changes to the user's branch. Passes the given arguments to `guard apply`.
     Apply(Vec<String>),
     Undo,
     /// Makes the agent forget the earlier messages.
@@ -21,7 +21,7 @@ pub(super) enum SlashCommand {
     Model(Option<String>),
     /// Continues in a copy of the conversation that ends with the given turn; `None` means the last turn.
     Fork(Option<NonZeroUsize>),
-    /// Explains why guard refused actions in the last turn. The words are further arguments for `guard why`.
+    /// Explains why guard refused actions in the last turn. Passes the given arguments to `guard why`.
     Why(Vec<String>),
     History,
     Quit,

@@ -115,7 +115,7 @@ fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<GitSession,
         Failure::usage(format!("cannot create the demo's worktree: {error}"), "install git 2.38 or newer")
     };
     let repository = Repository::find(&scene.project()).map_err(failed)?.ok_or_else(|| {
-        Failure::usage("git does not recognize the demo's scratch repository", "check the git installation")
+        Failure::usage("git does not recognise the demo's scratch repository", "check the git installation")
     })?;
     let wanted = Request {
         run_id: run_id.to_string(),

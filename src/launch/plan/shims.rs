@@ -7,13 +7,15 @@
 //! --version` takes 1.2 ms; medians of 500): the loader would have to relocate all of guard.
 
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 use serde::Serialize;
+
+use crate::sys::fs::{Durability, replace_file};
 
 /// The shim program, compiled by `build.rs`.
 pub const SHIM_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guard-shim"));
@@ -73,13 +75,11 @@ impl Shims {
     /// Writes the shim program and the links. Must work while other runs create or use the same files.
     fn fill(&self) -> io::Result<()> {
         let program = self.program();
-        // Compare the contents, because a crash of the machine can leave a damaged file.
-        if !std::fs::read(&program).is_ok_and(|found| found == SHIM_PROGRAM) {
-            let new = self.directory.join(format!("new-{}", std::process::id()));
-            if let Err(error) = write_program(&new).and_then(|()| std::fs::rename(&new, &program)) {
-                let _ = std::fs::remove_file(&new);
-                return Err(error);
-            }
+        // The directory's name contains a hash of the program. Reading the file instead would take a fifteenth of a
+        // launch.
+        let is_complete = |data: std::fs::Metadata| data.is_file() && data.len() == SHIM_PROGRAM.len() as u64;
+        if !program.symlink_metadata().is_ok_and(is_complete) {
+            replace_file(&program, SHIM_PROGRAM, 0o755, Durability::Synced)?;
         }
         for name in &self.names {
             let link = self.directory.join(name);
@@ -94,11 +94,6 @@ impl Shims {
         }
         Ok(())
     }
-}
-
-fn write_program(path: &Path) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(path)?;
-    file.write_all(SHIM_PROGRAM)
 }
 
 fn shims_directory(runs: &Path) -> PathBuf {

@@ -183,7 +183,7 @@ fn run_canary(plan: &LaunchPlan, resources: &ChildResources, setup: &OwnedFd) ->
     process::exit_now(125)
 }
 
-/// Connects to a loopback port and sends the run's id, whatever the connect returned. guard recognizes the canary by
+/// Connects to a loopback port and sends the run's id, whatever the connect returned. guard recognises the canary by
 /// the id, because other clients may connect to the same port.
 fn connect_and_send(port: u16, run_id: &[u8]) -> io::Result<()> {
     use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, connect, send, socket};

@@ -163,12 +163,6 @@ impl GitSession {
                 DisposeReport { kept: true, ..DisposeReport::default() }
             }
         };
-        if let Some(left_out) = settled.moved.len().checked_sub(MAX_FINDINGS).filter(|count| *count > 0) {
-            let message = format!(
-                "guard moved {left_out} more files, which do not belong to the repository, out of the worktree"
-            );
-            ending.findings.push(Finding::new("worktree.foreign", message, None));
-        }
         for (place, now) in settled.moved.iter().take(MAX_FINDINGS) {
             let message = format!(
                 "guard moved {}, which does not belong to the repository, to {}",
@@ -176,6 +170,12 @@ impl GitSession {
                 now.display()
             );
             ending.findings.push(Finding::new("worktree.foreign", message, Some(place)));
+        }
+        if let Some(left_out) = settled.moved.len().checked_sub(MAX_FINDINGS).filter(|count| *count > 0) {
+            let message = format!(
+                "guard moved {left_out} further files out of the worktree, which do not belong to the repository; only the first {MAX_FINDINGS} are listed"
+            );
+            ending.findings.push(Finding::new("worktree.foreign", message, None));
         }
         self.compare(&settled, &mut ending);
         for finding in &ending.findings {

@@ -1,7 +1,7 @@
 //! Runs a step that an agent performs: asks the agent, parses its answer, verifies its claims, and commits
 //! its work.
 //!
-//! If an answer is unusable, guard asks the agent once to repair it. Guard never trusts what the agent claims.
+//! If an answer is unusable, guard asks the agent once to repair it. guard never trusts what the agent claims.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Interprets the optional field `feedback` of an agent's answer, which may be a text, a list or an object.
 //!
-//! Guard uses the feedback in two ways: as a remark to triage, and to check whether it contradicts a success that the
+//! guard uses the feedback in two ways: as a remark to triage, and to check whether it contradicts a success that the
 //! agent claims.
 
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 //!
 //! All of this happens while guard executes the step whose agent gave the feedback, with a journal entry before
 //! and after each part. The feedback of the triage and documentation agents is not triaged, so triage cannot
-//! loop. Guard adds a remark that it cannot act on to the backlog, where the user can read it.
+//! loop. guard adds a remark that it cannot act on to the backlog, where the user can read it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

@@ -1,6 +1,6 @@
 //! Detects the command that runs a project's tests, from files such as `Cargo.toml` and `package.json`.
 //!
-//! Guard runs the command itself, in the sandbox. If there is no command, tests are reported as not run: an agent's
+//! guard runs the command itself, in the sandbox. If there is no command, tests are reported as not run: an agent's
 //! claim that they pass does not count.
 
 use std::path::Path;

@@ -43,14 +43,12 @@ impl Account {
     /// Returns the message for the user that the limit is reached, and how to raise it.
     fn limit_message(&self, id: &str) -> String {
         let more = self.step.as_ref().map(|step| format!("{step}=")).unwrap_or_default();
-        format!(
-            "{} has used {} of {} {}; `guard task resume {id} --max-{} {more}N` raises the limit",
-            self.whose(),
-            self.amount(self.used),
-            self.amount(self.bound),
-            self.name,
-            self.name
-        )
+        let (whose, used, bound) = (self.whose(), self.amount(self.used), self.amount(self.bound));
+        let reached = match self.name {
+            "cost" => format!("{whose} has cost {used}, and its limit is {bound}"),
+            name => format!("{whose} has used {used} of {bound} {name}"),
+        };
+        format!("{reached}; `guard task resume {id} --max-{} {more}N` raises the limit", self.name)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The agent may have written every file in the worktree. Therefore git reads the worktree only in a jail,
 //! with an explicitly named git directory, and without the worktree's attributes, which could choose programs
-//! to run. Guard never deletes work that exists nowhere else: it saves the work under `refs/guard/` or in the
+//! to run. guard never deletes work that exists nowhere else: it saves the work under `refs/guard/` or in the
 //! run's directory.
 pub(crate) mod recover;
 pub(crate) mod uncommitted;
@@ -27,7 +27,7 @@ use super::{WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
 use uncommitted::{Changed, RETRY_TIMEOUT, unreadable_dirs};
 
-/// What guard does with the worktree and the branch of a run after the agent has ended. Guard always keeps a worktree
+/// What guard does with the worktree and the branch of a run after the agent has ended. guard always keeps a worktree
 /// that existed before the run (`--here`), and its branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeepPolicy {
@@ -95,7 +95,7 @@ impl Workspace {
             let foreign = self.point_at_repository()?;
             report.moved.extend(foreign.map(|now| (self.record.worktree.join(".git"), now)));
             match self.compare_with_tip(&mut report) {
-                // The work may be too large for a git index. Guard can then still move the whole worktree to the
+                // The work may be too large for a git index. guard can then still move the whole worktree to the
                 // run's directory.
                 Err(error)
                     if disposal == KeepPolicy::Discard && !self.record.here && is_size_error(&error) =>
@@ -331,7 +331,7 @@ impl Workspace {
     }
 
     /// Returns the path of each submodule with the content of its `.git` file. Leaves out submodules without a readable
-    /// `.git` file. Guard calls this method before the agent starts.
+    /// `.git` file. guard calls this method before the agent starts.
     pub(crate) fn submodule_pointers(&self) -> Result<Vec<(String, String)>, WorkspaceError> {
         let mut found = Vec::new();
         self.copy_index()?;

@@ -1,6 +1,6 @@
 //! Removes the lock files and temporary objects that killed git processes left in the user's repository.
 //!
-//! Guard removes only locks that its own git calls for this workspace could have created, and only while it holds the
+//! guard removes only locks that its own git calls for this workspace could have created, and only while it holds the
 //! workspace's lock.
 
 use std::fs;

@@ -127,7 +127,7 @@ pub(crate) fn folded(path: &[u8]) -> Vec<u8> {
 ///
 /// Compares only names, because a link in a commit need not exist on disk. That is enough, because guard checks every
 /// link: a target that starts with at most as many `..` as the link has parent directories, and continues without
-/// `..`, stays inside as long as every link on its path does. Guard reports a `..` after a name, because that name
+/// `..`, stays inside as long as every link on its path does. guard reports a `..` after a name, because that name
 /// may be a link to a directory higher up.
 pub(crate) fn escape_reason(path: &[u8], target: &[u8]) -> Option<&'static str> {
     if target.starts_with(b"/") {

@@ -1,6 +1,6 @@
 //! Parses git configuration files that an agent wrote, and reports which settings make git run programs.
 //!
-//! Guard has its own parser, because running git on these files would need one more jail, and because git stops at
+//! guard has its own parser, because running git on these files would need one more jail, and because git stops at
 //! the first error, while a reviewer must see all settings. Tests compare the parser with `git config --list`.
 
 /// One setting of a configuration file.

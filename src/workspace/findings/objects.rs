@@ -62,7 +62,7 @@ impl Commits {
 
 /// Maximum size of one list of files from git, in bytes: enough for some hundred thousand files.
 const MAX_LISTED_BYTES: usize = 64 << 20;
-/// Maximum size of a file whose content guard checks, in bytes. Guard does not read larger files.
+/// Maximum size of a file whose content guard checks, in bytes. guard does not read larger files.
 pub(crate) const MAX_CONTENT_BYTES: u64 = 1 << 20;
 
 /// Reads objects of the user's repository through jailed (sandboxed) git processes.

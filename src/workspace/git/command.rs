@@ -2,7 +2,7 @@
 //!
 //! Every call names its repository explicitly (`GIT_DIR`, and `GIT_WORK_TREE` if needed), so that git never
 //! discovers one from a directory that an agent wrote. The exceptions are the calls that look for the repository of a
-//! directory that the user named. Guard removes the user's `GIT_*` variables except `KEPT_VARIABLES`, and with
+//! directory that the user named. guard removes the user's `GIT_*` variables except `KEPT_VARIABLES`, and with
 //! [`Trust::Neutral`] the whole environment. It overrides settings that make git run programs (`OVERRIDES`,
 //! `NEUTRAL_OVERRIDES`) by environment variables, so that the child processes of git inherit the overrides. Every call
 //! has a timeout and a maximum output size.
@@ -106,7 +106,7 @@ pub enum GitError {
     /// written.
     #[error("cannot find a git program to run: {0}")]
     NotFound(ProgramNotFound),
-    /// Guard could not start git, or could not exchange data with it.
+    /// guard could not start git, or could not exchange data with it.
     #[error("cannot run git {verb}: {source}")]
     Io {
         /// The git subcommand.
@@ -132,7 +132,7 @@ pub enum GitError {
         /// The timeout that git exceeded.
         limit: Duration,
     },
-    /// Guard received a termination signal, and ended the git call because of it.
+    /// guard received a termination signal, and ended the git call because of it.
     #[error("guard received {signal} and ended git {verb}")]
     Interrupted {
         /// The git subcommand.

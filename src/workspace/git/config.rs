@@ -1,6 +1,6 @@
 //! Selects the git settings of the user that guard copies into the agent's quarantine repository.
 //!
-//! Guard copies the committer's identity, and settings that change the meaning or output of common commands. It
+//! guard copies the committer's identity, and settings that change the meaning or output of common commands. It
 //! copies no credentials, and no settings that name local files or start programs. Filters are an exception: without
 //! them git would commit wrong file contents, and they run inside the sandbox.
 

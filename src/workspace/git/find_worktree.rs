@@ -2,7 +2,7 @@
 //! continue in that worktree.
 //!
 //! An agent wrote the worktree's files, and may have replaced its `.git` or the worktree itself. Therefore guard
-//! compares both with the worktree's git directory in the repository, which no agent can write. Guard never lets git
+//! compares both with the worktree's git directory in the repository, which no agent can write. guard never lets git
 //! discover a repository from inside the worktree.
 
 use std::ffi::OsStr;

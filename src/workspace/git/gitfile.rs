@@ -46,7 +46,7 @@ pub(crate) fn write_git_file(
     let moved = match file.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
-        // Guard wrote this `.git` file itself, so it can be overwritten.
+        // guard wrote this `.git` file itself, so it can be overwritten.
         Ok(_) if names_quarantine(&file, run_folder) => None,
         Ok(_) => Some(move_foreign(&file, run_folder)?),
     };

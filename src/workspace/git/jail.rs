@@ -73,7 +73,7 @@ impl Jail {
     }
 }
 
-/// Returns the seccomp filter of a jail: with `no_children`, one that forbids to start processes. Guard compiles each
+/// Returns the seccomp filter of a jail: with `no_children`, one that forbids to start processes. guard compiles each
 /// filter only once, because parsing the list of system calls takes longer than all other steps.
 fn filter(no_children: bool) -> Result<Vec<libc::sock_filter>, SandboxError> {
     static MADE: [OnceLock<Vec<libc::sock_filter>>; 2] = [const { OnceLock::new() }; 2];

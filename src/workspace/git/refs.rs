@@ -13,7 +13,7 @@ use super::repository::is_id;
 use crate::sys::fs::{Links, OpenError, open_regular_file};
 
 /// Maximum size of `packed-refs`, in bytes. If four times the file's size before the run is more, guard uses that
-/// number as the maximum, up to [`ABSOLUTE_MAX_BYTES`]. Guard reads the file line by line.
+/// number as the maximum, up to [`ABSOLUTE_MAX_BYTES`]. guard reads the file line by line.
 const MAX_BYTES: u64 = 64 << 20;
 /// Maximum size of `packed-refs`, in bytes, even if the file was larger before the run.
 const ABSOLUTE_MAX_BYTES: u64 = 1 << 30;
@@ -53,7 +53,7 @@ pub enum RefError {
         "the run's private repository stores its refs as a reftable; guard reads only refs that are files"
     )]
     Reftable,
-    /// Guard cannot read a file with refs, or the file is too large; the text says which file.
+    /// guard cannot read a file with refs, or the file is too large; the text says which file.
     #[error("cannot read the refs of the run's private repository: {0}")]
     Unreadable(String),
 }
@@ -278,7 +278,7 @@ pub(crate) fn changed_refs(
     })?;
     changed.listed.sort_by(|a, b| a.name.cmp(&b.name));
     if remaining == 0 {
-        // Guard did not read some loose refs: count at least one as changed.
+        // guard did not read some loose refs: count at least one as changed.
         changed.left_out += 1;
         changed.has_new_value = true;
     }
@@ -316,7 +316,7 @@ fn collect_loose(
         *remaining -= 1;
         let text = kind.is_file().then(|| super::gitfile::read_small(&entry.path(), 4096).ok()).flatten();
         match text {
-            // Guard copied the user's symbolic refs, such as origin/HEAD, into the quarantine: they are not the
+            // guard copied the user's symbolic refs, such as origin/HEAD, into the quarantine: they are not the
             // agent's work.
             Some(text) if text.starts_with(b"ref:") => {}
             text => {

@@ -290,7 +290,7 @@ pub fn files_at(
         .timeout(QUERY_TIMEOUT)
         .max_output(most + (paths.len() << 10))
         .output()?;
-    // git exits with 128 if there is no repository that it may use. Guard reports the reason when it creates the
+    // git exits with 128 if there is no repository that it may use. guard reports the reason when it creates the
     // worktree.
     if answer.code() == 128 {
         return Ok(None);

@@ -50,7 +50,7 @@ pub(crate) struct Running {
 }
 
 /// Returns the first termination signal that guard noticed during a git call, and when it noticed the signal; `None` if
-/// there is none. Guard looks for a signal only while it blocks signals.
+/// there is none. guard looks for a signal only while it blocks signals.
 fn first_termination_signal() -> Option<(Instant, Signal)> {
     static SINCE: OnceLock<(Instant, Signal)> = OnceLock::new();
     if SINCE.get().is_none()

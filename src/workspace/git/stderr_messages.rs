@@ -1,6 +1,6 @@
 //! The table of all messages of git that guard recognises by their text, because a decision of guard depends on them.
 //!
-//! git has no error codes for these cases. Guard runs git with `LC_ALL=C`, so the messages are not translated.
+//! git has no error codes for these cases. guard runs git with `LC_ALL=C`, so the messages are not translated.
 
 /// A message from git that guard recognises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Finds credentials in the URLs of git settings, in values and in keys. Guard removes these credentials from the
+//! Finds credentials in the URLs of git settings, in values and in keys. guard removes these credentials from the
 //! configuration that an agent gets, and redacts them from transcripts.
 //!
 //! Recognises `https://user:TOKEN@host/`, `https://TOKEN@host/`, `user:TOKEN@host:path` and

@@ -1,8 +1,8 @@
 //! Receives exactly one branch from a run's quarantine repository, as a server accepts a push from an untrusted
 //! client.
 //!
-//! Guard itself reads the branch's commit id, without git ([`refs`]). Jailed git processes transfer the objects
-//! (`push.rs`). Guard moves the branch in the user's repository only if nobody else has moved it since guard last
+//! guard itself reads the branch's commit id, without git ([`refs`]). Jailed git processes transfer the objects
+//! (`push.rs`). guard moves the branch in the user's repository only if nobody else has moved it since guard last
 //! did, and only to a descendant of the run's base commit. If guard refuses the commits, it does not move the branch.
 //! After any error guard keeps the quarantine.
 pub(crate) mod lfs;
@@ -60,7 +60,7 @@ pub struct Commit {
 }
 
 /// A ref of the quarantine repository (the run's private git directory), other than the run's branch, that changed
-/// during the run. Guard reports such a ref but does not receive it.
+/// during the run. guard reports such a ref but does not receive it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherRef {
     /// The full name of the ref.
@@ -87,12 +87,12 @@ pub struct Received {
     pub other_refs_left_out: usize,
 }
 
-/// Why guard did not receive a branch from a run's quarantine repository (its private git directory). Guard then
+/// Why guard did not receive a branch from a run's quarantine repository (its private git directory). guard then
 /// keeps that repository.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// Guard cannot read the refs of the quarantine repository, or the branch's ref does not contain a commit id.
+    /// guard cannot read the refs of the quarantine repository, or the branch's ref does not contain a commit id.
     #[error("cannot receive the branch {branch}: {source}")]
     Ref {
         /// The branch that guard tried to receive.
@@ -275,7 +275,7 @@ impl Workspace {
         match self.push(&branch, old, new, limits)? {
             Report::Done => Ok(()),
             Report::NotForward if *old == self.record.base => Err(self.not_descending(new)),
-            // The agent amended commits that guard received earlier. Guard allows that as long as the branch descends
+            // The agent amended commits that guard received earlier. guard allows that as long as the branch descends
             // from the run's base commit.
             Report::NotForward => self.receive_rewritten(old, new, limits),
             Report::Refused(reason) => {
@@ -310,7 +310,7 @@ impl Workspace {
         Ok((answer.status.success() && !text.is_empty()).then_some(text))
     }
 
-    /// Receives a branch on which the agent rewrote commits that guard had received earlier. Guard receives the new
+    /// Receives a branch on which the agent rewrote commits that guard had received earlier. guard receives the new
     /// commit into a temporary ref of its own. Then it moves the branch to that commit if the commit still descends
     /// from the run's base commit.
     fn receive_rewritten(&self, old: &str, new: &str, limits: &Limits) -> Result<(), ReceiveError> {

@@ -26,7 +26,7 @@ use crate::workspace::{WorkspaceError, at, trust};
 pub struct Request {
     /// The id of the run.
     pub run_id: String,
-    /// The directory for the run's files. Guard creates it if it is missing.
+    /// The directory for the run's files. guard creates it if it is missing.
     pub run_folder: PathBuf,
     /// The task's name, from which guard derives the names of the branch and the worktree; `None` to use the run's
     /// id.

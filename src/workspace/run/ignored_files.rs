@@ -54,7 +54,7 @@ pub(crate) fn finish_listing(listing: Running, top: &Path) -> Ignored {
     ignored
 }
 
-/// Maximum number of files and directories in a submodule. Guard does not copy larger submodules.
+/// Maximum number of files and directories in a submodule. guard does not copy larger submodules.
 const MAX_SUBMODULE_ENTRIES: usize = 20_000;
 
 /// Copies the files of initialised submodules into a new worktree, where git leaves the directories of submodules

@@ -1,7 +1,7 @@
 //! Creates the quarantine repository: a run's private git directory with its own HEAD, index, configuration, refs and
 //! objects, and read access to the objects of the user's repository.
 //!
-//! Guard writes the files itself, in their documented formats, without running git. It writes refs in the `files`
+//! guard writes the files itself, in their documented formats, without running git. It writes refs in the `files`
 //! format, whatever format the user's repository uses.
 
 use std::ffi::OsStr;
@@ -98,7 +98,7 @@ pub(crate) fn create(git: &Path, before: &Path, parts: &QuarantineSpec<'_>) -> i
 const EXCLUDES: &str = "info/user-excludes";
 const ATTRIBUTES: &str = "info/user-attributes";
 
-/// Maximum size of a copied ignore or attribute file, in bytes. Guard copies an index of any size.
+/// Maximum size of a copied ignore or attribute file, in bytes. guard copies an index of any size.
 const MAX_BYTES: u64 = 64 << 20;
 
 fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {
@@ -223,7 +223,7 @@ fn render_config(git: &Path, parts: &QuarantineSpec<'_>) -> Vec<u8> {
     settings.push(set("core.hooksPath", parts.hooks.as_os_str().as_bytes()));
     settings.push(set("core.excludesFile", git.join(EXCLUDES).as_os_str().as_bytes()));
     settings.push(set("core.attributesFile", git.join(ATTRIBUTES).as_os_str().as_bytes()));
-    // Guard deletes the quarantine repository after the run, so garbage collection would waste time.
+    // guard deletes the quarantine repository after the run, so garbage collection would waste time.
     settings.push(set("gc.auto", b"0"));
     settings.push(set("maintenance.auto", b"false"));
     // Without an identity, git refuses to commit.

@@ -1,4 +1,4 @@
-//! The record of a workspace: a file in the run's directory. Guard writes the record before each change of the
+//! The record of a workspace: a file in the run's directory. guard writes the record before each change of the
 //! workspace, so that another guard process can finish or undo an interrupted operation.
 
 use std::fs::{File, OpenOptions};
@@ -24,20 +24,20 @@ const VERSION: u32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Guard is creating the workspace.
+    /// guard is creating the workspace.
     Opening,
     /// The workspace is complete, and the agent may work in it.
     Open,
-    /// Guard is receiving the run's branch into the user's repository.
+    /// guard is receiving the run's branch into the user's repository.
     Receiving,
-    /// Guard has received the run's branch, but the worktree's `.git` file still points to the run's private
+    /// guard has received the run's branch, but the worktree's `.git` file still points to the run's private
     /// repository.
     Received,
-    /// Guard keeps the worktree, and its `.git` file points to the user's repository again.
+    /// guard keeps the worktree, and its `.git` file points to the user's repository again.
     Kept,
-    /// Guard is removing the worktree.
+    /// guard is removing the worktree.
     Removing,
-    /// Guard has removed the worktree, and has saved the work in it under `refs/guard/` or in the run's directory.
+    /// guard has removed the worktree, and has saved the work in it under `refs/guard/` or in the run's directory.
     Removed,
 }
 
@@ -77,7 +77,7 @@ pub struct Record {
     pub objects: Vec<PathBuf>,
     /// The full ref name of the run's branch.
     pub branch: String,
-    /// The commit that the run started from. Guard receives only descendants of this commit.
+    /// The commit that the run started from. guard receives only descendants of this commit.
     pub base: String,
     /// The commit of the branch when guard last created the branch, received it or applied its work.
     pub tip: String,

@@ -118,7 +118,7 @@ pub(crate) fn derive_names(
     Ok((branch, OsString::from_vec(dir)))
 }
 
-/// Turns git's error about missing objects of a partial clone into an error with a hint. Guard lets git fetch
+/// Turns git's error about missing objects of a partial clone into an error with a hint. guard lets git fetch
 /// missing objects only in a trusted repository.
 pub(crate) fn missing_objects(error: GitError, repository: &Repository) -> WorkspaceError {
     let said = error.to_string();

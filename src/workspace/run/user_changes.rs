@@ -38,7 +38,7 @@ pub(crate) fn apply(
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
         let path = Path::new(OsStr::from_bytes(name.strip_suffix(b"/").unwrap_or(name)));
         let place = worktree.join(path);
-        // git lists a nested repository with a trailing slash. Guard does not copy it.
+        // git lists a nested repository with a trailing slash. guard does not copy it.
         let is_repository = name.ends_with(b"/");
         if is_repository
             || !is_inside(path)

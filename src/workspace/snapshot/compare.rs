@@ -10,10 +10,10 @@ use super::refs::Ref;
 use super::state::{Content, State};
 use super::{Fingerprint, Name};
 
-/// The changes in the repository that guard itself made for a run, and the directories that the agent could write.
+/// The changes in the repository that guard itself made for a run, and the directories that the agent could write to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpectedChanges {
-    /// The id of the run. Guard itself makes the changes below `refs/guard/RUN`.
+    /// The id of the run. guard itself makes the changes below `refs/guard/RUN`.
     pub run: String,
     /// The full name of the run's branch, `refs/heads/task/…`; `None` for a run without a branch.
     pub branch: Option<Name>,
@@ -24,10 +24,10 @@ pub struct ExpectedChanges {
     /// worktree; `None` for a run without a worktree.
     pub worktree: Option<Name>,
     /// The files that guard wrote in the directory `worktree` between the two fingerprints, as paths relative to that
-    /// directory: `index`, `logs/HEAD`. Guard attributes any other change there to the agent, except changes to files
+    /// directory: `index`, `logs/HEAD`. guard attributes any other change there to the agent, except changes to files
     /// that ordinary git commands write, such as `FETCH_HEAD`.
     pub wrote: BTreeSet<Name>,
-    /// The directories that the agent could write.
+    /// The directories that the agent could write to.
     pub grants: Vec<PathBuf>,
 }
 
@@ -37,7 +37,7 @@ pub struct ExpectedChanges {
 pub enum Actor {
     /// The user or another process. The change is legitimate: guard reports it and never undoes it.
     Others,
-    /// Guard itself, as part of this run.
+    /// guard itself, as part of this run.
     Guard,
     /// Only the agent. The sandbox should have prevented the change, so guard treats the run as failed.
     Agent,
@@ -252,9 +252,9 @@ impl Attribution<'_> {
         }
     }
 
-    /// Returns who can have changed a ref, file or reflog outside the directories that the agent could write. In the
+    /// Returns who can have changed a ref, file or reflog outside the directories that the agent could write to. In the
     /// git directory of the run's own worktree, guard writes the files in `expected.wrote`, and the git commands of a
-    /// user or an editor write those of [`is_written_by_commands`]. Guard attributes any other change there to the
+    /// user or an editor write those of [`is_written_by_commands`]. guard attributes any other change there to the
     /// agent, and changes elsewhere to others.
     fn in_worktree(&self, name: &Name) -> Actor {
         match (worktree_of(name), &self.expected.worktree) {

@@ -1,14 +1,14 @@
 //! Fingerprints of a repository: records of its state at one moment. Comparing two of them shows what changed in
 //! between, and who (the user, guard or the agent) can have changed it.
 //!
-//! Guard reads the repository without running git, and never writes to it. Nothing in the repository can make this
+//! guard reads the repository without running git, and never writes to it. Nothing in the repository can make this
 //! code start a program or block, and reading ten thousand refs takes a few hundredths of a second. Other processes
 //! may use the repository at the same time. If a file disappears or is replaced while guard reads it, the fingerprint
 //! has the file's old or new state, and guard reports no error.
 //!
 //! A fingerprint records:
 //! - **refs** with their values, in every storage format and of every worktree, so that a difference shows the old
-//!   and the new value. Guard reads loose refs before `packed-refs`, as git does, so that it does not miss a ref that
+//!   and the new value. guard reads loose refs before `packed-refs`, as git does, so that it does not miss a ref that
 //!   git packs meanwhile. If git only moves a value into `packed-refs`, guard reports no difference.
 //! - **files that git obeys** (configuration, hooks, attributes, grafts, alternates, everything else except objects)
 //!   with their SHA-256, so that guard reports no difference if a file is rewritten with the same content. For files
@@ -51,7 +51,7 @@ pub struct FingerprintError {
     pub source: io::Error,
 }
 
-/// The recorded state of a repository at one moment. Guard stores it on disk, so that the next run can compare with
+/// The recorded state of a repository at one moment. guard stores it on disk, so that the next run can compare with
 /// it if this run is interrupted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
@@ -73,9 +73,9 @@ pub struct Fingerprint {
 
 /// Maximum number of directory entries to record.
 const MAX_ENTRIES: usize = 2_000_000;
-/// Maximum number of bytes to hash in total. Guard compares files beyond that only by their `Stat`.
+/// Maximum number of bytes to hash in total. guard compares files beyond that only by their `Stat`.
 const MAX_BYTES: u64 = 16 << 20;
-/// Maximum number of reflogs to hash. Guard compares further reflogs only by size and mode.
+/// Maximum number of reflogs to hash. guard compares further reflogs only by size and mode.
 const MAX_LOGS: usize = 1_000;
 /// Maximum depth of directories to read.
 const MAX_DEPTH: usize = 32;
@@ -157,7 +157,7 @@ impl Fingerprint {
         let root = common.canonicalize().map_err(failed)?;
         let dir = OpenDirectory::open(&root).map_err(failed)?;
         let device = dir.stat().map_err(failed)?.device;
-        // The device number may change with a reboot. Guard then reads every file again, which only takes longer.
+        // The device number may change with a reboot. guard then reads every file again, which only takes longer.
         let mut scan =
             Scan { earlier, root, entries: MAX_ENTRIES, bytes: MAX_BYTES, logs: MAX_LOGS, cut: false };
         let mut found = Self {
@@ -361,7 +361,7 @@ fn normalise_log(log: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the state of a file; `None` if the file does not exist. Reuses the state from the earlier fingerprint if
-/// the file's metadata is unchanged, except for symbolic links. Guard hashes the result of `normalise` for the file's
+/// the file's metadata and real path are unchanged and its last change was not too recent, except for symbolic links. guard hashes the result of `normalise` for the file's
 /// content, and subtracts the size of the content from `left`, the number of bytes that guard may still hash.
 fn state(
     dir: &OpenDirectory,

@@ -1,6 +1,6 @@
 //! Reads refs that are stored as files: one file per ref below `refs/`, and many refs in `packed-refs`.
 //!
-//! Guard records the values of refs, not only the metadata of their files, because a difference must show the old and
+//! guard records the values of refs, not only the metadata of their files, because a difference must show the old and
 //! the new value. For a second fingerprint guard reads only files whose metadata changed.
 
 use std::ffi::CStr;

@@ -1,6 +1,6 @@
 //! Reads refs that are stored in reftables: a stack of small binary tables, of which the last is the newest.
 //!
-//! The format is described in git's `Documentation/technical/reftable.txt`. Guard reads only the blocks with refs. It
+//! The format is described in git's `Documentation/technical/reftable.txt`. guard reads only the blocks with refs. It
 //! skips the blocks with reflogs, because they are compressed, and every compaction rewrites all of them.
 
 use std::collections::BTreeMap;

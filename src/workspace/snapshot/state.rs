@@ -83,7 +83,7 @@ pub(crate) enum Content {
     /// The file is a symbolic link: the link's target, and the hash of the target's content. The hash is `None` if
     /// the target is not a file, or if guard did not read it for one of the reasons in [`Self::Unread`].
     Link(Name, Option<String>),
-    /// Guard did not read the file, because it is too large, unreadable, or beyond a limit. Only a change of its
+    /// guard did not read the file, because it is too large, unreadable, or beyond a limit. Only a change of its
     /// `Stat` shows that the file changed.
     Unread,
 }
@@ -122,7 +122,7 @@ pub(crate) struct Entry {
     pub(crate) is_dir: Option<bool>,
 }
 
-/// Maximum size of a file to hash, in bytes. Guard compares larger files only by their `Stat`.
+/// Maximum size of a file to hash, in bytes. guard compares larger files only by their `Stat`.
 pub(crate) const MAX_HASHED_BYTES: u64 = 1 << 20;
 
 impl OpenDirectory {

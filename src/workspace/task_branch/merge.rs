@@ -32,7 +32,7 @@ pub enum Merged {
 pub struct Compared {
     /// Files in which the agent's merge lost changes of the merged commit.
     pub lost: Vec<String>,
-    /// Files that have conflicts in git's automatic merge. Guard does not check the agent's version of these files.
+    /// Files that have conflicts in git's automatic merge. guard does not check the agent's version of these files.
     pub conflicts: Vec<String>,
 }
 

@@ -1,7 +1,7 @@
 //! The worktree and branch of a task. A task consists of many runs, and guard itself commits to the branch between
 //! them.
 //!
-//! Guard builds a commit with git plumbing from recorded inputs (parent, date, message), without the worktree's
+//! guard builds a commit with git plumbing from recorded inputs (parent, date, message), without the worktree's
 //! index. The same inputs always give the same commit id, and guard moves the branch atomically from the parent to
 //! the commit. So after a crash guard can repeat the operation without committing twice.
 pub(crate) mod merge;
@@ -69,7 +69,7 @@ fn no_excludes() -> PathBuf {
     PathBuf::from("/dev/null")
 }
 
-/// The inputs for a commit that guard makes. Guard records them before it commits, so that a repeated commit has the
+/// The inputs for a commit that guard makes. guard records them before it commits, so that a repeated commit has the
 /// same id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepCommit {

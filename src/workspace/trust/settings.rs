@@ -52,7 +52,7 @@ fn is_doubtful(repository: &Repository, filtered: bool, setting: &Setting) -> bo
     };
     match (section, name) {
         ("filter", "clean" | "smudge" | "process") => true,
-        // Guard disables hooks by overriding the hooks directory, which does not affect hooks that are defined by
+        // guard disables hooks by overriding the hooks directory, which does not affect hooks that are defined by
         // settings.
         ("hook", "command") => true,
         ("include" | "includeif", "path") => true,

@@ -20,7 +20,7 @@ pub(super) fn claim_tasks(sql: &mut Session, worker: &str, limits: ClaimLimits) 
     Ok(claimer.claims)
 }
 
-/// What a claim reads from the queue before it takes tasks.
+/// The state of the queue that `claim_tasks` needs before it takes tasks.
 struct Situation {
     /// True if the lease of a running task has expired.
     has_lost: bool,
