@@ -3,6 +3,8 @@
 //! One question is open at a time, on its own thread; further execs wait. The queue also remembers those answers that
 //! apply to later execs.
 
+use std::sync::mpsc;
+
 use super::background::{BackgroundResult, BackgroundSender};
 use super::exec::request::ExecRequest;
 use crate::decide::Verdict;
@@ -46,8 +48,8 @@ pub(crate) struct UserAnswer {
 pub(crate) enum Asked {
     /// The exec waits for the user's answer.
     Waits,
-    /// There is no user to ask, so `ask` returns the exec to its caller.
-    NoUser(Box<PendingExec>),
+    /// There is no user to ask, or the asking thread cannot start. `ask` returns the exec, and the caller must deny it.
+    CannotAsk(Box<PendingExec>),
 }
 
 pub(crate) struct PromptQueue {
@@ -87,24 +89,27 @@ impl PromptQueue {
     }
 
     /// Asks the user about an exec on a separate thread. If a question is already open, the exec waits until the user
-    /// has answered that question. If there is no user to ask, returns the exec.
+    /// has answered that question. Returns the exec if there is no user to ask, or if the thread cannot start.
     pub(crate) fn ask(&mut self, pending: PendingExec, background: BackgroundSender) -> Asked {
-        let Some(mut asker) = self.asker.take() else {
-            if self.is_asking {
-                self.waiting.push(pending);
-                return Asked::Waits;
-            }
-            return Asked::NoUser(Box::new(pending));
-        };
-        self.is_asking = true;
+        if self.is_asking {
+            self.waiting.push(pending);
+            return Asked::Waits;
+        }
+        let Some(asker) = self.asker.take() else { return Asked::CannotAsk(Box::new(pending)) };
+        // The thread gets the question only after it has started: a thread that cannot start drops what it owns.
+        let (question, asked) = mpsc::channel::<(Box<dyn Ask>, PendingExec)>();
         let work = move || {
+            let Ok((mut asker, pending)) = asked.recv() else { return };
             let choice = asker.ask(&pending.verdict);
             let answer = UserAnswer { pending: Box::new(pending), choice, asker };
             background.send(BackgroundResult::UserAnswered(answer));
         };
         if std::thread::Builder::new().name("ask".to_string()).spawn(work).is_err() {
-            self.is_asking = false;
+            self.asker = Some(asker);
+            return Asked::CannotAsk(Box::new(pending));
         }
+        self.is_asking = true;
+        let _ = question.send((asker, pending));
         Asked::Waits
     }
 

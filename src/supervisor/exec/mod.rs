@@ -309,7 +309,7 @@ impl ExecHandler {
     fn ask(&mut self, context: &mut CallContext, pending: PendingExec) -> Option<Reply> {
         match self.prompts.ask(pending, context.background().clone()) {
             Asked::Waits => None,
-            Asked::NoUser(pending) => {
+            Asked::CannotAsk(pending) => {
                 let PendingExec { notification, exec_request, verdict } = *pending;
                 Some(self.deny_exec(context, &notification, &exec_request, &verdict))
             }
