@@ -15,6 +15,9 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mlock, mmap_anony
 /// The maximum size of a secret, in bytes. A larger value is not an API key.
 pub const LARGEST: usize = 16 << 10;
 
+/// The maximum size of the output of a command that prints a secret, in bytes: the largest secret and a line end.
+const LARGEST_OUTPUT: usize = LARGEST + 2;
+
 /// Secret bytes in separate memory pages, which child processes do not inherit.
 pub struct Secret {
     page: NonNull<std::ffi::c_void>,
@@ -87,9 +90,7 @@ impl Secret {
         } else {
             Self::new(trimmed).map_err(SecretError::Io)
         };
-        bytes.fill(0);
-        // Prevent the compiler from removing the `fill` above.
-        std::hint::black_box(&bytes);
+        overwrite(&mut bytes);
         result
     }
 
@@ -100,22 +101,31 @@ impl Secret {
         let output = child.stdout.take().ok_or(SecretError::NoOutput)?;
         let (to, from) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
-            let mut bytes = Vec::with_capacity(LARGEST + 1);
-            let read = output.take(LARGEST as u64).read_to_end(&mut bytes);
+            // With room for all of it, reading leaves no copies of the secret in memory.
+            let mut bytes = Vec::with_capacity(LARGEST_OUTPUT + 2);
+            let read = output.take(LARGEST_OUTPUT as u64 + 1).read_to_end(&mut bytes);
             let _ = to.send(read.map(|_| bytes));
         });
         let deadline = Instant::now() + time_limit;
-        let Ok(Some(status)) = super::process::wait_until(&mut child, deadline) else {
-            let _ = child.kill();
-            let _ = child.wait();
-            return Err(SecretError::TimedOut(time_limit));
+        let status = match super::process::wait_until(&mut child, deadline) {
+            Ok(Some(status)) => status,
+            unfinished => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(unfinished.err().map_or(SecretError::TimedOut(time_limit), SecretError::Io));
+            }
         };
         // A process that the command started may still have the output open.
         let left = deadline.saturating_duration_since(Instant::now());
         let bytes = from.recv_timeout(left).map_err(|_| SecretError::EndlessOutput)?;
         // Wait for the thread: the caller may fork afterwards, and must have only one thread then.
         let _ = reader.join();
-        let bytes = bytes?;
+        let mut bytes = bytes?;
+        if bytes.len() > LARGEST_OUTPUT {
+            // guard has read only a part of the output. The command may have failed because nobody read the rest.
+            overwrite(&mut bytes);
+            return Err(SecretError::NotOneWord);
+        }
         if !status.success() {
             return Err(SecretError::Failed(status));
         }
@@ -144,6 +154,12 @@ impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret")
     }
+}
+
+fn overwrite(bytes: &mut [u8]) {
+    bytes.fill(0);
+    // Prevent the compiler from removing the `fill` above.
+    std::hint::black_box(bytes);
 }
 
 /// Moves a variable from this process's environment into a [`Secret`], so that neither `/proc/self/environ` nor the
@@ -187,5 +203,23 @@ mod tests {
         unsafe { libc::waitpid(pid, &mut status, 0) };
         assert_eq!(status, 0, "the child saw the secret");
         assert_eq!(format!("{secret:?}"), "Secret");
+    }
+
+    #[test]
+    fn a_secret_is_not_cut_off() {
+        for (script, length) in [
+            ("head -c 16384 /dev/zero | tr '\\0' k; echo", Some(16384)),
+            ("head -c 16385 /dev/zero | tr '\\0' k", None),
+            ("echo; head -c 16390 /dev/zero | tr '\\0' k", None),
+            ("echo key; head -c 20000 /dev/zero | tr '\\0' '\\n'; echo more", None),
+        ] {
+            let printed =
+                Secret::printed_by(Command::new("sh").args(["-c", script]), Duration::from_secs(60));
+            match (printed, length) {
+                (Ok(secret), Some(length)) => assert_eq!(secret.expose(), vec![b'k'; length]),
+                (Err(SecretError::NotOneWord), None) => {}
+                (printed, _) => panic!("{script}: {printed:?}"),
+            }
+        }
     }
 }
