@@ -28,6 +28,7 @@ use super::response_body::{BodyObserver, ChunkedBody, ProxiedBody, remove_hop_by
 use super::server::{ByteCounter, LARGEST_HEADERS, ProxyState};
 use super::token_usage::{Scanner, Tokens};
 use super::upstream::Upstream;
+use crate::decide::NetworkRefusal;
 use crate::policy::{Answer, Call, Gateway};
 use crate::sys::secret::Secret;
 use crate::transcript::EventType;
@@ -73,8 +74,10 @@ pub(super) struct RunningGateway {
 enum Rejection {
     /// The policy does not allow the request.
     Forbidden(String),
-    /// A budget or traffic limit is used up.
+    /// A model budget is used up, so guard ends the run.
     Exhausted(String),
+    /// The request would exceed the upload limit. Its [`ByteCounter`] has recorded the refusal.
+    OverLimit,
     /// guard cannot forward the request or the response, for example because the API cannot be reached or the run's
     /// memory budget is used up.
     Unavailable(String),
@@ -108,7 +111,7 @@ impl RunningGateway {
         }
     }
 
-    /// Records a rejection and builds the error response that the run receives.
+    /// Records a rejection, unless it is recorded already, and builds the error response that the run receives.
     fn rejection_response(
         &self,
         state: &ProxyState,
@@ -122,6 +125,11 @@ impl RunningGateway {
         let (answer, rule, reason) = match rejection {
             Rejection::Forbidden(reason) => (&refusals.forbidden, "gateway.call", reason),
             Rejection::Exhausted(reason) => (&refusals.exhausted, "gateway.budget", reason),
+            Rejection::OverLimit => {
+                let reason = "The run has reached the upload limit of its policy.";
+                let line = NetworkRefusal::new("network.limit", reason, "").line(what);
+                return error_response(&refusals.forbidden, &refusals.content_type, &line);
+            }
             Rejection::Unavailable(reason) => {
                 let data =
                     json!({ "gateway": self.plan.name, "pid": peer.tid, "what": what, "problem": reason });
@@ -157,9 +165,7 @@ impl RunningGateway {
         let Upstream { host, port, .. } = &self.plan.upstream;
         let byte_counter = state.new_byte_counter(&host.to_string(), *port, peer);
         if !byte_counter.count_sent(body.len()) {
-            return Err(Rejection::Exhausted(
-                "The run has reached the upload limit of its policy.".to_string(),
-            ));
+            return Err(Rejection::OverLimit);
         }
         byte_counter.count_request();
         let began = std::time::Instant::now();

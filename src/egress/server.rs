@@ -95,8 +95,7 @@ pub struct ProxyConfig {
     pub recorder: Recorder,
     /// Incremented on all traffic, so that guard does not end a run as idle while it has traffic.
     pub activity: Arc<AtomicU64>,
-    /// Set when a gateway refuses a request because a model budget or the upload limit is used up. guard then ends the
-    /// run.
+    /// Set when a gateway refuses a request because a model budget is used up. guard then ends the run.
     pub exhausted: Arc<AtomicBool>,
 }
 

@@ -291,6 +291,26 @@ fn more_bytes_than_the_policy_allows() {
 }
 
 #[test]
+fn a_request_to_a_gateway_beyond_the_upload_limit() {
+    in_two_environments(|environment| {
+        let api = Api::plain(vec![Turn::text("not asked")]);
+        let url = api.server.url("");
+        let variables = [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", url.as_str())];
+        let options = limited(environment, "good.test:443", "upload_mib = 1");
+        let (outcome, said) = tried(environment, options, &variables, &["bulk", "1", "2", "0"]);
+        let problem = || format!("{}: {said}\n{:#}", environment.name(), outcome.result);
+        assert_eq!(said["lines"], json!({ "HTTP/1.1 403 Forbidden": 1 }), "{}", problem());
+        assert!(said["texts"].to_string().contains("(rule network.limit)"), "{}", problem());
+        // Only a used-up budget ends the run.
+        assert_eq!(outcome.code, 0, "{}", problem());
+        let refusals = events(&outcome, "deny.network");
+        assert_eq!(refusals.len(), 1, "{}", problem());
+        assert_eq!(refusals[0]["data"]["rule"], "network.limit", "{}", problem());
+        assert!(api.server.requests().is_empty(), "{}", problem());
+    });
+}
+
+#[test]
 fn nothing_is_left_when_guard_is_killed_with_open_tunnels() {
     in_two_environments(|environment| {
         let echo = Echo::new();
