@@ -173,14 +173,8 @@ fn read_change(
         "lremovexattr" => (Object::path(a, false), Change::RemoveAttribute(attribute_name(memory, b)?)),
         "fremovexattr" => (Object::descriptor(a), Change::RemoveAttribute(attribute_name(memory, b)?)),
         "setxattrat" => {
-            // struct xattr_args { u64 value; u32 size; u32 flags; }
-            let raw = memory.bytes(e, (f as usize).clamp(16, 16))?;
-            let number = |at: usize| u32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
-            let value = u64::from(number(0)) | u64::from(number(4)) << 32;
-            (
-                Object::at(a, b, c),
-                set_attribute(memory, d, value, u64::from(number(8)), u64::from(number(12)))?,
-            )
+            let [value, size, flags] = xattr_args(memory, e, f)?;
+            (Object::at(a, b, c), set_attribute(memory, d, value, size, flags)?)
         }
         "removexattrat" => (Object::at(a, b, c), Change::RemoveAttribute(attribute_name(memory, d)?)),
         _ => return Err(io::Error::from_raw_os_error(libc::ENOSYS)),
@@ -222,6 +216,26 @@ fn open_object(
 
 fn attribute_name(memory: &mut ProcessMemory, address: u64) -> io::Result<CString> {
     Ok(CString::new(memory.string(address, LONGEST_NAME)?)?)
+}
+
+/// Reads the `struct xattr_args { u64 value; u32 size; u32 flags; }` of `setxattrat`: value, size and flags. Like the
+/// kernel, accepts a longer structure of a later version if its additional fields are zero.
+fn xattr_args(memory: &mut ProcessMemory, address: u64, length: u64) -> io::Result<[u64; 3]> {
+    const KNOWN: u64 = 16;
+    const LONGEST: u64 = 4096;
+    if length < KNOWN {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    if length > LONGEST {
+        return Err(io::Error::from_raw_os_error(libc::E2BIG));
+    }
+    let raw = memory.bytes(address, length as usize)?;
+    if raw[KNOWN as usize..].iter().any(|&byte| byte != 0) {
+        return Err(io::Error::from_raw_os_error(libc::E2BIG));
+    }
+    let number = |at: usize| u32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+    let value = u64::from(number(0)) | u64::from(number(4)) << 32;
+    Ok([value, u64::from(number(8)), u64::from(number(12))])
 }
 
 fn set_attribute(
@@ -285,5 +299,36 @@ fn apply(fd: BorrowedFd<'_>, change: Change) -> io::Result<()> {
         Change::Times(times) => fs::set_times(fd, times),
         Change::SetAttribute { name, value, flags } => fs::set_xattr(&through()?, &name, &value, flags),
         Change::RemoveAttribute(name) => fs::remove_xattr(&through()?, &name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_of_xattr_args_is_checked_as_the_kernel_does() {
+        let mut raw = vec![0u8; 8192];
+        raw[..16].copy_from_slice(&[1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
+        raw[40] = 1;
+        let mut memory = ProcessMemory::default();
+        memory.attach(std::process::id() as i32);
+        let mut read = |length| {
+            let args = xattr_args(&mut memory, raw.as_ptr() as u64, length);
+            args.map_err(|error| error.raw_os_error().unwrap_or(0))
+        };
+        let known = Ok([1 | 2 << 32, 3, 4]);
+        for (length, expected) in [
+            (0, Err(libc::EINVAL)),
+            (15, Err(libc::EINVAL)),
+            (16, known),
+            (40, known),
+            (41, Err(libc::E2BIG)),
+            (4096, Err(libc::E2BIG)),
+            (4097, Err(libc::E2BIG)),
+            (u64::MAX, Err(libc::E2BIG)),
+        ] {
+            assert_eq!(read(length), expected, "{length}");
+        }
     }
 }
