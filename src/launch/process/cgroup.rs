@@ -17,8 +17,8 @@ pub(crate) struct Group {
     pub(crate) bounds_memory: bool,
     /// The mechanism that enforces the limit on the number of processes.
     pub(crate) process_bound: ProcessBound,
-    /// The last problem that guard had while it created the cgroups; empty if it had none. There can be a problem
-    /// although cgroups enforce all limits, because guard may have succeeded with the other cgroup version.
+    /// A problem that guard had while it created the cgroups; empty if it had none. There can be a problem although
+    /// cgroups enforce all limits, because guard may have succeeded with the other cgroup version.
     pub(crate) problem: String,
 }
 
@@ -75,7 +75,12 @@ impl Group {
                 continue;
             };
             match controllers {
-                "" => group.create_v2(path, &name, memory, processes),
+                "" => {
+                    let own = Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
+                    let memory = memory.filter(|_| !group.bounds_memory);
+                    let processes = processes.filter(|_| group.process_bound == ProcessBound::None);
+                    group.create_v2(&own, &name, memory, processes);
+                }
                 "pids" if processes.is_some() && group.process_bound == ProcessBound::None => {
                     let directory =
                         Path::new("/sys/fs/cgroup/pids").join(path.trim_start_matches('/')).join(&name);
@@ -93,11 +98,13 @@ impl Group {
         }
     }
 
-    /// Creates a version 2 cgroup as a sibling of guard's own cgroup, with those limits whose controllers the parent
-    /// enables. A child cgroup is not possible: a cgroup that contains processes cannot enable controllers for its
-    /// children. Sets `problem` if it creates no cgroup.
-    fn create_v2(&mut self, path: &str, name: &str, memory: Option<u64>, processes: Option<u64>) {
-        let own = Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
+    /// Creates a version 2 cgroup as a sibling of `own`, guard's own cgroup, with those limits whose controllers the
+    /// parent enables. A child cgroup is not possible: a cgroup that contains processes cannot enable controllers for
+    /// its children. If the cgroup does not enforce all limits, there is a `problem` afterwards.
+    fn create_v2(&mut self, own: &Path, name: &str, memory: Option<u64>, processes: Option<u64>) {
+        if memory.is_none() && processes.is_none() {
+            return;
+        }
         let Some(parent) = own.parent().filter(|parent| parent.join("cgroup.subtree_control").exists())
         else {
             if self.problem.is_empty() {
@@ -107,17 +114,26 @@ impl Group {
         };
         let enabled = std::fs::read_to_string(parent.join("cgroup.subtree_control")).unwrap_or_default();
         let has = |controller: &str| enabled.split_whitespace().any(|enabled| enabled == controller);
+        let wanted = [("memory", memory.is_some()), ("pids", processes.is_some())];
+        let missing: Vec<&str> = wanted
+            .into_iter()
+            .filter(|(controller, is_wanted)| *is_wanted && !has(controller))
+            .map(|(controller, _)| controller)
+            .collect();
+        if !missing.is_empty() && self.problem.is_empty() {
+            self.problem = format!(
+                "{} does not enable the {} controller in cgroup.subtree_control",
+                parent.display(),
+                missing.join(" or ")
+            );
+        }
         let memory = memory.filter(|_| has("memory"));
         let processes = processes.filter(|_| has("pids"));
         if memory.is_none() && processes.is_none() {
-            self.problem = format!(
-                "{} does not enable the memory or pids controller in cgroup.subtree_control",
-                parent.display()
-            );
             return;
         }
         if self.add(&parent.join(name), &[("memory.max", memory), ("pids.max", processes)]) {
-            self.bounds_memory = memory.is_some();
+            self.bounds_memory |= memory.is_some();
             if processes.is_some() {
                 self.process_bound = ProcessBound::Cgroup;
             }
@@ -214,4 +230,42 @@ pub(crate) fn threads_on_machine() -> u64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let counts = text.split_whitespace().nth(3).unwrap_or_default();
     counts.split('/').nth(1).and_then(|total| total.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_controller_is_named() {
+        let directory = std::env::temp_dir().join(format!("guard-cgroup-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        let made = |enabled: &str, memory: Option<u64>, processes: Option<u64>| {
+            let parent = directory.join(format!("{enabled}-{}-{}", memory.is_some(), processes.is_some()));
+            std::fs::create_dir_all(&parent).unwrap_or_else(|error| panic!("{error}"));
+            std::fs::write(parent.join("cgroup.subtree_control"), enabled)
+                .unwrap_or_else(|error| panic!("{error}"));
+            let mut group = Group::default();
+            group.create_v2(&parent.join("own"), "guard-test", memory, processes);
+            let problem = group.problem.replace(&parent.display().to_string(), "parent");
+            (group.bounds_memory, group.process_bound, problem)
+        };
+        let missing =
+            |names: &str| format!("parent does not enable the {names} controller in cgroup.subtree_control");
+        assert_eq!(made("memory pids", Some(1), Some(1)), (true, ProcessBound::Cgroup, String::new()));
+        assert_eq!(made("pids", Some(1), Some(1)), (false, ProcessBound::Cgroup, missing("memory")));
+        assert_eq!(made("memory", Some(1), Some(1)), (true, ProcessBound::None, missing("pids")));
+        assert_eq!(made("cpu", Some(1), Some(1)), (false, ProcessBound::None, missing("memory or pids")));
+        assert_eq!(made("cpu", Some(1), None), (false, ProcessBound::None, missing("memory")));
+        assert_eq!(made("cpu", None, None), (false, ProcessBound::None, String::new()));
+        // A cgroup of version 1 already enforces the memory limit.
+        let parent = directory.join("mixed");
+        std::fs::create_dir_all(&parent).unwrap_or_else(|error| panic!("{error}"));
+        std::fs::write(parent.join("cgroup.subtree_control"), "pids")
+            .unwrap_or_else(|error| panic!("{error}"));
+        let mut group = Group { bounds_memory: true, ..Group::default() };
+        group.create_v2(&parent.join("own"), "guard-test", None, Some(1));
+        assert_eq!((group.bounds_memory, group.process_bound), (true, ProcessBound::Cgroup));
+        let _ = std::fs::remove_dir_all(&directory);
+    }
 }
