@@ -355,13 +355,15 @@ pub(crate) fn is_loader(path: &[u8]) -> bool {
     name.starts_with(b"ld-") || name.starts_with(b"ld.so")
 }
 
-/// Returns the paths of the dynamic loaders in `/lib64`. A dynamic loader runs any file that it gets as an argument.
+/// Returns the paths of the machine's dynamic loaders. A dynamic loader runs any file that it gets as an argument.
 fn loaders() -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir("/lib64") else { return Vec::new() };
+    // On x86-64, programs name the loader in `/lib64`; on other architectures and with musl, the one in `/lib`.
+    let entries = ["/lib64", "/lib"].into_iter().filter_map(|directory| std::fs::read_dir(directory).ok());
     entries
         .flatten()
+        .flatten()
         .map(|entry| entry.path())
-        .filter(|path| path.to_string_lossy().contains("/ld-"))
+        .filter(|path| is_loader(path.as_os_str().as_bytes()))
         .collect()
 }
 
@@ -473,4 +475,26 @@ fn read_full(file: &mut File, into: &mut [u8]) -> io::Result<usize> {
 pub(crate) fn identity_of(path: &Path) -> Option<Identity> {
     let metadata = std::fs::metadata(path).ok()?;
     Some(Identity { device: metadata.dev(), inode: metadata.ino() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loaders_of_every_architecture_are_known() {
+        let found = loaders();
+        for path in [
+            "/lib64/ld-linux-x86-64.so.2",
+            "/lib/ld-linux-aarch64.so.1",
+            "/lib/ld-linux-riscv64-lp64d.so.1",
+            "/lib/ld-linux.so.2",
+            "/lib/ld-musl-x86_64.so.1",
+            "/lib/ld-musl-aarch64.so.1",
+        ] {
+            let path = PathBuf::from(path);
+            assert!(found.contains(&path) || !path.exists(), "{}", path.display());
+        }
+        assert!(!found.is_empty());
+    }
 }
