@@ -43,6 +43,21 @@ struct BoundSockets {
     inodes: HashSet<u64>,
     /// Maps the name that the kernel reports for a unix socket to the path that the run bound.
     names: HashMap<Vec<u8>, Vec<u8>>,
+    /// The number of unix sockets that the run has bound so far, from which the next one gets its unique name.
+    named: usize,
+}
+
+impl BoundSockets {
+    /// Stores which path of the run a unix socket's name stands for. Forgets all other names if there are
+    /// [`MOST_SERVERS`] of them.
+    fn remember_name(&mut self, name: Vec<u8>, path: Vec<u8>) {
+        if self.names.len() >= MOST_SERVERS {
+            self.names.clear();
+        }
+        self.names.insert(name, path);
+        // Sockets with a forgotten name are still in use, so never start again from zero.
+        self.named += 1;
+    }
 }
 
 /// Returns a path fragment that does not change where a path leads and is unique for each number: the binary digits of
@@ -430,17 +445,14 @@ impl SocketHandler {
         }
         // `getsockname` reports the path that the supervisor binds, not the path that the run used. So bind each socket
         // at a unique path, and store in `names` which path of the run it stands for.
-        if self.bound.names.len() >= MOST_SERVERS {
-            self.bound.names.clear();
-        }
-        let mark = unique_path_fragment(self.bound.names.len());
+        let mark = unique_path_fragment(self.bound.named);
         let mut through = format!("/proc/self/fd/{}{mark}/", object.as_raw_fd()).into_bytes();
         through.extend_from_slice(name.as_bytes());
         let Some(address) = socket::unix_address(&through) else { return Reply::Error(libc::ENAMETOOLONG) };
         record_socket_call(context, EventType::Bind, notification.tid, &shown);
         let bound = socket::bind(fd, &address);
         if bound.is_ok() {
-            self.bound.names.insert(through, full.into_os_string().into_encoded_bytes());
+            self.bound.remember_name(through, full.into_os_string().into_encoded_bytes());
         }
         reply_for(bound)
     }
@@ -641,4 +653,21 @@ fn error_reply(error: &io::Error) -> Reply {
 pub(crate) fn open_below(directory: BorrowedFd<'_>, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
     let path = CString::new(path)?;
     open_in(directory, &path, Walk::NoMagic, follow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_unique_when_others_are_forgotten() {
+        let mut bound = BoundSockets::default();
+        let mut all = HashSet::new();
+        for number in 0..2 * MOST_SERVERS + 10 {
+            let name = unique_path_fragment(bound.named);
+            assert!(all.insert(name.clone()), "{number}: {name} was used before");
+            bound.remember_name(name.into_bytes(), Vec::new());
+            assert!(bound.names.len() <= MOST_SERVERS);
+        }
+    }
 }
