@@ -94,8 +94,8 @@ pub fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: RawFd) -> io:
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receives bytes, and a descriptor or `None` if the peer sent none with them. Zero bytes mean that the peer has closed
-/// the connection.
+/// Receives bytes, and a descriptor or `None` if the peer sent none with them. The kernel closes all further
+/// descriptors. Zero bytes mean that the peer has closed the connection.
 pub fn receive_with(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut control = [0u64; ROOM_FOR_DESCRIPTORS / 8];
     let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
@@ -104,7 +104,8 @@ pub fn receive_with(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usiz
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = ROOM_FOR_DESCRIPTORS as _;
+    // SAFETY: this macro only computes a size. `CMSG_SPACE` would leave room for a second descriptor, which would leak.
+    message.msg_controllen = unsafe { libc::CMSG_LEN(4) } as _;
     // SAFETY: the message and everything it points to live through the call.
     let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
     if got < 0 {
@@ -165,5 +166,39 @@ pub fn listener_at(address: SocketAddr) -> io::Result<u64> {
     match -i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]) {
         libc::ENOENT => Ok(0),
         errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{IoSlice, Read};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+
+    use super::*;
+
+    #[test]
+    fn further_descriptors_are_closed() -> io::Result<()> {
+        let (sender, receiver) = UnixStream::pair()?;
+        let (mut kept, first) = UnixStream::pair()?;
+        let (mut dropped, second) = UnixStream::pair()?;
+        let both = [first.as_raw_fd(), second.as_raw_fd()];
+        let bytes = [IoSlice::new(b"x")];
+        let rights = [ControlMessage::ScmRights(&both)];
+        sendmsg::<()>(sender.as_raw_fd(), &bytes, &rights, MsgFlags::empty(), None)?;
+        drop((first, second));
+        let mut buffer = [0u8; 8];
+        let (got, descriptor) = receive_with(receiver.as_fd(), &mut buffer)?;
+        assert_eq!((got, descriptor.is_some()), (1, true));
+        // The end of a connection can be read when all descriptors of its other end are closed.
+        dropped.set_read_timeout(Some(Duration::from_secs(10)))?;
+        assert_eq!(dropped.read(&mut buffer)?, 0);
+        drop(descriptor);
+        kept.set_read_timeout(Some(Duration::from_secs(10)))?;
+        assert_eq!(kept.read(&mut buffer)?, 0);
+        Ok(())
     }
 }
