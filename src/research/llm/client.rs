@@ -168,7 +168,10 @@ impl LlmClient {
         let mut response = LlmResponse::default();
         loop {
             match poll_fn(|context| call.poll(context)).await {
-                None => return Err(ended_early()),
+                None => {
+                    *usage = usage.plus(call.usage);
+                    return Err(ended_early());
+                }
                 Some(Err(error)) => {
                     *usage = usage.plus(call.usage);
                     return Err(error);
@@ -374,6 +377,16 @@ mod tests {
         assert_eq!(calls.len(), 3);
         assert_eq!(calls[0].system_instruction.as_deref(), Some("s"));
         assert_eq!(calls[0].model, "gemini-3-flash-preview");
+    }
+
+    #[test]
+    fn the_usage_of_an_answer_that_ends_early_counts() {
+        let (backend, _) = scripted(|_, _| Answer::cut_off().using(10));
+        let client = LlmClient::new(backend, LlmConfig { max_retries: 0, ..config() });
+        let control = RunControl::default();
+        let (answer, usage) = block_on(client.generate_with_usage(LlmRequest::new("q"), &control));
+        assert_eq!(answer, Err(ended_early()));
+        assert_eq!(usage.tokens, 10);
     }
 
     #[test]

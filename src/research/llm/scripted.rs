@@ -30,6 +30,11 @@ impl Answer {
         Self { delay: Some(Duration::ZERO), events: VecDeque::from([Err(error)]) }
     }
 
+    /// Creates an answer whose stream ends before it is complete.
+    pub(crate) fn cut_off() -> Self {
+        Self { delay: Some(Duration::ZERO), events: VecDeque::new() }
+    }
+
     /// Creates an answer that never arrives.
     pub(crate) fn silent() -> Self {
         Self { delay: None, events: VecDeque::new() }
