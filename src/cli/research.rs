@@ -234,6 +234,7 @@ fn open_journal(args: &Research) -> Result<Journal, Failure> {
             JournalError::Unknown { .. } => {
                 "`guard research --list` lists the ids; the last six or more characters are enough if only one id ends with them"
             }
+            JournalError::Ambiguous { .. } => "give more characters of the id; `guard research --list` lists the ids",
             JournalError::Busy { .. } => "wait until that process has ended, or stop it",
             _ => "start the research again",
         };

@@ -26,10 +26,16 @@ use crate::string_enum::string_enum;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// There is no run with this id, or more than one run whose id ends with it.
+    /// There is no run with this id.
     #[error("there is no research run `{id}`")]
     Unknown {
         /// The id that the user gave.
+        id: String,
+    },
+    /// The ids of several runs end with the characters that the user gave.
+    #[error("the ids of several research runs end with `{id}`")]
+    Ambiguous {
+        /// The characters that the user gave.
         id: String,
     },
     /// Another process is working on the run.
@@ -297,7 +303,7 @@ impl Journal {
     /// characters at the end of the id. Fails if there is no such run, if another process is working on it, or if the
     /// journal is damaged.
     pub fn open(directory: &Path, id: &str) -> Result<Self, JournalError> {
-        let id = complete_id(directory, id).ok_or_else(|| JournalError::Unknown { id: id.to_string() })?;
+        let id = complete_id(directory, id)?;
         let path = directory.join(&id).join(FILE_NAME);
         let unusable = |problem: String| JournalError::Unusable { path: path.clone(), problem };
         let open = OpenOptions::new().write(true).open(&path).map_err(|error| unusable(error.to_string()))?;
@@ -333,7 +339,7 @@ impl Journal {
     /// its journal cannot be read. `id` is the run's id, or at least six characters at the end of the id. Works while
     /// another process has the journal open.
     pub fn started(directory: &Path, id: &str) -> Option<(String, Started)> {
-        let id = complete_id(directory, id)?;
+        let id = complete_id(directory, id).ok()?;
         let bytes = fs::read(directory.join(&id).join(FILE_NAME)).ok()?;
         let (progress, _) = Progress::read(&bytes).ok()?;
         Some((id, progress.started?))
@@ -342,13 +348,13 @@ impl Journal {
     /// Returns the control directory of a run; `None` if there is no such run. `id` is the run's id, or at least six
     /// characters at the end of the id.
     pub fn control_directory(directory: &Path, id: &str) -> Option<PathBuf> {
-        Some(directory.join(complete_id(directory, id)?).join("control"))
+        Some(directory.join(complete_id(directory, id).ok()?).join("control"))
     }
 
     /// Returns true if a process is working on the run; false also if the run does not exist or its journal cannot be
     /// opened.
     pub fn is_running(directory: &Path, id: &str) -> bool {
-        let Some(id) = complete_id(directory, id) else { return false };
+        let Ok(id) = complete_id(directory, id) else { return false };
         let Ok(file) = File::open(directory.join(id).join(FILE_NAME)) else { return false };
         // A shared lock, so that two processes that ask at the same time do not take each other for the run's process.
         matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
@@ -423,19 +429,23 @@ fn lock(file: File, id: &str) -> Result<Flock<File>, JournalError> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| JournalError::Busy { id: id.to_string() })
 }
 
-/// Returns the complete id of a run. `id` is the whole id, or at least six characters at the end of the id. `None` if
-/// no run has this id, if several do, or if `id` contains other characters than those of an id: `id` becomes part of a
+/// Returns the complete id of a run. `id` is the whole id, or at least six characters at the end of the id. Fails if no
+/// run has this id, if several do, or if `id` contains other characters than those of an id: `id` becomes part of a
 /// path.
-fn complete_id(directory: &Path, id: &str) -> Option<String> {
+fn complete_id(directory: &Path, id: &str) -> Result<String, JournalError> {
+    let unknown = || JournalError::Unknown { id: id.to_string() };
     let is_plain = id.len() >= 6 && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
     if !is_plain {
-        return None;
+        return Err(unknown());
     }
-    let entries = fs::read_dir(directory).ok()?.flatten();
+    let entries = fs::read_dir(directory).map_err(|_| unknown())?.flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut found = names.filter(|name| name.ends_with(id) && directory.join(name).join(FILE_NAME).is_file());
-    let first = found.next()?;
-    found.next().is_none().then_some(first)
+    let first = found.next().ok_or_else(unknown)?;
+    if found.next().is_some() {
+        return Err(JournalError::Ambiguous { id: id.to_string() });
+    }
+    Ok(first)
 }
 
 #[cfg(test)]
@@ -545,6 +555,17 @@ mod tests {
         assert!(matches!(Journal::open(&directory.0, &id), Err(JournalError::Unusable { .. })));
         ok(fs::write(&path, ""));
         assert!(matches!(Journal::open(&directory.0, &id), Err(JournalError::Unusable { .. })));
+    }
+
+    #[test]
+    fn an_end_of_several_ids_is_ambiguous() {
+        let directory = Directory::new("ambiguous");
+        for id in ["0000-abcdef", "1111-abcdef"] {
+            drop(ok(Journal::create_with_id(&directory.0, id.to_string(), started())));
+        }
+        let opened = Journal::open(&directory.0, "abcdef").map(drop);
+        assert_eq!(opened, Err(JournalError::Ambiguous { id: "abcdef".to_string() }));
+        assert_eq!(ok(Journal::open(&directory.0, "1-abcdef")).id(), "1111-abcdef");
     }
 
     proptest::proptest! {
