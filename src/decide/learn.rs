@@ -62,9 +62,6 @@ pub fn learn(base: &Policy, name: &str, seen: &Seen, context: &Context) -> Learn
     let mut programs: BTreeMap<String, String> = BTreeMap::new();
     let mut rules: Vec<AllowRule> = Vec::new();
     let mut left_out: Vec<String> = Vec::new();
-    // By default the learned policy denies, so every program needs a rule.
-    let mut tightened = base.clone();
-    tightened.default_action.action = Action::Deny;
     for command in &seen.commands {
         // A shim is guard's own file. Ignore its path, because `argv` contains the name of the program that the shim
         // replaces.
@@ -93,7 +90,8 @@ pub fn learn(base: &Policy, name: &str, seen: &Seen, context: &Context) -> Learn
                 let name = String::from_utf8_lossy(&intent.program.name).into_owned();
                 programs.entry(name).or_insert_with(|| example.clone());
             }
-            // Add a rule only if the base policy itself, without the tightened default, denies the intent.
+            // `learned.programs` lifts the learned policy's default. Add another rule only for what the base policy
+            // itself does not allow.
             if rule_on(base, None, intent).action == Action::Allow {
                 continue;
             }
