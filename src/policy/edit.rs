@@ -1,6 +1,8 @@
 //! Edits the text of a policy file: adds a rule, or an item to a list of a section. Everything else in the file,
 //! comments included, stays unchanged.
 
+use std::ops::Range;
+
 use toml::de::{DeTable, DeValue};
 
 /// Why guard cannot edit a policy file.
@@ -41,7 +43,7 @@ pub fn add_rule(text: &str, rule: &str) -> String {
 }
 
 /// Adds an item, given as TOML, to a list of a section, unless the list already contains it. Creates the section and
-/// the list if the file does not have them. Adds `override = true` unless the section sets `override`.
+/// the list if the file does not have them. Sets `override = true` in the section.
 pub fn add_to_list(
     text: &str,
     section: &'static str,
@@ -59,31 +61,36 @@ pub fn add_to_list(
     let start = text.find(&header).filter(|&at| at == 0 || text.as_bytes().get(at - 1) == Some(&b'\n'));
     let start = start.ok_or_else(other_form)?;
     let after_header = text[start..].find('\n').map_or(text.len(), |end| start + end + 1);
-    let mut insertions: Vec<(usize, String)> = Vec::new();
+    let mut changes: Vec<(Range<usize>, String)> = Vec::new();
+    let mut insert = |at: usize, text: String| changes.push((at..at, text));
     match entries.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value) {
-        None => insertions.push((after_header, format!("{key} = [{item}]\n"))),
+        None => insert(after_header, format!("{key} = [{item}]\n")),
         Some(list) => {
             let DeValue::Array(items) = list.get_ref() else { return Err(other_form()) };
             let is_there = items.iter().any(|known| text.get(known.span()) == Some(item));
             match items.last() {
                 _ if is_there => {}
-                Some(last) => insertions.push((last.span().end, format!(", {item}"))),
-                None => insertions.push((list.span().start + 1, item.to_string())),
+                Some(last) => insert(last.span().end, format!(", {item}")),
+                None => insert(list.span().start + 1, item.to_string()),
             }
         }
     }
-    if !entries.iter().any(|(name, _)| name.get_ref() == "override") {
-        insertions.push((after_header, "override = true\n".to_string()));
+    match entries.iter().find(|(name, _)| name.get_ref() == "override").map(|(_, value)| value) {
+        None => insert(after_header, "override = true\n".to_string()),
+        Some(value) if matches!(value.get_ref(), DeValue::Boolean(false)) => {
+            changes.push((value.span(), "true".to_string()));
+        }
+        Some(_) => {}
     }
     let mut edited = text.to_string();
     if after_header == text.len() && !text.ends_with('\n') {
         edited.push('\n');
-        insertions.iter_mut().for_each(|(at, _)| *at = edited.len());
+        changes.iter_mut().for_each(|(range, _)| *range = edited.len()..edited.len());
     }
-    // Insert at the highest offset first, so that the lower offsets stay valid.
-    insertions.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
-    for (at, insertion) in insertions {
-        edited.insert_str(at, &insertion);
+    // Change the highest offset first, so that the lower offsets stay valid.
+    changes.sort_by_key(|(range, _)| std::cmp::Reverse(range.start));
+    for (range, replacement) in changes {
+        edited.replace_range(range, &replacement);
     }
     Ok(edited)
 }
@@ -109,6 +116,8 @@ mod tests {
             ("[network]\nallow = [\"a\"] # why\n", vec!["a", "new"]),
             ("[network]\nallow = [\n  \"a\", # why\n  \"b\",\n]\noverride = true\n", vec!["a", "b", "new"]),
             ("[network]\noverride = true\nallow = [\"new\"]\n", vec!["new"]),
+            ("[network]\nallow = [\"a\"]\noverride=false# allow no more\n", vec!["a", "new"]),
+            ("[network]\noverride = false # allow no more\nallow = []", vec!["new"]),
         ] {
             let edited =
                 add_to_list(text, "network", "allow", "\"new\"").unwrap_or_else(|error| panic!("{error}"));
