@@ -11,8 +11,8 @@ use crate::command::cwd::Cwd;
 /// The maximum length of a known value, in bytes. The scope treats longer values as unknown, because `a=$a$a` could
 /// double a value without end.
 const LONGEST_VALUE: usize = 1024;
-/// The maximum number of variables whose values the scope tracks. The values of further variables are unknown. Shell
-/// texts that people write stay far below this limit.
+/// The maximum number of variables whose values the scope tracks, apart from those that programs inherit. The values of
+/// all further variables are unknown. Shell texts that people write stay far below this limit.
 const MOST_NAMES: usize = 4096;
 const MOST_INHERITED: usize = 64;
 
@@ -48,6 +48,8 @@ pub(crate) struct Mark(usize);
 #[derive(Debug, Default)]
 pub(crate) struct Scope {
     variables: HashMap<Vec<u8>, Value>,
+    /// Whether the text has set variables that are not in `variables`.
+    has_untracked: bool,
     aliases: HashMap<Vec<u8>, Value>,
     cwd: Cwd,
     log: Vec<Change>,
@@ -96,8 +98,13 @@ impl Scope {
         self.log.push(Change::Cwd(old));
     }
 
+    /// Returns the value that the text has given to a variable, or may have given to it if there are variables that the
+    /// scope does not track.
     pub(crate) fn variable(&self, name: &[u8]) -> Option<&Value> {
-        self.variables.get(name)
+        match self.variables.get(name) {
+            None if self.has_untracked => Some(&Value::Unknown),
+            value => value,
+        }
     }
 
     /// Returns the value to substitute for a variable; `None` if the text has not set it. The value is unknown if the
@@ -143,7 +150,8 @@ impl Scope {
     pub(crate) fn set_variable(&mut self, name: &[u8], value: Value) {
         let value =
             if self.frozen.iter().any(|known| known == name) { Value::Unknown } else { bounded(value) };
-        if self.variables.len() >= MOST_NAMES && !self.variables.contains_key(name) {
+        if self.variables.len() >= MOST_NAMES && !self.variables.contains_key(name) && !is_inherited(name) {
+            self.has_untracked = true;
             return;
         }
         if is_inherited(name) && !self.inherited.iter().any(|known| known == name) {
@@ -251,4 +259,28 @@ fn restore(map: &mut HashMap<Vec<u8>, Value>, name: Vec<u8>, old: Option<Value>)
         Some(value) => map.insert(name, value),
         None => map.remove(&name),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_beyond_the_limit_are_unknown() {
+        let known = |text: &[u8]| Value::Known(text.to_vec());
+        let mut scope = Scope::new(Cwd::Unknown);
+        for number in 0..MOST_NAMES {
+            scope.set_variable(format!("v{number}").as_bytes(), known(b"x"));
+        }
+        assert_eq!(scope.variable(b"IFS"), None);
+        scope.set_variable(b"IFS", known(b":"));
+        for name in [b"IFS".as_slice(), b"PWD", b"CDPATH", b"1"] {
+            assert_eq!(scope.variable(name), Some(&Value::Unknown));
+            assert_eq!(scope.trusted(name), Some(&Value::Unknown));
+        }
+        assert_eq!(scope.variable(b"v1"), Some(&known(b"x")));
+        scope.set_variable(b"GIT_DIR", known(b"/elsewhere"));
+        let inherited: Vec<(&[u8], &Value)> = scope.inherited().collect();
+        assert_eq!(inherited, [(b"GIT_DIR".as_slice(), &known(b"/elsewhere"))]);
+    }
 }
