@@ -189,7 +189,8 @@ pub(crate) struct Start {
     /// Files that the command's redirections use.
     pub(crate) paths: Vec<PathUse>,
     /// The file to which the program resolves. `None` for nested commands, because the caller resolves only the
-    /// program of the command that it asks about.
+    /// program of the command that it asks about. If the nested command calls its program by another name (`exec -a`),
+    /// the file as the command names it.
     pub(crate) resolved: Option<Vec<u8>>,
     /// Whether the targets of the command's redirections are known only at run time.
     pub(crate) is_uncertain: bool,
@@ -412,10 +413,12 @@ impl Analyzer<'_> {
                 .known()
                 .map(|called| program_name(called, start.resolved.as_deref()))
                 .unwrap_or_default();
-            let path = start.resolved.clone().or_else(|| {
-                let called = called.known().filter(|called| called.contains(&b'/'))?;
-                start.cwd.resolve(called)
-            });
+            let path = match start.resolved.as_deref().or(called.known()) {
+                Some(file) if start.resolved.is_some() && file.starts_with(b"/") => Some(file.to_vec()),
+                // After `exec -a NAME`, the resolved file may be relative, or a name that the shell looks up in PATH.
+                Some(file) if file.contains(&b'/') => start.cwd.resolve(file),
+                _ => None,
+            };
             intent.program = Program { name, called, path };
         }
         intent.args = args;

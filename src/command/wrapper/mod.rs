@@ -164,3 +164,28 @@ fn joined(args: &[Arg]) -> Arg {
     }
     Arg::exact(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::command::{Context, Cwd, Request, analyze};
+
+    #[test]
+    fn the_path_of_a_program_called_by_another_name_is_absolute() {
+        let context = Context { cwd: Cwd::Known(b"/work".to_vec()), ..Context::default() };
+        for (text, path) in [
+            ("exec -a other git status", None),
+            ("exec -a other ./git status", Some("/work/git")),
+            ("exec -a other /usr/bin/git status", Some("/usr/bin/git")),
+            ("env -C /opt -a other bin/git status", Some("/opt/bin/git")),
+        ] {
+            let analysis = analyze(&Request::Shell(text.as_bytes().to_vec()), &context);
+            let paths: Vec<Option<&[u8]>> = analysis
+                .intents
+                .iter()
+                .filter(|intent| intent.program.name == b"git")
+                .map(|intent| intent.program.path.as_deref())
+                .collect();
+            assert_eq!(paths, [path.map(str::as_bytes)], "{text}");
+        }
+    }
+}
