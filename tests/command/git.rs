@@ -72,3 +72,22 @@ fn the_resolved_file_decides_what_a_renamed_program_is() {
     let analysis = analyze(&argv(&["sh", "-c", "git push"]), &context);
     assert!(analysis.intents.iter().any(|intent| intent.git.as_ref().is_some_and(|git| git.verb == b"push")));
 }
+
+#[test]
+fn programs_that_git_starts_are_in_the_directory_after_the_option() {
+    let context = Context { cwd: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };
+    for (text, place) in [
+        ("git -C /srv/other -c alias.x='!git commit -m m' x", Some("/srv/other")),
+        ("git -C sub -c alias.x='!git commit -m m' x", Some("/work/tree/sub")),
+        ("git -C /srv/other -c core.editor='git commit -m m;:' commit", Some("/srv/other")),
+        ("git -C \"$DIR\" -c alias.x='!git commit -m m' x", None),
+        ("git -C \"$DIR\" -c alias.x='commit -m m' x", None),
+    ] {
+        let analysis = analyze(&Request::Shell(text.as_bytes().to_vec()), &context);
+        let git = |intent: &&Intent| intent.git.as_ref().is_some_and(|git| git.verb == b"commit");
+        let inner = analysis.intents.iter().filter(git).next_back().unwrap();
+        assert!(inner.parent.is_some(), "{text}");
+        let found = inner.git.as_ref().unwrap().place.clone();
+        assert_eq!(found, place.map(|place| place.as_bytes().to_vec()), "{text}");
+    }
+}

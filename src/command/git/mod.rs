@@ -252,6 +252,7 @@ impl Git<'_, '_> {
         command.extend(words.into_iter().map(Arg::exact));
         command.extend_from_slice(own);
         let mut inside = self.start.inside(index, Origin::Alias);
+        inside.cwd = self.settings.cwd.clone();
         if self.target() != Target::Found {
             inside.env.set(b"GIT_DIR", Arg::partial(Vec::new(), b"?", false));
         }
@@ -328,10 +329,12 @@ impl Git<'_, '_> {
         self.settings.changes_hooks || self.settings.effects.intersects(Effects::GIT_SKIPS_HOOKS)
     }
 
-    /// Returns the state in which git would start a program for this command: the state of the command itself, with
-    /// hooks disabled if the command skips them, and with the intent at `index` as the parent.
+    /// Returns the state in which git would start a program for this command: the state of the command itself, in the
+    /// directory after `-C`, with hooks disabled if the command skips them, and with the intent at `index` as the
+    /// parent.
     fn inside(&self, index: usize, origin: Origin) -> Start {
         let mut inside = self.start.inside(index, origin);
+        inside.cwd = self.settings.cwd.clone();
         if self.skips_hooks() {
             config::hand_on_skipped_hooks(&mut inside.env, &self.analyzer.context.environment);
         }
