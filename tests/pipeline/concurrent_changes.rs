@@ -91,6 +91,41 @@ fn a_worktree_that_is_removed() {
     );
 }
 
+/// The worktree's registration in the repository disappears, but its files are still there. guard must not delete them
+/// when the task continues, because uncommitted work may be among them.
+#[test]
+fn a_worktree_that_is_no_longer_registered() {
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
+    let id = outcome.result["task_id"].as_str().unwrap().to_string();
+    assert_eq!(fixture.about(&["approve", &id]).code, 0);
+    fixture.environment.run_outside(
+        "echo mine > .worktrees/repository-x/mine.txt && rm -r repository/.git/worktrees/repository-x",
+    );
+    let outcome = fixture.about(&["resume", &id]);
+    outcome.expect_code(2);
+    assert!(outcome.error.contains("hint: rename it"), "{outcome}");
+    assert_eq!(fixture.environment.run_outside("cat .worktrees/repository-x/mine.txt"), "mine\n");
+    fixture.environment.run_outside("mv .worktrees/repository-x .worktrees/kept");
+    let outcome = fixture.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+}
+
+/// git was killed while it created the worktree: it left a locked registration without an index, and some of the
+/// files. guard must create the worktree again.
+#[test]
+fn a_worktree_that_was_not_finished() {
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
+    let id = outcome.result["task_id"].as_str().unwrap().to_string();
+    assert_eq!(fixture.about(&["approve", &id]).code, 0);
+    fixture
+        .environment
+        .run_outside("cd repository/.git/worktrees/repository-x && rm index && echo initializing > locked");
+    let outcome = fixture.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+}
+
 /// The user deletes the task's branch while the agent works on it. guard must say how to restore it.
 #[test]
 fn a_branch_that_is_deleted() {

@@ -97,6 +97,10 @@ pub fn has_changes(top: &Path) -> Result<bool, WorkspaceError> {
     Ok(git.args(["--porcelain", "-z", "-uno", "--ignore-submodules=all"]).start()?.has_output())
 }
 
+fn is_empty_dir(path: &Path) -> bool {
+    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+}
+
 pub(crate) fn line(output: &[u8]) -> String {
     String::from_utf8_lossy(output).trim_end().to_string()
 }
@@ -142,12 +146,13 @@ impl TaskTree {
         Ok(user_git_file(repository, &settings, "core.excludesfile", "ignore"))
     }
 
-    /// Creates the branch and the worktree, unless they exist already. Removes a directory at the worktree's path that
-    /// the repository does not know as a worktree. Fails if the branch exists but does not belong to this task. The
-    /// branch belongs to this task if `is_known` is true (the task's journal says that guard created the branch), or if
-    /// the branch's reflog begins with the text in `mark`.
+    /// Creates the branch and the worktree, unless they exist already. Removes a worktree that git did not finish
+    /// creating. Fails if there is anything else at the worktree's path, because it may contain uncommitted work. Also
+    /// fails if the branch exists but does not belong to this task. The branch belongs to this task if `is_known` is
+    /// true (the task's journal says that guard created the branch), or if the branch's reflog begins with the text in
+    /// `mark`.
     pub fn create(&self, repository: &Repository, is_known: bool) -> Result<(), WorkspaceError> {
-        if self.admin_dir().is_ok() && self.worktree.is_dir() && self.tip()?.is_some() {
+        if self.admin_dir().is_ok() && self.tip()?.is_some() {
             return Ok(());
         }
         match self.tip()? {
@@ -162,17 +167,23 @@ impl TaskTree {
             Some(_) if is_known || self.is_ours(repository)? => {}
             Some(_) => return Err(branch_taken(&self.branch)),
         }
-        // Either git was interrupted while it created the worktree, or the repository no longer knows the worktree.
-        // Remove what is there, and create the worktree again from the branch.
-        if self.worktree.symlink_metadata().is_ok() {
+        if self.admin_dir().is_ok() {
+            return Ok(());
+        }
+        if self.worktree.symlink_metadata().is_ok() && !is_empty_dir(&self.worktree) {
+            // git registers and locks a worktree before it writes the first file there. It writes the index after the
+            // last file, and then unlocks the worktree. So only a worktree whose creation was interrupted is locked
+            // and has no index.
+            if !self.registrations().iter().any(|dir| dir.join("locked").is_file()) {
+                return Err(self.unregistered());
+            }
             at("remove", &self.worktree, remove_tree(&self.worktree))?;
-            let prune = repository.git("worktree")?.args(["prune", "--expire", "now"]);
-            prune.run()?;
         }
         super::git::command::retry_during_worktree_changes(|| {
             let git = repository.git("worktree")?.config("core.sparseCheckout", "false");
             let git = if is_known { git.env(SKIP_SMUDGE.0, SKIP_SMUDGE.1) } else { git };
-            let git = git.args(["add", "--quiet", "--force", "--"]);
+            // The second `--force` makes git replace a locked registration.
+            let git = git.args(["add", "--quiet", "--force", "--force", "--"]);
             git.arg(&self.worktree).arg(self.short_branch()).run()
         })
         .map_err(|error| missing_objects(error, repository))?;
@@ -194,29 +205,38 @@ impl TaskTree {
     /// worktree's path and has an index. Does not read the worktree's `.git` file, because an agent can write that
     /// file.
     fn admin_dir(&self) -> Result<PathBuf, WorkspaceError> {
+        let found = self.registrations().into_iter().find(|dir| dir.join("index").is_file());
+        found.ok_or_else(|| self.unregistered())
+    }
+
+    /// Returns the directories below `worktrees/` in the repository that contain the worktree's path, with or without
+    /// an index; none if the worktree is not a directory.
+    fn registrations(&self) -> Vec<PathBuf> {
+        let Ok(worktree) = self.worktree.canonicalize() else { return Vec::new() };
+        if !worktree.is_dir() {
+            return Vec::new();
+        }
         let wanted = self.worktree.join(".git");
         let leads_here = |dir: &PathBuf| {
             let text = gitfile::read_following_links(&dir.join("gitdir"), 8192).unwrap_or_default();
             let place = dir.join(OsStr::from_bytes(text.trim_ascii_end()));
-            let is_same = place == wanted
-                || place.parent().and_then(|parent| parent.canonicalize().ok())
-                    == self.worktree.canonicalize().ok();
-            is_same && dir.join("index").is_file()
+            place == wanted
+                || place.parent().and_then(|parent| parent.canonicalize().ok()).as_ref() == Some(&worktree)
         };
-        let worktrees = self.common_dir.join("worktrees");
-        let found = fs::read_dir(&worktrees)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-            .find(leads_here)
-            .filter(|_| self.worktree.is_dir());
-        found.ok_or_else(|| {
-            WorkspaceError::refused(
-                format!("{} is no longer a worktree of the repository", self.worktree.display()),
-                "`guard task resume` creates it again from the branch; uncommitted changes in it are lost",
-            )
-        })
+        let entries = fs::read_dir(self.common_dir.join("worktrees")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(leads_here).collect()
+    }
+
+    fn unregistered(&self) -> WorkspaceError {
+        let hint = if self.worktree.symlink_metadata().is_ok() {
+            "rename it, to keep the files in it; then `guard task resume` creates the worktree again from the branch"
+        } else {
+            "`guard task resume` creates it again from the branch; uncommitted changes in it are lost"
+        };
+        WorkspaceError::refused(
+            format!("{} is no longer a worktree of the repository", self.worktree.display()),
+            hint,
+        )
     }
 
     /// Fails if the worktree does not exist or is not registered in the repository.
