@@ -111,7 +111,7 @@ impl Search {
         if self.left == 0 {
             self.unseen(format!("the directory has more than {} entries", self.bounds.entries));
         } else if self.found.repositories.len() >= self.bounds.repositories {
-            self.unseen(format!("the directory has more than {} repositories", self.bounds.repositories));
+            self.unseen(format!("guard stops after {} repositories", self.bounds.repositories));
         } else if Instant::now() > self.deadline {
             self.unseen(format!("the search takes longer than {} seconds", self.bounds.time.as_secs()));
         } else {
@@ -444,7 +444,13 @@ impl Snapshot {
                 Ok(after) => return self.differences(before, &after, change),
                 Err(_) => true,
             },
-            RecordedContent::Directory(None) => return Vec::new(),
+            // The run cannot enter a directory of another user that this user cannot enter.
+            RecordedContent::Directory(None) if !may_enter(path) => return Vec::new(),
+            RecordedContent::Directory(None) => {
+                let what =
+                    "guard could not read the repository before the run, so it cannot tell what changed";
+                return vec![change(NestedChangeKind::Unseen, what.to_string())];
+            }
             RecordedContent::File(before) => {
                 gitfile::read_small(path, MAX_GIT_FILE_BYTES).ok().as_ref() != before.as_ref()
             }
@@ -478,6 +484,13 @@ impl Snapshot {
         }
         changes
     }
+}
+
+/// True if the directory belongs to this user, who can then change its mode, or if this user may enter it.
+fn may_enter(path: &Path) -> bool {
+    let user = nix::unistd::geteuid().as_raw();
+    path.symlink_metadata().is_ok_and(|found| found.uid() == user)
+        || nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok()
 }
 
 fn describe(difference: &Difference) -> String {
@@ -536,8 +549,21 @@ mod tests {
         let unseen = |bounds| search(&root, bounds).unseen.unwrap_or_default();
         assert!(unseen(SearchBounds { entries: 3, ..all }).contains("more than 3 entries"));
         assert!(unseen(SearchBounds { depth: 2, ..all }).contains("more than 2 levels deep"));
-        assert!(unseen(SearchBounds { repositories: 1, ..all }).contains("more than 1 repositories"));
+        assert!(unseen(SearchBounds { repositories: 1, ..all }).contains("stops after 1 repositories"));
         assert!(unseen(SearchBounds { time: Duration::ZERO, ..all }).contains("takes longer"));
+        std::fs::remove_dir_all(root).unwrap();
+    }
+    #[test]
+    fn a_repository_that_was_unreadable_before_the_run_is_reported() {
+        let root = std::env::temp_dir().join(format!("guard-nested-unreadable-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("a/.git")).unwrap();
+        let root = root.canonicalize().unwrap();
+        let mut before = Snapshot::take(&root, &search(&root, SearchBounds::default()));
+        assert!(before.compare(SearchBounds::default()).changes.is_empty());
+        before.entries[0].content = RecordedContent::Directory(None);
+        let changes = before.compare(SearchBounds::default()).changes;
+        let found: Vec<_> = changes.iter().map(|change| (change.kind, change.path.as_path())).collect();
+        assert_eq!(found, [(NestedChangeKind::Unseen, Path::new("a/.git"))]);
         std::fs::remove_dir_all(root).unwrap();
     }
 }
