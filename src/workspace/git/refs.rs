@@ -4,6 +4,7 @@
 //! format. This module accepts a ref only as a small regular file with an object id, or as a line of `packed-refs`.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufRead, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -250,7 +251,7 @@ pub(crate) fn changed_refs(
         known.insert(name.to_vec(), (id.to_string(), false));
     })?;
     let mut loose: BTreeMap<Vec<u8>, Option<String>> = BTreeMap::new();
-    let mut remaining = MAX_REFS;
+    let mut remaining = Some(MAX_REFS);
     collect_loose(&git.join("refs"), b"refs", 0, object_format, &mut loose, &mut remaining);
     let mut changed = ChangedRefs::default();
     let mut compare_ref = |name: &[u8], id: Option<&str>, changed: &mut ChangedRefs| {
@@ -276,27 +277,32 @@ pub(crate) fn changed_refs(
             compare_ref(name, Some(id), &mut changed);
         }
     })?;
-    changed.listed.sort_by(|a, b| a.name.cmp(&b.name));
-    if remaining == 0 {
-        // guard did not read some loose refs: count at least one as changed.
+    if remaining.is_none() {
+        // Guard did not read some loose refs: count at least one as changed.
         changed.left_out += 1;
         changed.has_new_value = true;
     }
-    for (name, _) in
-        known.iter().filter(|(name, (_, is_there))| !is_there && name.as_slice() != except.as_bytes())
-    {
-        changed.add(name, None, true);
+    let is_unread = |name: &[u8]| {
+        remaining.is_none()
+            && git.join(OsStr::from_bytes(name)).symlink_metadata().is_ok_and(|data| !data.is_dir())
+    };
+    for (name, (_, is_there)) in &known {
+        if !is_there && name.as_slice() != except.as_bytes() && !is_unread(name) {
+            changed.add(name, None, true);
+        }
     }
+    changed.listed.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(changed)
 }
 
+/// Reads the loose refs below `dir`, at most `remaining`, which becomes `None` if there are more.
 fn collect_loose(
     dir: &Path,
     name: &[u8],
     depth: usize,
     object_format: &str,
     found: &mut BTreeMap<Vec<u8>, Option<String>>,
-    remaining: &mut usize,
+    remaining: &mut Option<usize>,
 ) {
     // Do not follow a symbolic link, and stop at the maximum depth.
     let is_dir = dir.symlink_metadata().is_ok_and(|data| data.is_dir());
@@ -304,16 +310,17 @@ fn collect_loose(
         return;
     }
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if *remaining == 0 {
-            return;
-        }
+        let Some(left) = *remaining else { return };
         let full = [name, b"/", entry.file_name().as_bytes()].concat();
         let Ok(kind) = entry.file_type() else { continue };
         if kind.is_dir() {
             collect_loose(&entry.path(), &full, depth + 1, object_format, found, remaining);
             continue;
         }
-        *remaining -= 1;
+        *remaining = left.checked_sub(1);
+        if remaining.is_none() {
+            return;
+        }
         let text = kind.is_file().then(|| super::gitfile::read_small(&entry.path(), 4096).ok()).flatten();
         match text {
             // guard copied the user's symbolic refs, such as origin/HEAD, into the quarantine: they are not the
@@ -324,5 +331,49 @@ fn collect_loose(
                 found.insert(full, id);
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends where something goes wrong")]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("guard-refs-{name}-{}", std::process::id()));
+        fs::create_dir_all(dir.join("refs/heads")).unwrap();
+        dir
+    }
+
+    #[test]
+    fn changed_refs_are_sorted() {
+        let dir = scratch("sorted");
+        let id = "1".repeat(40);
+        fs::write(dir.join("before"), format!("{id} refs/heads/a\n{id} refs/heads/c\n")).unwrap();
+        fs::write(dir.join("refs/heads/b"), &id).unwrap();
+        let found = changed_refs(&dir, &dir.join("before"), "refs/heads/x", "sha1").unwrap();
+        let names: Vec<&str> = found.listed.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["refs/heads/a", "refs/heads/b", "refs/heads/c"]);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn unread_refs_are_not_deleted_ones() {
+        let dir = scratch("unread");
+        let id = "1".repeat(40);
+        let names: Vec<String> = (0..=MAX_REFS).map(|n| format!("refs/heads/{n}")).collect();
+        let packed: String = names.iter().map(|name| format!("{id} {name}\n")).collect();
+        fs::write(dir.join("before"), packed).unwrap();
+        let (last, others) = names.split_last().unwrap();
+        for name in others {
+            fs::write(dir.join(name), &id).unwrap();
+        }
+        let find = || changed_refs(&dir, &dir.join("before"), last, "sha1").unwrap();
+        let all = find();
+        assert_eq!((all.listed.len(), all.left_out), (0, 0), "exactly as many as guard reads");
+        fs::write(dir.join(last), &id).unwrap();
+        let more = find();
+        assert_eq!((more.listed.len(), more.left_out), (0, 1));
+        fs::remove_dir_all(dir).unwrap();
     }
 }
