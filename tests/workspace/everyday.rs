@@ -1,6 +1,8 @@
 //! Tests the ordinary course of a run: a worktree, commits and a branch.
 
-use guard::workspace::{KeepPolicy, Limits, Record, Repository, State};
+use std::os::unix::fs::PermissionsExt;
+
+use guard::workspace::{KeepPolicy, Limits, Record, Repository, State, Workspace};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git};
 
@@ -49,6 +51,22 @@ fn an_agent_commits_and_the_user_gets_the_branch() {
     assert_eq!(git(&worktree, &["log", "--oneline", "--format=%s"]), "change a\nadd c\nfirst");
     assert!(!workspace.quarantine().exists(), "nothing is in it that is nowhere else");
     fixture.fsck();
+}
+
+/// A dry run must name the worktree path that the run then uses, also if others can write to `.worktrees`, so that the
+/// run uses another directory.
+#[test]
+fn a_dry_run_names_the_worktree_of_the_run() {
+    let fixture = TestRepository::new();
+    let root = fixture.scratch.0.join(".worktrees");
+    let planned = |name: &str| Workspace::planned(&fixture.find(), &fixture.request(name)).unwrap().2;
+    let one = planned("one");
+    assert!(one.starts_with(&root) && !root.exists(), "{}", one.display());
+    assert_eq!(fixture.open("one").worktree(), one);
+    std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let two = planned("two");
+    assert!(!two.starts_with(&root), "{}", two.display());
+    assert_eq!(fixture.open("two").worktree(), two);
 }
 
 /// guard must find a file that changed in the same second in which it was checked out. git takes a file for unchanged

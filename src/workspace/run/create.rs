@@ -12,7 +12,7 @@ use super::ignored_files;
 use super::ignored_files::Ignored;
 use super::quarantine::{self, Committer, QuarantineSpec};
 use super::run_record::{Lock, Record, State};
-use super::spec::{WorkspaceSpec, branch_taken, derive_names, missing_objects, resolve_base};
+use super::spec::{WorkspaceSpec, branch_taken, derive_names, missing_objects, planned_root, resolve_base};
 use super::{extra_files, hooks, user_changes};
 use crate::policy::Policy;
 use crate::sys::signals;
@@ -305,7 +305,7 @@ impl Workspace {
     }
 
     /// Returns the branch, the base commit and the worktree path that [`Self::open`] would choose. Creates nothing, and
-    /// does not check whether the names are free, or whether guard could write to the directory for worktrees.
+    /// does not check whether the names are free.
     pub fn planned(
         repository: &Repository,
         request: &Request,
@@ -317,12 +317,7 @@ impl Workspace {
         }
         let base = resolve_base(repository, request)?;
         let (branch, dir) = derive_names(repository, request)?;
-        let place = repository.place();
-        let usual = || {
-            place.parent().map_or_else(|| request.fallback_root.clone(), |parent| parent.join(".worktrees"))
-        };
-        let root = request.root.as_ref().map_or_else(usual, |root| place.join(root));
-        Ok((branch, base, root.join(dir)))
+        Ok((branch, base, planned_root(repository, request).join(dir)))
     }
 
     /// Creates the run's branch atomically, so that two runs cannot take the same name. Writes the run's id to the

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -179,16 +180,41 @@ pub(crate) fn create_root(repository: &Repository, request: &Request) -> Result<
     at("resolve", root, root.canonicalize())
 }
 
-/// True if the path is a directory and not a symbolic link, belongs to this user, is writable for this process, and is
-/// not world-writable. Its group may be allowed to write, as is usual with a umask of 002. Creates the directory if it
-/// is missing.
+/// Returns the directory that [`create_root`] would choose. Creates nothing.
+pub(super) fn planned_root(repository: &Repository, request: &Request) -> PathBuf {
+    let place = repository.place();
+    let usual = place.parent().map(|parent| parent.join(".worktrees"));
+    let root = match (&request.root, usual) {
+        (Some(root), _) => place.join(root),
+        (None, Some(root)) if is_own_root(&root) || may_create(&root) => return root,
+        (None, _) => request.fallback_root.clone(),
+    };
+    root.canonicalize().unwrap_or(root)
+}
+
+/// True if guard can use the directory for worktrees, as [`is_own_root`] says. Creates the directory if it is missing.
 fn is_usable_root(root: &Path) -> bool {
     if DirBuilder::new().mode(0o755).create(root).is_ok() {
         // Hide the worktrees from `git status` in a repository that contains this directory.
         let _ = fs::write(root.join(".gitignore"), "*\n");
     }
+    is_own_root(root)
+}
+
+/// True if the path is a directory and not a symbolic link, belongs to this user, is writable for this process, and is
+/// not world-writable. Its group may be allowed to write, as is usual with a umask of 002.
+fn is_own_root(root: &Path) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     let is_own = |data: fs::Metadata| data.is_dir() && data.uid() == own && data.mode() & 0o002 == 0;
-    root.symlink_metadata().is_ok_and(is_own)
-        && nix::unistd::access(root, nix::unistd::AccessFlags::W_OK).is_ok()
+    root.symlink_metadata().is_ok_and(is_own) && is_writable(root)
+}
+
+/// True if nothing is at the path, and this process may create a directory there.
+fn may_create(root: &Path) -> bool {
+    let is_missing = root.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    is_missing && root.parent().is_some_and(is_writable)
+}
+
+fn is_writable(dir: &Path) -> bool {
+    nix::unistd::access(dir, nix::unistd::AccessFlags::W_OK).is_ok()
 }
