@@ -19,17 +19,17 @@ const MAX_ATTEMPTS: usize = 10;
 /// Reads the refs in the stack of tables in the directory `path`, which is relative to `common`; `None` if there is no
 /// stack. If guard cannot read the stack completely, returns no refs and the hash of a fixed text.
 pub(crate) fn stack(common: &OpenDirectory, path: &[u8], scan: &mut Scan<'_>) -> io::Result<Option<Found>> {
-    let mut missing = false;
     for _ in 0..MAX_ATTEMPTS {
         let Some(dir) = common.open_below(path)? else { return Ok(None) };
         let Some((mut list, stat)) = dir.file(c"tables.list", true)? else { return Ok(None) };
-        let Some(list) = read_whole(&mut list, stat.size, 1 << 20)? else { break };
-        match tables(&dir, &list, scan)? {
-            Some(read) => return Ok(Some(read)),
-            None => missing = true,
+        let Some(list) = read_whole(&mut list, stat.size, 1 << 20)? else {
+            scan.cut = true;
+            break;
+        };
+        if let Some(read) = tables(&dir, &list, scan)? {
+            return Ok(Some(read));
         }
     }
-    scan.cut |= !missing;
     // A table that stays missing means that the repository is broken. Record that, so that a comparison shows a
     // change.
     Ok(Some((Vec::new(), Some(hash(b"a table is missing")))))
