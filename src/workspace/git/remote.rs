@@ -108,6 +108,7 @@ impl Repository {
             Some((b' ' | b'*', _)) if answer.status.success() => Pushed::Done { tip, already: false },
             Some((b'=', _)) if answer.status.success() => Pushed::Done { tip, already: true },
             Some((b'!', why)) if GitMessage::NotFastForward.is_in(&why) => Pushed::NotForward,
+            Some((b'!', why)) if message.is_empty() => Pushed::Refused(why),
             Some((b'!', why)) => Pushed::Refused(format!("{why}; {message}")),
             _ if GitMessage::FileTransportForbidden.is_in(&message) => {
                 return Err(self.local_remote_error(remote));
