@@ -176,8 +176,8 @@ fn documents_to_archive(task: &Task) -> Result<Vec<(String, String, String)>, Pi
     Ok(found)
 }
 
-/// Returns `wanted`, or the first variant of it, from `-2` to `-999`, that does not exist on the task's branch. If all
-/// exist, returns `wanted`.
+/// Returns `wanted`, or the first variant of it, from `-2` to `-999`, that does not exist on the task's branch. Fails if
+/// all exist.
 fn free_archive_path(task: &Task, wanted: &str) -> Result<String, PipelineError> {
     let tree = &task.setting.tree;
     let (stem, ending) = wanted.rsplit_once('.').unwrap_or((wanted, "md"));
@@ -187,7 +187,9 @@ fn free_archive_path(task: &Task, wanted: &str) -> Result<String, PipelineError>
             return Ok(place);
         }
     }
-    Ok(wanted.to_string())
+    Err(PipelineError::Strange(format!(
+        "cannot archive a document: `{wanted}` and its variants up to `{stem}-999.{ending}` exist on the branch"
+    )))
 }
 
 pub(crate) fn run_deliver(context: &mut TaskContext<'_>, step: &Step) -> Result<Next, PipelineError> {
