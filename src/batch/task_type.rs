@@ -214,13 +214,13 @@ pub struct TaskTypes {
 
 impl TaskTypes {
     /// Loads the built-in types, and the user's types from the configuration directory, if there is one. A user's type
-    /// replaces the built-in type with the same name. Fails if any file is invalid.
+    /// replaces the built-in type with the same name. Fails if any file is invalid, or if there are too many.
     pub fn load(config_dir: Option<&Path>) -> Result<Self, TaskTypeError> {
         let mut types = BTreeMap::new();
         for (name, text) in BUILT_IN {
             types.insert((*name).to_string(), TaskType::parse(name, text)?);
         }
-        for path in config_dir.map(type_files).unwrap_or_default() {
+        for path in config_dir.map_or_else(|| Ok(Vec::new()), type_files)? {
             let Some(name) = path.file_stem().and_then(|name| name.to_str()) else { continue };
             let text = read_file(&path)?;
             let parsed = TaskType::parse(name, &text)
@@ -245,15 +245,21 @@ impl TaskTypes {
     }
 }
 
-fn type_files(config_dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(config_dir.join(DIRECTORY)).into_iter().flatten().flatten();
+/// Returns the user's type files, sorted. Fails if there are more than `MOST_FILES`.
+fn type_files(config_dir: &Path) -> Result<Vec<PathBuf>, TaskTypeError> {
+    let directory = config_dir.join(DIRECTORY);
+    let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|ending| ending == "toml"))
-        .take(MOST_FILES)
+        .take(MOST_FILES + 1)
         .collect();
+    if files.len() > MOST_FILES {
+        let problem = format!("the directory has more than {MOST_FILES} files with task types");
+        return Err(TaskTypeError { file: directory.display().to_string(), problem });
+    }
     files.sort();
-    files
+    Ok(files)
 }
 
 fn read_file(path: &Path) -> Result<String, TaskTypeError> {
@@ -268,6 +274,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn too_many_type_files_are_refused() {
+        let dir = std::env::temp_dir().join(format!("guard-task-types-{}", std::process::id()));
+        let types = dir.join(DIRECTORY);
+        std::fs::create_dir_all(&types).unwrap_or_else(|error| panic!("{error}"));
+        for n in 0..=MOST_FILES {
+            std::fs::write(types.join(format!("{n}.toml")), "").unwrap_or_else(|error| panic!("{error}"));
+        }
+        let error = TaskTypes::load(Some(&dir)).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("more than 1000 files"), "{error}");
+        let _ = std::fs::remove_dir_all(dir);
+    }
 
     fn parameters(value: &Value) -> Map<String, Value> {
         value.as_object().cloned().unwrap_or_default()
