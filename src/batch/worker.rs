@@ -171,11 +171,12 @@ impl Worker {
         self.queue.claim(&self.name, limits)
     }
 
-    /// Starts a thread that works on a task. If the thread cannot be started, the queue retries the task later.
+    /// Starts a thread that works on a task. If the thread cannot be started, the attempt has failed.
     fn begin(&mut self, claim: Claim) {
         let cancel = Cancel::default();
         self.running.insert(claim.lease.clone(), cancel.clone());
         let (context, sender, lease) = (self.context.clone(), self.sender.clone(), claim.lease.clone());
+        let (attempt, max_retries) = (claim.attempt, claim.options.max_retries);
         let work = move || {
             let done =
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| context.run(&claim, &cancel)));
@@ -189,7 +190,7 @@ impl Worker {
             let message = format!("cannot start a thread for the task: {error}");
             let failure =
                 TaskFailure { is_temporary: true, ..TaskFailure::permanent(TaskKind::Internal, message) };
-            self.unrecorded.push((lease, Ending::Failed(failure, Some(FIRST_RETRY))));
+            self.unrecorded.push((lease, failed(failure, attempt, max_retries)));
         }
     }
 
@@ -213,11 +214,7 @@ impl Worker {
         }
         let ending = match done {
             Ok(output) => Ending::Completed(output),
-            Err(failure) => {
-                let may_retry = failure.is_temporary && claim.attempt <= claim.options.max_retries;
-                let wait = may_retry.then(|| retry_wait(claim.attempt));
-                Ending::Failed(failure, wait)
-            }
+            Err(failure) => failed(failure, claim.attempt, claim.options.max_retries),
         };
         self.unrecorded.push((claim.lease, ending));
     }
@@ -283,7 +280,29 @@ impl Worker {
     }
 }
 
+/// Returns the ending of a failed attempt. The queue retries the task if the failure is temporary and retries are left.
+fn failed(failure: TaskFailure, attempt: u32, max_retries: u32) -> Ending {
+    let may_retry = failure.is_temporary && attempt <= max_retries;
+    Ending::Failed(failure, may_retry.then(|| retry_wait(attempt)))
+}
+
 /// Returns how long to wait before the next attempt. The wait doubles with every attempt, up to `LONGEST_RETRY`.
 fn retry_wait(attempt: u32) -> Duration {
     FIRST_RETRY.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(LONGEST_RETRY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_temporary_failures_are_retried_and_only_as_often_as_allowed() {
+        let permanent = TaskFailure::permanent(TaskKind::Internal, "x");
+        let temporary = TaskFailure { is_temporary: true, ..permanent.clone() };
+        let is_retried = |failure: &TaskFailure, attempt| {
+            matches!(failed(failure.clone(), attempt, 1), Ending::Failed(_, Some(_)))
+        };
+        assert!(is_retried(&temporary, 1));
+        assert!(!is_retried(&temporary, 2) && !is_retried(&permanent, 1));
+    }
 }
