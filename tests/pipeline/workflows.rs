@@ -79,6 +79,7 @@ fn mistakes_have_places() {
         ("policy: reviewer", "policy: revewer", "no policy named `revewer`"),
         ("role: critic", "role: critik", "the workflow has no role `critik`"),
         ("says: \"Thought", "sayz: \"Thought", "did you mean `says`?"),
+        ("mode: direct", "mode: direct\nnote: notes.md", "did you mean `notes`?"),
         ("version: 1", "version: 2", "version 1"),
         ("{{request}}", "{{reqest}}", "unknown placeholder `reqest`"),
         ("{{/feedback}}", "", "`feedback` is not closed"),

@@ -165,7 +165,7 @@ impl Reader<'_> {
     }
 
     fn workflow(&mut self, root: &Node) -> Workflow {
-        const KNOWN: [&str; 16] = [
+        const KNOWN: [&str; 17] = [
             "version",
             "name",
             "description",
@@ -181,6 +181,7 @@ impl Reader<'_> {
             "triage",
             "honesty",
             "memory",
+            "notes",
             "backlog",
         ];
         let mut fields = self.fields(root, "");
