@@ -82,6 +82,7 @@ fn mistakes_have_places() {
         ("mode: direct", "mode: direct\nnote: notes.md", "did you mean `notes`?"),
         ("version: 1", "version: 2", "version 1"),
         ("{{request}}", "{{reqest}}", "unknown placeholder `reqest`"),
+        ("{{request}}", "{{files}}", "unknown placeholder `files`"),
         ("{{/feedback}}", "", "`feedback` is not closed"),
         ("APPROVE: { next: end", "APPROVED: { next: end", "the verdict `APPROVE` has no next step"),
         ("prompt: judge.md", "prompt: nowhere.md", "cannot read the prompt file"),

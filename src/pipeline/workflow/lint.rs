@@ -8,8 +8,8 @@ use super::parse::ParsedWorkflow;
 use crate::policy::{Diagnostic, PolicyDirs, Severity, Source, find};
 use crate::template::Template;
 
-/// The names of the values that prompts can use, in addition to the names of the workflow's documents.
-pub(crate) const VALUES: [&str; 14] = [
+/// The names of the values that every prompt can use, in addition to the names of the workflow's documents.
+pub(crate) const VALUES: [&str; 13] = [
     "request",
     "feat",
     "branch",
@@ -22,7 +22,6 @@ pub(crate) const VALUES: [&str; 14] = [
     "notes",
     "memory",
     "tests",
-    "files",
     "answer_format",
 ];
 
@@ -275,10 +274,11 @@ impl Linter<'_> {
                 return self.wrong(path, format!("line {line} of the prompt: {}", wrong.message));
             }
         };
-        let documents: BTreeSet<&str> = documents(&self.read.workflow);
-        let names = template.names();
-        for name in names.iter().filter(|name| !VALUES.contains(name) && !documents.contains(*name)) {
-            let known: Vec<&str> = VALUES.iter().copied().chain(documents.iter().copied()).collect();
+        // Only the prompts about remarks get the patterns of the documentation's files.
+        let files = path.starts_with("triage.").then_some("files");
+        let known: Vec<&str> =
+            VALUES.into_iter().chain(files).chain(documents(&self.read.workflow)).collect();
+        for name in template.names().iter().filter(|name| !known.contains(name)) {
             self.wrong(
                 path,
                 format!(
