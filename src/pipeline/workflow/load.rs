@@ -43,8 +43,13 @@ pub enum WorkflowError {
         problem: String,
     },
     /// The workflow's text has errors.
-    #[error("the workflow is invalid: {} problems", .0.len())]
+    #[error("the workflow is invalid: {}", count_errors(.0))]
     Invalid(Vec<Diagnostic>),
+}
+
+fn count_errors(problems: &[Diagnostic]) -> String {
+    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
+    format!("{errors} error{}", if errors == 1 { "" } else { "s" })
 }
 
 /// Returns the directory that contains the user's workflows, beside the directory of the user's policies; `None` if
@@ -140,4 +145,23 @@ pub fn load(reference: &str, dirs: &PolicyDirs) -> Result<Workflow, WorkflowErro
         return Err(WorkflowError::Invalid(problems));
     }
     Ok(workflow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_counts_errors_only() {
+        let problem = |severity| Diagnostic {
+            severity,
+            message: String::new(),
+            source: Source { name: String::new(), text: "".into(), built_in: false },
+            span: 0..0,
+            label: String::new(),
+            help: None,
+        };
+        let error = WorkflowError::Invalid(vec![problem(Severity::Error), problem(Severity::Warning)]);
+        assert_eq!(error.to_string(), "the workflow is invalid: 1 error");
+    }
 }
