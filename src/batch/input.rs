@@ -49,6 +49,18 @@ pub enum InputError {
     },
 }
 
+impl InputError {
+    /// Returns the error for these problems. Replaces those after the first 100 by an entry that counts them.
+    pub(crate) fn of_tasks(mut problems: Vec<String>) -> Self {
+        let total = problems.len();
+        if total > MOST_PROBLEMS {
+            problems.truncate(MOST_PROBLEMS);
+            problems.push(format!("and {} more problems", total - MOST_PROBLEMS));
+        }
+        Self::Tasks { problems }
+    }
+}
+
 /// Parses a submission that the user made on the command line, and checks the parameters of every task whose type is
 /// known. `directory` is the working directory of tasks that name none; relative directories are resolved against it.
 /// A task of an unknown type is accepted here, and fails when a worker runs it.
@@ -102,12 +114,7 @@ fn parse(
     if problems.is_empty() {
         return Ok(tasks);
     }
-    let total = problems.len();
-    if total > MOST_PROBLEMS {
-        problems.truncate(MOST_PROBLEMS);
-        problems.push(format!("and {} more problems", total - MOST_PROBLEMS));
-    }
-    Err(InputError::Tasks { problems })
+    Err(InputError::of_tasks(problems))
 }
 
 fn parse_json(text: &str) -> Result<Vec<Value>, InputError> {
@@ -367,6 +374,15 @@ mod tests {
             Ok(tasks) => panic!("accepted: {tasks:?}"),
             Err(error) => error.to_string(),
         }
+    }
+
+    #[test]
+    fn problems_beyond_the_limit_are_counted() {
+        let InputError::Tasks { problems } = InputError::of_tasks(vec!["x".to_string(); 102]) else {
+            panic!("another error");
+        };
+        assert_eq!(problems.len(), MOST_PROBLEMS + 1);
+        assert_eq!(problems.last().map(String::as_str), Some("and 2 more problems"));
     }
 
     #[test]

@@ -521,8 +521,8 @@ fn parse(shared: &Shared, query: &SubmitQuery, body: &[u8]) -> Result<Vec<NewTas
         is_refused
             .then(|| format!("task {}: the server does not accept the type {:?}", index + 1, task.task_type))
     };
-    let problems: Vec<String> = tasks.iter().enumerate().filter_map(refused).take(100).collect();
-    if problems.is_empty() { Ok(tasks) } else { Err(InputError::Tasks { problems }.into()) }
+    let problems: Vec<String> = tasks.iter().enumerate().filter_map(refused).collect();
+    if problems.is_empty() { Ok(tasks) } else { Err(InputError::of_tasks(problems).into()) }
 }
 
 async fn known_batch(shared: &Shared, id: &str) -> Result<BatchRow, ApiError> {
