@@ -11,7 +11,7 @@ use super::calls::Calls;
 use super::parameters::Parameters;
 use super::result_store::State;
 use crate::outcome::{ErrorKind, RunResult};
-use crate::transcript::{EventType, Reader, RunState, Step, Store};
+use crate::transcript::{EventType, FindError, Reader, RunState, Step, Store};
 
 /// The maximum number of calls that `guard_report` lists.
 const MOST_LISTED: usize = 20;
@@ -55,10 +55,10 @@ pub(super) struct Reported {
     /// The newest calls, if no id was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     calls: Option<Vec<Listed>>,
-    /// The error message, if the id is invalid or unknown.
+    /// The error message, if the id is invalid or unknown, or guard cannot read the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// The kind of error: `invalid_input`.
+    /// The kind of error: `invalid_input` or `internal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error_kind: Option<ErrorKind>,
 }
@@ -87,6 +87,10 @@ fn name(state: State) -> &'static str {
 impl Reported {
     fn failed(problem: String) -> Self {
         Self { error: Some(problem), error_kind: Some(ErrorKind::InvalidInput), ..Self::default() }
+    }
+
+    fn internal(problem: String) -> Self {
+        Self { error: Some(problem), error_kind: Some(ErrorKind::Internal), ..Self::default() }
     }
 }
 
@@ -132,8 +136,14 @@ fn run(id: &str) -> Reported {
     if !is_id {
         return Reported::failed("the parameter `id` must be a call_id or a run_id".to_string());
     }
-    let Some(run) = Store::open().ok().and_then(|store| store.find(Some(id)).ok()) else {
-        return Reported::failed(format!("the parameter `id`: no call or run has the id {id}"));
+    let store = match Store::open() {
+        Ok(store) => store,
+        Err(error) => return Reported::internal(error.to_string()),
+    };
+    let run = match store.find(Some(id)) {
+        Ok(run) => run,
+        Err(error @ FindError::Folder { .. }) => return Reported::internal(error.to_string()),
+        Err(_) => return Reported::failed(format!("the parameter `id`: no call or run has the id {id}")),
     };
     let found = Reported { success: true, kind: Some("run"), ..Reported::default() };
     match run.state {
@@ -145,7 +155,7 @@ fn run(id: &str) -> Reported {
     }
     let mut reader = match Reader::open(&run.transcript) {
         Ok(reader) => reader,
-        Err(error) => return Reported::failed(error.to_string()),
+        Err(error) => return Reported::internal(error.to_string()),
     };
     loop {
         match reader.step() {
