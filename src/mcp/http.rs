@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::http::request::Parts;
@@ -190,16 +190,17 @@ async fn read(body: Incoming) -> Result<Bytes, Refusal> {
         status: StatusCode::REQUEST_TIMEOUT,
         message: "the request body did not arrive within 30 seconds",
     };
-    let too_large = Refusal {
-        status: StatusCode::PAYLOAD_TOO_LARGE,
-        message: "the request body is larger than 16 MiB, or incomplete",
-    };
+    let too_large =
+        Refusal { status: StatusCode::PAYLOAD_TOO_LARGE, message: "the request body is larger than 16 MiB" };
+    let incomplete =
+        Refusal { status: StatusCode::BAD_REQUEST, message: "the request body is incomplete or malformed" };
     if hyper::body::Body::size_hint(&body).lower() > LARGEST_BODY as u64 {
         return Err(too_large);
     }
     let reading = Limited::new(body, LARGEST_BODY).collect();
     let read = tokio::time::timeout(BODY_TIMEOUT, reading).await.map_err(|_| too_late)?;
-    read.map(|body| body.to_bytes()).map_err(|_| too_large)
+    read.map(|body| body.to_bytes())
+        .map_err(|error| if error.is::<LengthLimitError>() { too_large } else { incomplete })
 }
 
 /// True if the message in a request's body opens a session.

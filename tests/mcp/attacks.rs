@@ -218,6 +218,11 @@ fn what_is_too_large_is_refused_early() {
     let (sent, answer) = endless(server.connect(), &start, &chunk, 256 << 20);
     assert!(sent < 40 << 20, "{sent} bytes were taken");
     assert!(answer.status == 413 || answer.status == 0, "{}", answer.text);
+    // A body that breaks off is not too large.
+    let mut stream = server.connect();
+    write!(stream, "{start}not a chunk\r\n\r\n").unwrap();
+    let answer = Answer::read(stream);
+    assert_eq!(answer.status, 400, "{}", answer.text);
     // The server must not read the body of a client without a token.
     let stranger =
         format!("POST /mcp HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\n", server.address);
