@@ -45,6 +45,18 @@ fn chat_command(environment: &TestEnvironment) -> String {
     format!("$GUARD chat --policy {} -- {}", scripted::policy(environment).display(), agent.display())
 }
 
+/// Standard input is longer than a message may be, and its first MiB and one byte end inside a character. guard must
+/// report the length.
+#[test]
+fn a_message_that_is_too_long() {
+    let environment = one_environment();
+    let mut command = environment.command(guard_program());
+    command.args(["chat", "--once", "-"]);
+    let outcome = environment.run_to_end(command, "é".repeat((1 << 19) + 1).as_bytes());
+    outcome.expect_code(2);
+    assert!(outcome.error.contains("a message may have at most 1048576"), "{outcome}");
+}
+
 /// Starts a conversation in the repository of the environment. Returns the terminal when it shows the first prompt.
 fn conversation<'e>(environment: &'e TestEnvironment) -> Option<Terminal<'e>> {
     let command = chat_command(environment);

@@ -7,7 +7,7 @@ use super::super::exit_code::Exit;
 use super::super::{Failure, note, terminal_summary};
 use super::{Chat, SUMMARY_WAIT, check_message, exec, open_or_create, turn_options};
 use crate::agent_exec::Cancel;
-use crate::conversation::{Conversation, LONGEST_MESSAGE, TurnResult};
+use crate::conversation::{Conversation, ConversationError, LONGEST_MESSAGE, TurnResult};
 use crate::terminal_text;
 
 pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -55,6 +55,10 @@ pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exi
 fn read_message() -> Result<String, Failure> {
     let mut bytes = Vec::new();
     io::stdin().lock().take(LONGEST_MESSAGE as u64 + 1).read_to_end(&mut bytes)?;
+    // The limit may cut a longer message inside a character, so check the length first.
+    if bytes.len() > LONGEST_MESSAGE {
+        return Err(ConversationError::LongMessage(bytes.len()).into());
+    }
     String::from_utf8(bytes)
         .map_err(|_| Failure::usage("the message on standard input is not UTF-8", "convert it to UTF-8"))
 }
