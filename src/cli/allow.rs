@@ -399,9 +399,12 @@ impl Target {
 
     fn edited(&self, text: &str, options: &str) -> Result<String, Failure> {
         let words = shell_words::split(options).unwrap_or_default();
+        if words.is_empty() {
+            return Err(unknown_options(options));
+        }
         let mut edited = text.to_string();
         for pair in words.chunks(2) {
-            let [option, value] = pair else { break };
+            let [option, value] = pair else { return Err(unknown_options(options)) };
             edited = self.with_option(&edited, option, value)?;
         }
         Ok(edited)
@@ -433,7 +436,7 @@ impl Target {
             "--listen" => policy::add_to_list(text, "network", "listen", value),
             "--write" => policy::add_to_list(text, "filesystem", "write", &quoted)
                 .and_then(|text| policy::add_to_list(&text, "filesystem", "read", &quoted)),
-            _ => Ok(text.to_string()),
+            _ => return Err(unknown_options(option)),
         };
         edited.map_err(|error| {
             Failure::usage(
@@ -463,6 +466,17 @@ impl Target {
             )
         })
     }
+}
+
+/// Returns the error for options that the run recorded for a refusal and that guard cannot turn into rules.
+fn unknown_options(options: &str) -> Failure {
+    Failure::usage(
+        format!(
+            "guard cannot save the option recorded for this refusal: {}",
+            terminal_text::replace(options)
+        ),
+        "`guard why` explains the refusal; add a rule to your policy by hand",
+    )
 }
 
 /// Prints the path of the policy file, and the lines that the edit removes or adds.
@@ -524,7 +538,15 @@ fn is_confirmed() -> Result<bool, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::changed_lines;
+    use super::{PathBuf, Target, changed_lines};
+
+    #[test]
+    fn options_that_cannot_be_parsed_are_an_error() {
+        let target = Target { path: PathBuf::from("x.toml"), is_project: false, base: "strict".to_string() };
+        for options in ["", "--write", "--write 'unclosed", "--unknown x"] {
+            assert!(target.edited("", options).is_err(), "{options}");
+        }
+    }
 
     #[test]
     fn only_changed_lines_are_shown() {
