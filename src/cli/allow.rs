@@ -171,13 +171,7 @@ pub(super) fn save_answered(result: &RunResult) {
 fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option<Event>, Failure> {
     let refusals = refusals(run)?;
     if let Some(number) = number {
-        let found = refusals.into_iter().find(|event| event.seq == number);
-        return found.map(Some).ok_or_else(|| {
-            Failure::usage(
-                format!("event {number} of the run {} is not a refusal", run.id),
-                format!("`guard why {}` lists the refusals of the run", run.id),
-            )
-        });
+        return refusal_with_number(run, refusals, number).map(Some);
     }
     let mut distinct: Vec<Event> = Vec::new();
     for event in refusals {
@@ -207,6 +201,16 @@ fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option
             ))
         }
     }
+}
+
+/// Returns the refusal of a run that is the event with this number; an error if there is none.
+pub(super) fn refusal_with_number(run: &Run, refusals: Vec<Event>, number: u64) -> Result<Event, Failure> {
+    refusals.into_iter().find(|event| event.seq == number).ok_or_else(|| {
+        Failure::usage(
+            format!("event {number} of the run {} is not a refusal", run.id),
+            format!("`guard why {}` lists the refusals of the run", run.id),
+        )
+    })
 }
 
 /// Returns the events of a run that record a refusal, in order.

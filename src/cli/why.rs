@@ -70,15 +70,7 @@ pub(super) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
     let run = run_reference::find(args.run.as_deref())?;
     let refusals = allow::refusals(&run)?;
     let explained: Vec<Explanation> = match args.event {
-        Some(number) => {
-            let found = refusals.iter().find(|event| event.seq == number).ok_or_else(|| {
-                Failure::usage(
-                    format!("event {number} of the run {} is not a refusal", run.id),
-                    format!("`guard why {}` lists the refusals of the run", run.id),
-                )
-            })?;
-            vec![explain_event(found)]
-        }
+        Some(number) => vec![explain_event(&allow::refusal_with_number(&run, refusals, number)?)],
         None => distinct(&refusals),
     };
     if args.json {
