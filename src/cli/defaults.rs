@@ -30,6 +30,8 @@ pub(super) enum Origin {
     CommandLine,
     User(PathBuf),
     Project,
+    /// Entries of a list come from the project's configuration, and others from the user's, at this path.
+    ProjectAndUser(PathBuf),
 }
 
 impl std::fmt::Display for Origin {
@@ -39,6 +41,9 @@ impl std::fmt::Display for Origin {
             Self::CommandLine => f.write_str("command line"),
             Self::User(path) => write!(f, "{}", path.display()),
             Self::Project => write!(f, "{PROJECT_CONFIG} at the commit the run starts at"),
+            Self::ProjectAndUser(path) => {
+                write!(f, "{PROJECT_CONFIG} at the commit the run starts at, and {}", path.display())
+            }
         }
     }
 }
@@ -290,38 +295,47 @@ impl Defaults {
         project.or(self.user.branch_prefix.as_deref())
     }
 
-    /// Returns every setting with its value and its origin. For a setting that is a list, returns only the project's
-    /// entries or else the user's, although a run gets both.
+    /// Returns every setting with its value and its origin.
     pub(super) fn settings(&self) -> Vec<(&'static str, String, Origin)> {
-        let user = Origin::User(self.user_place.clone());
+        let user = || Origin::User(self.user_place.clone());
         let project = self.project.as_ref().map(|project| project.config.run.clone()).unwrap_or_default();
-        let mut settings = vec![("policy", self.policy_name.clone(), self.policy_origin.clone())];
-        let mut one = |key: &'static str, of: &dyn Fn(&RunDefaults) -> Option<String>, built_in: &str| {
+        let one = |key: &'static str, of: &dyn Fn(&RunDefaults) -> Option<String>, built_in: &str| {
             let (value, origin) = match (of(&project), of(&self.user)) {
                 (Some(value), _) => (value, Origin::Project),
-                (None, Some(value)) => (value, user.clone()),
+                (None, Some(value)) => (value, user()),
                 (None, None) => (built_in.to_string(), Origin::BuiltIn),
             };
-            settings.push((key, value, origin));
+            (key, value, origin)
         };
-        let list = |items: &[String]| (!items.is_empty()).then(|| items.join(", "));
+        // A run gets the entries of both lists.
+        let list = |key: &'static str, of: fn(&RunDefaults) -> &Vec<String>, built_in: &str| {
+            let (projects, users) = (of(&project), of(&self.user));
+            let origin = match (projects.is_empty(), users.is_empty()) {
+                (true, true) => return (key, built_in.to_string(), Origin::BuiltIn),
+                (false, true) => Origin::Project,
+                (true, false) => user(),
+                (false, false) => Origin::ProjectAndUser(self.user_place.clone()),
+            };
+            let new = users.iter().filter(|entry| !projects.contains(entry));
+            let entries: Vec<&str> = projects.iter().chain(new).map(String::as_str).collect();
+            (key, entries.join(", "), origin)
+        };
         let seconds = |limit: Option<i64>| limit.map_or("none".to_string(), |limit| format!("{limit} s"));
-        one("presets", &|run| list(&run.presets), &self.policy.network.presets.join(", "));
-        one("deps", &|run| run.deps.map(|deps| deps.to_string()), "true");
-        one("copy", &|run| list(&run.copy), "none");
-        one("link", &|run| list(&run.link), "none");
-        one("branch_prefix", &|run| run.branch_prefix.clone(), &self.policy.git.branch_prefix);
-        one(
-            "timeout",
-            &|run| run.timeout.map(|limit| format!("{} s", limit.0)),
-            &seconds(self.policy.limits.get("idle_seconds")),
-        );
-        one(
-            "max_duration",
-            &|run| run.max_duration.map(|limit| format!("{} s", limit.0)),
-            &seconds(self.policy.limits.get("total_seconds")),
-        );
-        settings
+        let limit_of = |limit: Option<TimeLimit>| limit.map(|limit| format!("{} s", limit.0));
+        vec![
+            ("policy", self.policy_name.clone(), self.policy_origin.clone()),
+            list("presets", |run| &run.presets, &self.policy.network.presets.join(", ")),
+            one("deps", &|run| run.deps.map(|deps| deps.to_string()), "true"),
+            list("copy", |run| &run.copy, "none"),
+            list("link", |run| &run.link, "none"),
+            one("branch_prefix", &|run| run.branch_prefix.clone(), &self.policy.git.branch_prefix),
+            one("timeout", &|run| limit_of(run.timeout), &seconds(self.policy.limits.get("idle_seconds"))),
+            one(
+                "max_duration",
+                &|run| limit_of(run.max_duration),
+                &seconds(self.policy.limits.get("total_seconds")),
+            ),
+        ]
     }
 }
 

@@ -284,6 +284,9 @@ fn a_repository_is_set_up() {
     user.sees("guard init", &["already exists"]);
     user.types("git add .guard && git commit -qm 'Set up guard'");
     user.sees("guard config show --origin", &["rust, node", "at the commit", "asks for more"]);
+    user.types("mkdir -p ~/.config/guard && printf '[run]\\npresets = [\"node\", \"python\"]\\n' > ~/.config/guard/config.toml");
+    user.sees("guard config show --origin", &["rust, node, python", "at the commit the run starts at, and "]);
+    user.types("rm ~/.config/guard/config.toml");
     user.sees("guard run -q -- true", &["asks for more than you allow", "the network preset `rust`"]);
     user.sees(
         "guard run --json -- true",
