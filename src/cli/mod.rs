@@ -241,7 +241,7 @@ fn lint_hint(problems: &[Diagnostic]) -> String {
     // The rules of `--allow` come from no file, and `guard allow` checks a text before it writes the file.
     let file = first.map(|problem| &problem.source).filter(|source| Path::new(&source.name).is_file());
     match file {
-        Some(source) => format!("`{}` shows all errors", lint_command(Path::new(&source.name))),
+        Some(source) => format!("`{} --json` lists all errors", lint_command(Path::new(&source.name))),
         None => "the messages above show what is wrong, and where".to_string(),
     }
 }

@@ -64,7 +64,7 @@ fn the_hint_on_an_invalid_policy_names_its_file() {
     for policy in [&path, &extending] {
         let output = guard().args(["check", "--policy"]).arg(policy).args(["--", "ls"]).output().unwrap();
         let printed = String::from_utf8_lossy(&output.stderr);
-        let hint = format!("hint: `guard policy lint '{}'` shows all errors", path.display());
+        let hint = format!("hint: `guard policy lint '{}' --json` lists all errors", path.display());
         assert!(printed.contains(&hint), "{printed}");
     }
 }
