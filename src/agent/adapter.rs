@@ -419,7 +419,7 @@ mod tests {
             assert!(adapter.exits.keys().all(|code| code.parse::<u8>().is_ok()), "{name}");
             let mut kinds =
                 adapter.exits.values().copied().chain(adapter.message.iter().map(|rule| rule.kind));
-            assert!(kinds.all(|kind| kind != ErrorKind::Unrecognised), "{name}");
+            assert!(kinds.all(|kind| kind != ErrorKind::Unrecognized), "{name}");
             assert!(adapter.presets.iter().all(|preset| crate::policy::preset(preset).is_some()), "{name}");
             for part in adapter.login.iter().flat_map(|login| login.replace.keys()) {
                 let files = &adapter.start.home_file;

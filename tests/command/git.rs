@@ -85,7 +85,7 @@ fn programs_that_git_starts_are_in_the_directory_after_the_option() {
     ] {
         let analysis = analyze(&Request::Shell(text.as_bytes().to_vec()), &context);
         let git = |intent: &&Intent| intent.git.as_ref().is_some_and(|git| git.verb == b"commit");
-        let inner = analysis.intents.iter().filter(git).next_back().unwrap();
+        let inner = analysis.intents.iter().rfind(git).unwrap();
         assert!(inner.parent.is_some(), "{text}");
         let found = inner.git.as_ref().unwrap().place.clone();
         assert_eq!(found, place.map(|place| place.as_bytes().to_vec()), "{text}");
