@@ -52,7 +52,7 @@ fn follow(run: &Run, screen: &mut Option<Screen>, out: &mut dyn Write) -> Result
             Step::End { .. } if is_gone => {
                 out.flush()?;
                 note(&format!(
-                    "guard: the guard process of the run {} was killed before the run ended",
+                    "guard: the guard process of the run {} was killed or crashed before the run ended",
                     run.id
                 ));
                 return Ok(Exit::OwnFailure);

@@ -47,7 +47,7 @@ pub(super) fn run(args: &Log, out: &mut dyn Write) -> Result<Exit, Failure> {
             }
             Step::End { .. } if gone => {
                 note(&format!(
-                    "guard: note: the transcript of {} is incomplete: guard was killed before the run ended",
+                    "guard: note: the transcript of {} is incomplete: guard was killed or crashed before the run ended",
                     run.id
                 ));
                 return Ok(Exit::Success);
@@ -69,7 +69,7 @@ fn note_unfinished(run: &Run) {
             note(&format!("guard: note: the run {} is still running; --follow waits for new events", run.id))
         }
         RunState::Unfinished => note(&format!(
-            "guard: note: the transcript of {} is incomplete: guard was killed before the run ended",
+            "guard: note: the transcript of {} is incomplete: guard was killed or crashed before the run ended",
             run.id
         )),
         RunState::Finished | RunState::Unreadable => {}

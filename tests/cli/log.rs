@@ -241,7 +241,7 @@ fn following_a_run_whose_supervisor_is_gone_says_so_and_ends() {
     let output = follow(&state, "bbbb").wait_with_output().unwrap();
     assert!(output.status.success());
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("guard was killed before the run ended"), "{said}");
+    assert!(said.contains("guard was killed or crashed before the run ended"), "{said}");
     assert_eq!(text(&Output { stderr: Vec::new(), ..output }).lines().count(), 2);
 }
 

@@ -153,7 +153,7 @@ fn a_killed_run_is_told_apart() {
     user.types("guard run --detach --name x -- bash -c 'echo out; sleep 600' 2> /dev/null");
     user.types("until guard log x | grep -q out; do sleep 0.1; done");
     user.types("kill -9 $(guard ps --json | jq .[0].pid)");
-    user.sees("guard attach x; echo $?", &["out", "was killed before the run ended", "125"]);
+    user.sees("guard attach x; echo $?", &["out", "was killed or crashed before the run ended", "125"]);
     user.sees("guard runs", &["cut off"]);
     user.sees("guard stop x", &["had already ended, cut off"]);
     user.sees("guard worktree clean --dry-run", &["would be removed: task/x"]);
