@@ -25,3 +25,5 @@ pub use output_parser::{Conclusion, Ending, OutputParser};
 pub use profile::{MissingKey, Profile, missing_key};
 pub use retry_after::Wait;
 pub use template::{Language, RULES, RequestText};
+
+pub use crate::policy::is_model_name;

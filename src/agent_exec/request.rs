@@ -341,11 +341,10 @@ pub fn check_limits(timeout: u64, max_duration: u64, max_retries: u32) -> Result
 /// Fails, with a message, if a text cannot be the name of a model, for example because a CLI would take it for an
 /// option.
 pub fn check_model(name: &str) -> Result<(), String> {
-    let is_option = name.starts_with('-');
-    if name.is_empty() || is_option || name.contains(|c: char| c.is_whitespace() || c == '\0') {
-        return Err(format!("`model`: {name:?} is not a valid model name"));
+    if agent::is_model_name(name) {
+        return Ok(());
     }
-    Ok(())
+    Err(format!("`model`: {name:?} is not a valid model name"))
 }
 
 /// Returns the names that the field `agent` accepts, separated by commas.

@@ -400,8 +400,8 @@ fn is_id(text: &str) -> bool {
     uuid::Uuid::parse_str(text).map(|uuid| uuid.to_string()).as_deref() == Ok(text)
 }
 
-/// Maximum length of a title, in characters, and of a model's name, in bytes.
-const LONGEST_NAME: usize = 200;
+/// Maximum length of a title, in characters.
+const LONGEST_TITLE: usize = 200;
 
 /// Checks the settings of a new conversation and completes them.
 fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
@@ -432,7 +432,7 @@ fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
         id: uuid::Uuid::now_v7().to_string(),
         title: new
             .title
-            .map(|title| title.chars().take(LONGEST_NAME).collect::<String>())
+            .map(|title| title.chars().take(LONGEST_TITLE).collect::<String>())
             .filter(|title| !title.trim().is_empty()),
         agent,
         command: new.command,
@@ -446,12 +446,7 @@ fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
 }
 
 fn check_model_name(model: Option<&str>) -> Result<(), ConversationError> {
-    let Some(model) = model else { return Ok(()) };
-    if model.len() > LONGEST_NAME {
-        let problem = format!("the name of the model is longer than {LONGEST_NAME} bytes");
-        return Err(ConversationError::Settings(problem));
-    }
-    check_model(model).map_err(ConversationError::Settings)
+    model.map_or(Ok(()), check_model).map_err(ConversationError::Settings)
 }
 
 /// Writes the settings of a conversation with another model. Returns the new settings.

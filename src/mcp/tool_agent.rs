@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::parameters::Parameters;
-use crate::agent_exec::{EventCounts, ExecRequest, ExecResult, Sandbox};
+use crate::agent_exec::{EventCounts, ExecRequest, ExecResult, Sandbox, check_model};
 use crate::conversation::GivenOptions;
 use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
 
@@ -129,9 +129,7 @@ impl Gemini {
         if self.PROMPT.contains('\0') {
             return Err("the parameter `PROMPT` contains a NUL character; remove it".to_string());
         }
-        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@".contains(&byte);
-        let is_model = (1..=200).contains(&self.model.len()) && !self.model.starts_with('-');
-        if !is_model || !self.model.bytes().all(is_name) {
+        if check_model(&self.model).is_err() {
             return Err("the parameter `model` is not a valid model name".to_string());
         }
         Ok(())

@@ -383,10 +383,13 @@ impl Config {
     }
 }
 
+/// The maximum length of the name of a model, in bytes.
+const LONGEST_MODEL_NAME: usize = 200;
+
 /// Returns true if a text can be the name of a model on a command line.
-fn is_model_name(name: &str) -> bool {
+pub fn is_model_name(name: &str) -> bool {
     let is_wrong = |character: char| character.is_whitespace() || character.is_control();
-    !name.is_empty() && !name.starts_with('-') && !name.contains(is_wrong)
+    (1..=LONGEST_MODEL_NAME).contains(&name.len()) && !name.starts_with('-') && !name.contains(is_wrong)
 }
 
 #[cfg(test)]
@@ -414,6 +417,17 @@ mod tests {
             ("[run\npolicy = \"strict\"\n", None),
         ] {
             assert_eq!(ProjectConfig::policy_line(text), line, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_of_models() {
+        let (longest, too_long) = ("m".repeat(200), "m".repeat(201));
+        for good in ["gemini-2.5-flash", "vendor/model:tag@1", longest.as_str()] {
+            assert!(is_model_name(good), "{good}");
+        }
+        for bad in ["", "--yolo", "a b", "a\u{a0}b", "a\u{7}", "a\0", too_long.as_str()] {
+            assert!(!is_model_name(bad), "{bad:?}");
         }
     }
 

@@ -31,7 +31,7 @@ mod value_parsers;
 pub use builtin::BUILT_IN;
 pub use config_toml::{
     AgentConfig, BatchConfig, Config, ConfigError, ConfigProblem, ConversationConfig, GatewayConfig,
-    LoginUse, Price, ProjectConfig, ResearchDefaults, RunDefaults, StateConfig, TimeLimit,
+    LoginUse, Price, ProjectConfig, ResearchDefaults, RunDefaults, StateConfig, TimeLimit, is_model_name,
 };
 pub use diagnostic::{Diagnostic, Location, Severity, Source};
 pub use diff::{described, diff, execute};
