@@ -176,8 +176,8 @@ fn documents_to_archive(task: &Task) -> Result<Vec<(String, String, String)>, Pi
     Ok(found)
 }
 
-/// Returns `wanted`, or the first variant of it, from `-2` to `-999`, that does not exist on the task's branch. Fails if
-/// all exist.
+/// Returns `wanted`, or the first variant of it, from `-2` to `-999`, that does not exist on the task's branch. Fails
+/// if all exist.
 fn free_archive_path(task: &Task, wanted: &str) -> Result<String, PipelineError> {
     let tree = &task.setting.tree;
     let (stem, ending) = wanted.rsplit_once('.').unwrap_or((wanted, "md"));
