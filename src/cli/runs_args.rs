@@ -28,7 +28,7 @@ pub(crate) struct Runs {
     /// Only runs in the repository of this directory [default without a value: the current directory]
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = ".")]
     pub(crate) repo: Option<PathBuf>,
-    /// Only runs that failed, reached a limit, or were cut off because guard was killed
+    /// Only runs that failed, reached a limit, or were cut off because guard was killed or crashed
     #[arg(long)]
     pub(crate) failed: bool,
     /// Only runs that are running
