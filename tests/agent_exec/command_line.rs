@@ -104,7 +104,7 @@ fn what_cannot_be_a_request_is_told() {
         (b"{\"prompt\": \"x\"", "the request is not valid JSON"),
         (b"[{\"prompt\": \"x\"}]", "the request must be a JSON object, but is an array"),
         (b"{\"prompt\": \"\xff\xfe\"}", "the text is not UTF-8"),
-        (large.as_bytes(), "the request is larger than 16 MiB"),
+        (large.as_bytes(), "is larger than 16 MiB"),
         (unknown.as_bytes(), "unknown field `promt`; did you mean `prompt`?"),
         (b"{\"prompt\": \"x\"}", "missing field `cd`"),
     ];
