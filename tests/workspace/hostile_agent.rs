@@ -135,10 +135,10 @@ fn packed_refs_are_received_and_others_are_told() {
     assert_eq!(
         told,
         [
+            ("refs/heads/doomed", false, false),
             ("refs/heads/kept", false, true),
             ("refs/heads/side", true, true),
-            ("refs/stash", true, true),
-            ("refs/heads/doomed", false, false)
+            ("refs/stash", true, true)
         ]
     );
     assert_eq!(fixture.git(&["rev-parse", "kept", "doomed"]), kept);
