@@ -393,7 +393,7 @@ impl Adapter {
         self.exits.get(&code.to_string()).copied()
     }
 
-    /// Returns the error kind of the first rule of the adapter of which a phrase occurs in `text`; `None` if none does.
+    /// Returns the error kind of the adapter's first rule with a phrase that occurs in `text`; `None` if there is none.
     pub(super) fn kind_of_message(&self, text: &str) -> Option<ErrorKind> {
         let text = text.to_lowercase();
         let matches =

@@ -348,8 +348,9 @@ impl OutputParser {
         if let (Some(resumed_session), Some(session)) = (resumed_session, &found.session)
             && resumed_session != session
         {
-            let message =
-                format!("the agent did not resume the session {resumed_session}; it began {session} instead");
+            let message = format!(
+                "the agent did not resume the session {resumed_session}; it began the session {session} instead"
+            );
             found.error = Some((ErrorKind::SessionLost, message));
             return found;
         }
