@@ -264,7 +264,7 @@ fn translate_worktree_error(result: &mut RunResult) {
         Some(ErrorKind::WorktreeLost) => {
             (ErrorKind::SessionLost, "; start a new session and repeat the context in its prompt")
         }
-        Some(ErrorKind::WorktreeBusy) => (ErrorKind::SessionBusy, "; wait until that run has ended"),
+        Some(ErrorKind::WorktreeBusy) => (ErrorKind::SessionBusy, "; wait until the other run has ended"),
         _ => return,
     };
     result.error_kind = Some(kind);

@@ -27,7 +27,7 @@ const LARGEST_MESSAGES: usize = 64 << 20;
 /// The note in the result if the user's working tree has uncommitted changes, which the agent's branch does not
 /// contain.
 const UNCOMMITTED_NOTE: &str =
-    "the agent does not see uncommitted changes of the working tree: its branch starts at the last commit";
+    "the agent does not see your uncommitted changes, because its branch starts at the last commit";
 
 /// An output event that borrows from the line it was parsed from. Nearly all bytes arrive in such events, so borrowing
 /// avoids copying them twice.

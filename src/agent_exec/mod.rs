@@ -180,7 +180,7 @@ impl Executor {
             (Some(id), true) => (Some(store.resume(id, &request.cd)?), true),
             (Some(id), false) => {
                 let message = format!(
-                    "cannot continue the session {id}: the agent {} does not support sessions",
+                    "cannot continue the session {id}: the agent {} does not support sessions; send a request without a session, and repeat the context in its prompt",
                     adapter.name
                 );
                 return Err(Failure::new(ErrorKind::SessionLost, message));

@@ -254,7 +254,10 @@ impl ExecRequest {
         if let Some((name, _)) =
             self.environment.iter().find(|(name, value)| !is_name(name) || value.contains('\0'))
         {
-            return bad(format!("`environment`: the name or value of the variable {name:?} is invalid"));
+            return bad(format!(
+                "`environment`: the variable {name:?} is invalid: a name must not be empty or contain `=`, and neither \
+                 a name nor a value may contain a NUL character"
+            ));
         }
         Ok(())
     }
@@ -303,7 +306,13 @@ impl ExecRequest {
         }
         let format = self.output_format;
         if !adapter.start.formats.contains_key(&format) {
-            return bad(format!("{} does not support the output format {}", adapter.name, format.name()));
+            let known: Vec<&str> = adapter.start.formats.keys().map(|format| format.name()).collect();
+            return bad(format!(
+                "{} does not support the output format {}; use {}",
+                adapter.name,
+                format.name(),
+                known.join(" or ")
+            ));
         }
         // Text output does not name the session, so guard could not detect that the agent began another one.
         if format == OutputFormat::Text && self.session_id.is_some() {
