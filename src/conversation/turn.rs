@@ -194,7 +194,7 @@ impl Conversation {
     fn begin_turn(&mut self, context: &mut TurnContext<'_>) -> Result<Question, ConversationError> {
         check_message(context.message)?;
         if let Err(error) = self.obey_commands() {
-            tracing::warn!(%error, "guard cannot carry out the control commands to the conversation");
+            tracing::warn!(%error, "guard cannot carry out the commands that were sent to the conversation");
         }
         if is_paused(&self.directory) {
             return Err(ConversationError::Paused(self.id().to_string()));
@@ -346,7 +346,7 @@ impl Conversation {
             } else if !has_new_session {
                 has_new_session = true;
                 context.note(format!(
-                    "the conversation's worktree is lost ({error}); guard began a new worktree at the last commit"
+                    "the conversation's worktree is lost ({error}); guard created a new worktree at the last commit"
                 ));
                 question.session = uuid::Uuid::now_v7().to_string();
             } else {
@@ -386,7 +386,7 @@ impl Conversation {
             None => format!("guard history clear {}", self.short_id()),
         };
         let offer = format!(
-            "; if the conversation has become too long, `{command}` begins it again in the same worktree"
+            "; if the conversation has become too long, `{command}` clears its history and keeps its files"
         );
         let detail = exec.run.error_detail.as_mut().map(|detail| &mut detail.message);
         exec.run.error.iter_mut().chain(detail).for_each(|text| text.push_str(&offer));
@@ -503,7 +503,7 @@ fn stored_answer(answer: &str, notes: &mut Vec<String>) -> String {
         return answer.to_string();
     }
     notes.push(format!(
-        "the answer has {} bytes; the conversation keeps the first {LONGEST_ANSWER}, and the transcript all",
+        "the answer has {} bytes; the conversation stores the first {LONGEST_ANSWER} of them, and the transcript all",
         answer.len()
     ));
     terminal_text::before(answer, LONGEST_ANSWER).to_string()

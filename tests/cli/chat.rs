@@ -186,7 +186,7 @@ fn a_time_out_names_commands_that_work_here() {
     terminal.types(&format!("cd ../repository; clear; {command}"));
     terminal.shows("gemini · 0/");
     terminal.types("sleep");
-    let screen = terminal.shows("`/clear` begins it again in the same worktree");
+    let screen = terminal.shows("`/clear` clears its history and keeps its files");
     assert!(!screen.contains("guard history clear") && !screen.contains("--timeout 0"), "{screen}");
     terminal.types("/clear");
     terminal.shows("the agent forgets the earlier messages");
