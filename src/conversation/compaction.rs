@@ -129,7 +129,7 @@ impl Job {
         match applied {
             Applied::Accepted(summary) => self.save(&summary, None),
             Applied::Truncated(summary) => {
-                let why = failed.unwrap_or_else(|| "the model failed again".to_string());
+                let why = failed.unwrap_or_else(|| "the summary model failed again".to_string());
                 self.save(&summary, Some(truncation_warning(&self.settings.id, &why)))
             }
             Applied::Rejected(error) => {
@@ -230,8 +230,8 @@ impl Conversation {
         };
         if trigger == Trigger::Request {
             let plan = history.plan_requested_compaction().ok_or(ConversationError::Nothing(
-                "there is nothing to summarise: prompts contain the newest messages word for word, and there are no \
-                 others without a summary",
+                "there is nothing to summarise: prompts contain the newest messages word for word, and no older \
+                 message lacks a summary",
             ))?;
             return Ok(Ok(job(history, plan)));
         }

@@ -41,7 +41,7 @@ impl Record {
         let model = settings.model_in_use().map(|model| format!(" ({model})")).unwrap_or_default();
         let _ = writeln!(
             text,
-            "Conversation {} with {}{model}, {}.",
+            "Conversation {} with {}{model}, started {}.",
             settings.id, settings.agent, settings.created
         );
         for turn in self.active_turns() {

@@ -86,7 +86,7 @@ pub enum ConversationError {
     #[error("{0}")]
     Nothing(&'static str),
     /// A file of the conversation cannot be parsed.
-    #[error("{} is damaged: {problem}", path.display())]
+    #[error("guard cannot parse {}: {problem}", path.display())]
     Damaged {
         /// The damaged file.
         path: PathBuf,
@@ -135,8 +135,8 @@ impl ConversationError {
                 "`guard history list` shows the conversations; the last 4 or more characters of an id are enough"
             }
             Self::None => "start a conversation: guard chat --once 'MESSAGE'",
-            Self::Ambiguous { .. } => "give more of the end of the id",
-            Self::Busy(_) => "wait until its turn has ended, or close the other `guard chat`",
+            Self::Ambiguous { .. } => "give more characters of the end of the id",
+            Self::Busy(_) => "wait until the turn in progress has ended, or close the other `guard chat`",
             Self::Paused(_) => "`guard control ID resume` continues the conversation",
             Self::EmptyMessage => "write what the agent should do",
             Self::LongMessage(_) => {

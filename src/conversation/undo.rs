@@ -65,9 +65,9 @@ impl Conversation {
         let earlier = || self.record.details[..at].iter().rev().find_map(|one| one.worktree.as_ref());
         let Some(worktree) = details.worktree.as_ref().or_else(earlier) else {
             return match Conversation::works_in_place(self) {
-                true => {
-                    not_possible("the agent works in the directory itself, of which guard keeps no copies")
-                }
+                true => not_possible(
+                    "the agent changes the conversation's directory itself, and guard keeps no copies of its files",
+                ),
                 false if self.record.turns[at].state == TurnState::Interrupted => not_possible(
                     "guard was interrupted before it recorded the turn's worktree; `guard worktree list` shows it",
                 ),
