@@ -134,7 +134,9 @@ fn types_of(answer: &Answer) -> Option<Vec<&str>> {
 /// Reads the older branch protection, which GitHub also calls classic. Without a token, only reports that as a problem.
 fn classic(api: &Api<'_>, token: Option<&Token>, branch: &str) -> Found {
     if token.is_none() {
-        return Found::unreadable("it needs a token; set GH_TOKEN or run `gh auth login`".to_string());
+        return Found::unreadable(
+            "reading it needs a token; set GH_TOKEN or run `gh auth login`".to_string(),
+        );
     }
     let answer = match api.get(&format!("/branches/{}/protection", escaped(branch))) {
         Ok(answer) => answer,
