@@ -192,7 +192,7 @@ impl Workspace {
         }
         let Some(top) = &repository.toplevel else {
             return refuse(
-                "the current directory is in no working tree, so guard cannot apply the work".to_string(),
+                "the current directory is not in a working tree, so guard cannot apply the work".to_string(),
                 format!("push the branch, or merge {} in a clone", self.branch()),
             );
         };
@@ -237,9 +237,11 @@ impl Workspace {
         let path = |path: &Path| crate::terminal_text::escape(&path.to_string_lossy()).into_owned();
         // Hooks of the repository may execute files in the worktree, which the agent wrote.
         let by_hand = || {
+            let worktree = shell_words::quote(&worktree.to_string_lossy()).into_owned();
+            let worktree = crate::terminal_text::escape(&worktree);
             format!(
-                "commit the work yourself without hooks, then apply it: git -C {} -c core.hooksPath=/dev/null commit -a",
-                crate::terminal_text::escape(&shell_words::quote(&worktree.to_string_lossy()))
+                "commit the work yourself without hooks, then apply it: git -C {worktree} add -A && \
+                 git -C {worktree} -c core.hooksPath=/dev/null commit"
             )
         };
         let work = match reader.read() {
@@ -262,7 +264,7 @@ impl Workspace {
         }
         if let Some(file) = work.too_large.first() {
             return Err(WorkspaceError::refused(
-                format!("{} is not committed, and is larger than {} MiB", path(file), MAX_FILE_BYTES >> 20),
+                format!("guard cannot commit {}: it is larger than {} MiB", path(file), MAX_FILE_BYTES >> 20),
                 "move it out of the worktree; `guard worktree path RUN` prints the path of the worktree",
             ));
         }
@@ -276,7 +278,7 @@ impl Workspace {
             && let Some(file) = reader.first_filtered(&work)?
         {
             return Err(WorkspaceError::refused(
-                format!("{} is not committed, and needs a filter such as git-lfs", path(&file)),
+                format!("guard cannot commit {}: it needs a filter such as git-lfs", path(&file)),
                 by_hand(),
             ));
         }

@@ -382,12 +382,12 @@ fn what_git_cannot_commit_as_it_is_stops_the_command() {
     user.types("echo '*.bin filter=custom' > .gitattributes && git add . && git commit -qm attributes");
     user.types("guard run -q --name m -- bash -c 'echo x > x.bin' && truncate -s 2T \"$(guard worktree path task/m)\"/large");
     user.sees_with_code("guard diff", 0, &["1 path not committed", "b/x.bin", "too large: large"]);
-    user.sees_with_code("guard apply --yes", 2, &["large is not committed, and is larger than 1024 MiB"]);
+    user.sees_with_code("guard apply --yes", 2, &["guard cannot commit large: it is larger than 1024 MiB"]);
     user.types("rm \"$(guard worktree path task/m)\"/large");
     user.sees_with_code(
         "guard apply --yes",
         2,
-        &["x.bin is not committed, and needs a filter", "commit the work yourself without hooks, "],
+        &["guard cannot commit x.bin: it needs a filter", "commit the work yourself without hooks, "],
     );
     user.types("cd \"$(guard worktree path task/m)\" && git add . && git commit -qm bin && cd - && guard apply --yes && cat x.bin");
 }
