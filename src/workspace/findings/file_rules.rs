@@ -128,21 +128,20 @@ fn submodules(path: &Name, old: &[u8], new: &[u8], findings: &mut Findings) {
                 || path.split(|byte| matches!(byte, b'/' | b'\\')).any(|part| part == b"..")
         };
         if outside(&module) {
-            let why =
-                "git uses the submodule's name as a path in the repository, and this one points outside it";
+            let why = "git uses the submodule's name as a path below `.git/modules`, and this name points outside it";
             findings.add(DangerKind::Submodule, path, what.clone(), why);
         } else if module.starts_with(b"-") {
             let why = "a program may take the submodule's name for an option, because it begins with `-`";
             findings.add(DangerKind::Submodule, path, what.clone(), why);
         }
         let why = match setting.name.as_slice() {
-            b"update" if value.starts_with(b"!") => "`git submodule update` runs it",
-            b"path" if outside(&value) => "git checks the submodule out outside the worktree",
+            b"update" if value.starts_with(b"!") => "`git submodule update` runs the command after `!`",
+            b"path" if outside(&value) => "git checks out the submodule outside the worktree",
             b"path" if value.starts_with(b"-") => {
                 "a program may take the path for an option, because it begins with `-`"
             }
             b"url" if runs_transport(&value) => {
-                "the URL makes git run a program, or is an option of a program"
+                "the URL makes git run a program, or a program takes it for an option"
             }
             b"url" if value.starts_with(b"file:") || value.starts_with(b"/") || value.starts_with(b".") => {
                 "git copies the submodule from files on this machine"

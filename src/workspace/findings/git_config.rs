@@ -236,16 +236,18 @@ pub fn effect(setting: &Setting) -> Option<&'static str> {
         (b"core", false, b"worktree") => "another directory as the working tree",
         (b"diff", false, b"external") => "a program for every `git diff`",
         (b"diff", true, b"command" | b"textconv") => {
-            "a program for every `git diff` of files with that attribute"
+            "a program for every `git diff` of files whose attributes name this driver"
         }
         (b"filter", true, b"clean" | b"smudge" | b"process") => {
-            "a program for every `git status`, `add` or `checkout` of files with that attribute"
+            "a program for every `git status`, `add` or `checkout` of files whose attributes name this filter"
         }
-        (b"merge", true, b"driver") => "a program for every merge of files with that attribute",
+        (b"merge", true, b"driver") => "a program for every merge of files whose attributes name this driver",
         (b"mergetool" | b"difftool", true, b"cmd" | b"path") => "a program for `git mergetool` or `difftool`",
-        (b"browser" | b"man" | b"guitool", true, b"cmd" | b"path") => "a program for git's own helpers",
+        (b"browser" | b"man" | b"guitool", true, b"cmd" | b"path") => {
+            "a program for `git help`, `git web--browse` or `git gui`"
+        }
         (b"tar", true, b"command") => "a program for `git archive`",
-        (b"trailer", true, b"command" | b"cmd") => "a program for every message with trailers",
+        (b"trailer", true, b"command" | b"cmd") => "a program whenever it adds trailers to a message",
         (b"interactive", false, b"difffilter") => "a program for `git add -p`",
         (b"alias", _, _) => "an alias, which can run any program",
         (b"include", false, b"path") | (b"includeif", true, b"path") => "settings from another file",

@@ -336,7 +336,7 @@ fn check_commits(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], f
                     }
                     _ => format!("a new gitlink to commit {}", new.object),
                 };
-                let why = "`git status` in the worktree enters that repository and obeys its configuration";
+                let why = "`git status` in the worktree enters a repository at this path and obeys its configuration";
                 findings.add(DangerKind::Gitlink, path, what, why);
             }
             Blob::LINK => match objects.content(&new.object) {
@@ -408,7 +408,7 @@ fn repository_of(path: &[u8]) -> Option<&[u8]> {
 }
 
 fn unseen(path: &Name, what: &str, findings: &mut Findings) {
-    findings.add(DangerKind::Unseen, path, what, "guard could not check its content");
+    findings.add(DangerKind::Unseen, path, what, "guard could not check the content");
 }
 
 fn check_names(path: &Name, findings: &mut Findings) {

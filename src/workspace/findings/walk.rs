@@ -133,8 +133,7 @@ impl Walk<'_, '_> {
         let mut dirs = Vec::new();
         for entry in entries {
             if self.left == 0 || Instant::now() > self.deadline {
-                let what =
-                    "the worktree has more entries than guard can check within its limits of number and time";
+                let what = "the worktree has more entries than guard checks, or checking them takes too long";
                 let why = "guard did not check the remaining entries";
                 self.findings.add(DangerKind::Unseen, &Name::default(), what, why);
                 return Ok(());
