@@ -154,7 +154,9 @@ fn for_each_packed(
         Err(OpenError::NotRegular) => return Err(not_plain(NOT_A_FILE)),
         Err(OpenError::TooLarge { size, most }) => {
             let (size, most) = (size >> 20, most >> 20);
-            return Err(RefError::Unreadable(format!("packed-refs has {size} MiB, the limit is {most} MiB")));
+            return Err(RefError::Unreadable(format!(
+                "packed-refs has {size} MiB, and the limit is {most} MiB"
+            )));
         }
     };
     let mut reader = io::BufReader::with_capacity(256 << 10, opened.take(max));
@@ -278,7 +280,7 @@ pub(crate) fn changed_refs(
         }
     })?;
     if remaining.is_none() {
-        // Guard did not read some loose refs: count at least one as changed.
+        // guard did not read some loose refs: count at least one as changed.
         changed.left_out += 1;
         changed.has_new_value = true;
     }

@@ -112,7 +112,7 @@ pub enum ReceiveError {
         base: String,
     },
     /// The branch's ref contains the id of an object that is not a commit.
-    #[error("the branch names the object {0}, which is not a commit")]
+    #[error("the branch points to the object {0}, which is not a commit")]
     NotACommit(String),
     /// The user or another process moved or deleted the branch in the user's repository during the run.
     #[error(
@@ -153,8 +153,8 @@ pub enum ReceiveError {
     /// The receiving git rejected the objects because they are malformed or incomplete; the text is its message.
     #[error("git rejected the received objects: {0}")]
     BadObjects(String),
-    /// The workspace has nothing to receive, because it is in this state.
-    #[error("nothing to receive: the workspace is {0}")]
+    /// The workspace has nothing to receive; the text says why.
+    #[error("nothing to receive: {0}")]
     NotOpen(&'static str),
     /// The cause is not in the commits: a git call, a file operation or the sandbox failed.
     #[error(transparent)]
@@ -208,11 +208,17 @@ impl Workspace {
             tracing::info_span!("receive", run = %self.record.run_id, branch = %self.record.branch).entered();
         match self.record.state {
             State::Open | State::Receiving | State::Received | State::Kept => {}
-            state => return Err(ReceiveError::NotOpen(state.name())),
+            State::Opening => {
+                return Err(ReceiveError::NotOpen("guard did not finish creating the workspace"));
+            }
+            State::Removing | State::Removed => {
+                return Err(ReceiveError::NotOpen("guard has removed the worktree, or began to"));
+            }
         }
         let git = self.quarantine();
         if git.symlink_metadata().is_err() {
-            return Err(ReceiveError::NotOpen("already received, and guard removed its private repository"));
+            let why = "guard has already received the commits, and removed the run's private repository";
+            return Err(ReceiveError::NotOpen(why));
         }
         let failed = |source| ReceiveError::Ref { branch: self.branch().to_string(), source };
         let format = &self.record.object_format;

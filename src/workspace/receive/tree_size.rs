@@ -194,7 +194,7 @@ impl Trees {
             _ => return Err(self.unreadable(&format!("git cannot read the tree {requested}"))),
         };
         if size > MAX_TREE_BYTES {
-            let problem = format!("a tree object has {size} bytes, the limit is {MAX_TREE_BYTES}");
+            let problem = format!("a tree object has {size} bytes, and the limit is {MAX_TREE_BYTES}");
             return Err(TreeSizeError::TooLarge(problem));
         }
         self.bytes += size;
