@@ -264,7 +264,7 @@ M  b.txt"
     assert_eq!(git_in(&fixture.repository, &["status", "--porcelain"]).stdout, b" M a.txt\n");
     assert_eq!(fixture.git(&["log", "--format=%s", "feature"]), "b\nfirst");
     fixture.git(&["checkout", "--quiet", "--detach"]);
-    refused(Workspace::open(&fixture.find(), &here(&fixture, "detached")), "no branch with a commit");
+    refused(Workspace::open(&fixture.find(), &here(&fixture, "detached")), "no branch checked out");
 }
 
 #[test]

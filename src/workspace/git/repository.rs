@@ -79,7 +79,7 @@ impl Repository {
             .args(["--path-format=absolute", "--absolute-git-dir", "--git-common-dir", "--show-toplevel"])
             .output()?;
         if answer.output.is_empty() {
-            return classify_failure(&answer.message, answer.code());
+            return classify_failure(dir, &answer.message, answer.code());
         }
         let mut repository = Self::parse(&answer.output, dir)?;
         repository.head = repository.read_head()?;
@@ -371,15 +371,19 @@ fn unquote(line: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// Returns `Ok(None)` if git failed because there is no repository, and an error if git failed for another reason.
-fn classify_failure(message: &str, code: i32) -> Result<Option<Repository>, WorkspaceError> {
+/// Returns `Ok(None)` if git failed because there is no repository at or above `dir`, and an error if git failed for
+/// another reason.
+fn classify_failure(dir: &Path, message: &str, code: i32) -> Result<Option<Repository>, WorkspaceError> {
     if GitMessage::NotARepository.is_in(message) {
         return Ok(None);
     }
     if GitMessage::DubiousOwnership.is_in(message) {
         let user = nix::unistd::geteuid();
         return Err(WorkspaceError::refused(
-            format!("the repository does not belong to the user that guard runs as (uid {user})"),
+            format!(
+                "the repository of {} does not belong to the user that guard runs as (uid {user})",
+                dir.display()
+            ),
             "run guard as the owner, or trust the repository: git config --global --add safe.directory PATH",
         ));
     }

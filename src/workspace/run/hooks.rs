@@ -75,7 +75,12 @@ fn copy(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
     budget.files += 1;
     budget.bytes += if data.is_file() { data.len() } else { 0 };
     if budget.files > MAX_FILES || budget.bytes > MAX_BYTES {
-        let problem = format!("{} is too large for a hooks directory (see core.hooksPath)", from.display());
+        let problem = format!(
+            "the hooks directory that contains {} has more than {MAX_FILES} files or {} MiB; check core.hooksPath, or \
+             set `hooks = false` in the section [git] of a policy",
+            from.display(),
+            MAX_BYTES >> 20
+        );
         return Err(io::Error::other(problem));
     }
     if data.is_dir() {

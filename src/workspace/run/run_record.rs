@@ -116,7 +116,10 @@ impl Record {
         let bad = |problem: String| WorkspaceError::Record { path: path.clone(), problem };
         let record: Self = serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
         if record.version != VERSION {
-            return Err(bad(format!("unknown version {}; use the guard that wrote it", record.version)));
+            return Err(bad(format!(
+                "unknown format version {}; use the version of guard that wrote it",
+                record.version
+            )));
         }
         Ok(record)
     }

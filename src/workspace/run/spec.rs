@@ -48,7 +48,7 @@ impl WorkspaceSpec {
         let refuse = |problem: &str, hint: &str| Err(WorkspaceError::refused(problem, hint));
         let Some(worktree) = repository.toplevel.clone() else {
             return refuse(
-                "--here needs a linked worktree, and the current directory is in no working tree",
+                "--here needs a linked worktree, and the current directory is not in a working tree",
                 "change into a linked worktree, or leave --here out",
             );
         };
@@ -66,7 +66,7 @@ impl WorkspaceSpec {
         }
         let Head::Branch(branch, base) = repository.head.clone() else {
             return refuse(
-                "the worktree has no branch with a commit checked out",
+                "the worktree has no branch checked out, or its branch has no commit yet",
                 "switch to a branch first: git switch -c task/name",
             );
         };
