@@ -98,8 +98,8 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, .. } = self;
         match (&self.old, &self.new) {
-            (None, Some(new)) => write!(f, "{name} was created: {new}")?,
-            (Some(old), None) => write!(f, "{name} was removed; its value was {old}")?,
+            (None, Some(new)) => write!(f, "{name} was created ({new})")?,
+            (Some(old), None) => write!(f, "{name} was removed (before: {old})")?,
             (old, new) => write!(
                 f,
                 "{name} changed from {} to {}",

@@ -361,8 +361,9 @@ fn normalise_log(log: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the state of a file; `None` if the file does not exist. Reuses the state from the earlier fingerprint if
-/// the file's metadata and real path are unchanged and its last change was not too recent, except for symbolic links. guard hashes the result of `normalise` for the file's
-/// content, and subtracts the size of the content from `left`, the number of bytes that guard may still hash.
+/// the file's metadata and real path are unchanged and its last change was not too recent, except for symbolic links.
+/// guard hashes the result of `normalise` for the file's content, and subtracts the size of the content from `left`,
+/// the number of bytes that guard may still hash.
 fn state(
     dir: &OpenDirectory,
     file: &std::ffi::CStr,
