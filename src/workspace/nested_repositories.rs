@@ -111,9 +111,9 @@ impl Search {
         if self.left == 0 {
             self.unseen(format!("the directory has more than {} entries", self.bounds.entries));
         } else if self.found.repositories.len() >= self.bounds.repositories {
-            self.unseen(format!("guard stops after {} repositories", self.bounds.repositories));
+            self.unseen(format!("guard stopped after {} repositories", self.bounds.repositories));
         } else if Instant::now() > self.deadline {
-            self.unseen(format!("the search takes longer than {} seconds", self.bounds.time.as_secs()));
+            self.unseen(format!("the search took longer than {} seconds", self.bounds.time.as_secs()));
         } else {
             return false;
         }
@@ -549,8 +549,8 @@ mod tests {
         let unseen = |bounds| search(&root, bounds).unseen.unwrap_or_default();
         assert!(unseen(SearchBounds { entries: 3, ..all }).contains("more than 3 entries"));
         assert!(unseen(SearchBounds { depth: 2, ..all }).contains("more than 2 levels deep"));
-        assert!(unseen(SearchBounds { repositories: 1, ..all }).contains("stops after 1 repositories"));
-        assert!(unseen(SearchBounds { time: Duration::ZERO, ..all }).contains("takes longer"));
+        assert!(unseen(SearchBounds { repositories: 1, ..all }).contains("stopped after 1 repositories"));
+        assert!(unseen(SearchBounds { time: Duration::ZERO, ..all }).contains("took longer"));
         std::fs::remove_dir_all(root).unwrap();
     }
     #[test]

@@ -113,7 +113,7 @@ impl WorkReader {
         if record.admin_dir.as_os_str().is_empty() {
             return Err(WorkspaceError::refused(
                 format!("the run {} has no worktree yet", record.run_id),
-                "wait until it has started, or remove what is left of it: guard worktree clean",
+                "wait until the run has started, or remove what is left of it: guard worktree clean",
             ));
         }
         let scratch = run_folder.join(format!("reading-{}", std::process::id()));

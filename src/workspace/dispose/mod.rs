@@ -306,7 +306,11 @@ impl Workspace {
         };
         match write() {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(WorkspaceError::refused(
-                format!("the index of {} is locked ({})", self.record.worktree.display(), lock.display()),
+                format!(
+                    "the index of {} is locked (lock file: {})",
+                    self.record.worktree.display(),
+                    lock.display()
+                ),
                 "another git process uses the worktree; when it has finished, run `guard worktree receive` or \
                  `guard apply` again",
             )),

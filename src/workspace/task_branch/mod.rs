@@ -229,9 +229,9 @@ impl TaskTree {
 
     fn unregistered(&self) -> WorkspaceError {
         let hint = if self.worktree.symlink_metadata().is_ok() {
-            "rename it, to keep the files in it; then `guard task resume` creates the worktree again from the branch"
+            "rename the directory to keep its files; then `guard task resume` creates the worktree again from the branch"
         } else {
-            "`guard task resume` creates it again from the branch; uncommitted changes in it are lost"
+            "`guard task resume` creates the worktree again from the branch; its uncommitted changes are lost"
         };
         WorkspaceError::refused(
             format!("{} is no longer a worktree of the repository", self.worktree.display()),

@@ -32,7 +32,7 @@ pub(crate) fn check(repository: &Repository, settings: &Settings) -> Result<(), 
     layout::check_parts(repository, &mut doubts);
     layout::check_hooks(repository, settings, &mut doubts);
     settings::check_all(repository, settings, &mut doubts);
-    // Guard's later git calls use the common directory, which may have settings that do not apply in this worktree.
+    // guard's later git calls use the common directory, which may have settings that do not apply in this worktree.
     let beside = repository.common_dir.join("config.worktree");
     if repository.is_linked() && beside.symlink_metadata().is_ok() {
         let call = Settings::list_call(repository)?.git_dir(&repository.common_dir);
