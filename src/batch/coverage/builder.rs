@@ -127,7 +127,7 @@ impl CoverageBuilder {
             return Err(format!("the path `{path}` is a directory, not a source file"));
         }
         if self.files.len() >= self.limits.files && !self.files.contains_key(&relative) {
-            return Err(format!("there are more than {} source files", self.limits.files));
+            return Err(format!("the reports list more than {} source files", self.limits.files));
         }
         let lines = &mut self.files.entry(relative).or_default().0;
         Ok(SourceFile { lines, records: &mut self.records, limits: self.limits })
@@ -146,7 +146,7 @@ impl SourceFile<'_> {
     /// line number is 0 or a limit is exceeded.
     pub(super) fn record(&mut self, line: u32, hits: u64) -> Result<(), String> {
         if line == 0 {
-            return Err("a line of a source file has the number 0".to_string());
+            return Err("a source line has the number 0; the first line is line 1".to_string());
         }
         if *self.records >= self.limits.records {
             return Err(format!("the reports list more than {} lines", self.limits.records));

@@ -163,7 +163,7 @@ impl<'a> Elements<'a> {
             Event::Start(_) => self.depth += 1,
             Event::End(_) => self.depth = self.depth.saturating_sub(1),
             Event::Eof if self.depth > 0 => {
-                return Err(self.damage("the report ends inside of an element".to_string()));
+                return Err(self.damage("the report ends inside an element".to_string()));
             }
             _ => {}
         }

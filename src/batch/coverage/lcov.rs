@@ -32,7 +32,7 @@ pub(super) fn read(text: &str, builder: &mut CoverageBuilder) -> Result<(), Dama
                 read_section(number, &mut lines, file)?;
             }
             Some(("TN", _)) => {}
-            _ => return Err(Damage::at_line(number, format!("`{line}` is outside of a section (`SF:`)"))),
+            _ => return Err(Damage::at_line(number, format!("`{line}` is not in a section (`SF:`)"))),
         }
     }
     Ok(())

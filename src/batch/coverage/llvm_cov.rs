@@ -112,7 +112,7 @@ fn record_lines(segments: &[Segment], mut file: SourceFile<'_>) -> Result<(), St
         if let Some(before) = before {
             if first.line < before.line {
                 return Err(format!(
-                    "the segment of line {} follows one of line {}",
+                    "the segments are not in order: one of line {} follows one of line {}",
                     first.line, before.line
                 ));
             }

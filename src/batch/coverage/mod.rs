@@ -121,7 +121,7 @@ pub enum CoverageError {
         source: io::Error,
     },
     /// The directories that guard searches contain more reports or directory entries than guard inspects.
-    #[error("{} has more than {most} {what} where guard searches for reports; set the parameter `report` to the path of the report", shown(.directory))]
+    #[error("the search for coverage reports in {} found more than {most} {what}; set the parameter `report` to the path of the report", shown(.directory))]
     TooMany {
         /// The directory below which guard searched for reports.
         directory: PathBuf,
@@ -171,7 +171,7 @@ pub enum CoverageError {
         report: PathBuf,
     },
     /// A part of the report is invalid, unknown, or beyond a limit.
-    #[error("cannot use the coverage report {}: {problem}; make the report again", position(.report, *.line))]
+    #[error("cannot use the coverage report {}: {problem}; generate it again, or set the parameter `report` to another report", position(.report, *.line))]
     Damaged {
         /// The path of the report, relative to the directory.
         report: PathBuf,
@@ -208,8 +208,8 @@ fn unrecognised_clause(unrecognised: &[PathBuf]) -> String {
 
 fn scope_advice(scope: Scope) -> &'static str {
     match scope {
-        Scope::All => "run the tests with coverage and make the report again",
-        Scope::Cpp | Scope::Rust => "use the scope `all`, or make a report for these files",
+        Scope::All => "run the tests with coverage and generate a new report",
+        Scope::Cpp | Scope::Rust => "use the scope `all`, or generate a report for these files",
     }
 }
 

@@ -281,11 +281,11 @@ fn scopes_select_files_by_their_extension() {
     let none = project(&[TARPAULIN]).render(Scope::Cpp, Format::Json).expect_err("no C++");
     assert_eq!(
         none.to_string(),
-        "the coverage reports list no source files in the scope `cpp`; use the scope `all`, or make a report for \
-         these files"
+        "the coverage reports list no source files in the scope `cpp`; use the scope `all`, or generate a \
+         report for these files"
     );
     let none = project(&["TN:\n"]).render(Scope::All, Format::Json).expect_err("no files");
-    assert!(none.to_string().ends_with("run the tests with coverage and make the report again"), "{none}");
+    assert!(none.to_string().ends_with("run the tests with coverage and generate a new report"), "{none}");
 }
 
 /// Returns the coverage of files with unusual paths and percentages, such as control characters in a name, or a file
@@ -357,10 +357,14 @@ fn text_summary() {
 fn damaged_reports_name_the_line_and_the_problem() {
     for (report, line, problem) in [
         ("SF:a.c\nDA:1,1\n", Some(1), "the section that begins here has no `end_of_record`"),
-        ("TN:\nDA:1,1\n", Some(2), "`DA:1,1` is outside of a section (`SF:`)"),
+        ("TN:\nDA:1,1\n", Some(2), "`DA:1,1` is not in a section (`SF:`)"),
         ("SF:a.c\nDA:1\nend_of_record\n", Some(2), "`DA:1` has no hit count"),
         ("SF:a.c\nDA:x,1\nend_of_record\n", Some(2), "`x` is not a line number"),
-        ("SF:a.c\nDA:0,1\nend_of_record\n", Some(2), "a line of a source file has the number 0"),
+        (
+            "SF:a.c\nDA:0,1\nend_of_record\n",
+            Some(2),
+            "a source line has the number 0; the first line is line 1",
+        ),
         ("SF:a.c\nDA:4294967296,1\nend_of_record\n", Some(2), "`4294967296` is not a line number"),
         ("SF:a.c\n\nDA:1,-1\nend_of_record\n", Some(3), "`-1` is not a hit count"),
         ("SF:a.c\nDA:1,inf\nend_of_record\n", Some(2), "`inf` is not a hit count"),
@@ -373,7 +377,7 @@ fn damaged_reports_name_the_line_and_the_problem() {
             Some(2),
             "a `class` element has no attribute `filename`",
         ),
-        ("<coverage line-rate='1'>\n<class filename='a'>", Some(2), "the report ends inside of an element"),
+        ("<coverage line-rate='1'>\n<class filename='a'>", Some(2), "the report ends inside an element"),
         (
             "<coverage line-rate='1'>\n</packages>",
             Some(2),
@@ -409,12 +413,12 @@ fn damaged_reports_name_the_line_and_the_problem() {
         (
             r#"{"type":"llvm.coverage.json.export","data":[{"files":[{"filename":"a.c","segments":[[2,1,0,true,true,false],[1,1,0,true,true,false]]}]}]}"#,
             None,
-            "in `a.c`: the segment of line 1 follows one of line 2",
+            "in `a.c`: the segments are not in order: one of line 1 follows one of line 2",
         ),
         (
             r#"{"files":[{"path":["a.rs"],"traces":[{"line":0,"stats":{"Line":1}}]}]}"#,
             None,
-            "in `a.rs`: a line of a source file has the number 0",
+            "in `a.rs`: a source line has the number 0; the first line is line 1",
         ),
         (
             r#"{"files":[{"path":["a.rs"],"traces":[{"line":1,"stats":{"Word":1}}]}]}"#,
@@ -459,7 +463,7 @@ fn every_size_is_limited() {
     assert_eq!(damage(source).problem, format!("a `source` element has more than {MAX_PATH_BYTES} bytes"));
 
     let files: String = (0..=LIMITS.files).map(|number| format!("SF:{number}\nend_of_record\n")).collect();
-    let too_many = format!("there are more than {} source files", LIMITS.files);
+    let too_many = format!("the reports list more than {} source files", LIMITS.files);
     assert_eq!(damage(files), Damage::at_line(2 * LIMITS.files + 1, too_many));
 
     let spanning = |last: usize, copies: usize| {
@@ -592,7 +596,9 @@ fn too_many_reports_are_an_error() {
     }
     let error = read_coverage(&scratch.0, None).expect_err("too many");
     assert!(
-        error.to_string().ends_with("has more than 32 reports where guard searches for reports; set the parameter `report` to the path of the report"),
+        error
+            .to_string()
+            .ends_with("found more than 32 reports; set the parameter `report` to the path of the report"),
         "{error}"
     );
 }
@@ -605,8 +611,8 @@ fn a_damaged_report_is_named() {
     let error = read_coverage(&scratch.0, None).expect_err("damaged");
     assert_eq!(
         error.to_string(),
-        "cannot use the coverage report build/bad\u{fffd}[2J.lcov:2: `\u{fffd}]0;x\u{fffd}` is not a hit count; make \
-         the report again"
+        "cannot use the coverage report build/bad\u{fffd}[2J.lcov:2: `\u{fffd}]0;x\u{fffd}` is not a hit count; generate \
+         it again, or set the parameter `report` to another report"
     );
 }
 
