@@ -55,7 +55,10 @@ pub(super) fn research(
     }
     // `follow` has cancelled the remaining runs. They must not outlive the task, so wait for them.
     if !backend.wait_for_runs(RUNS_GRACE) {
-        tracing::warn!(task = claim.task_id, "a run of the research has not ended yet");
+        tracing::warn!(
+            task = claim.task_id,
+            "the research has ended, but an agent's run has not; guard no longer waits for the run"
+        );
     }
     let _ = std::fs::remove_dir_all(&sessions);
     let FinalResult { answer, metadata, sources, unconfirmed, .. } = result?;
@@ -81,7 +84,7 @@ fn open_journal(journals: &Path, name: &str, claim: &Claim) -> Option<Arc<Journa
         limits: RequestLimits::default(),
     };
     Journal::continue_or_create(journals, name, started)
-        .inspect_err(|error| tracing::warn!(task = claim.task_id, %error, "the research runs without a journal, so a later attempt must begin it again"))
+        .inspect_err(|error| tracing::warn!(task = claim.task_id, %error, "guard cannot use a journal for the research, so a later attempt starts from the beginning"))
         .map(Arc::new)
         .ok()
 }

@@ -53,9 +53,12 @@ pub(crate) fn research(
         report.observe(update);
         show(context, role, update);
     });
-    // The runs of a research that failed are still ending, and they read the worktree.
+    // If the research failed, its runs may not have ended yet. They read the worktree, so wait for them.
     if !backend.wait_for_runs(RUNS_GRACE) {
-        tracing::warn!(step = step.id, "a run of the research has not ended yet");
+        tracing::warn!(
+            step = step.id,
+            "the research has ended, but an agent's run has not; guard no longer waits for the run"
+        );
     }
     let _ = std::fs::remove_dir_all(&sessions);
     if context.is_cancelled() {
