@@ -160,7 +160,7 @@ impl BatchStatus {
 }
 
 /// Suggests after how many seconds to poll again: when the next task is expected to end, or after a tenth of the time
-/// that the batch still needs, whichever is later, but within 1 and `LONGEST_INTERVAL`. Returns 0 if all tasks have
+/// that the batch still needs, whichever is later, but between 1 and `LONGEST_INTERVAL`. Returns 0 if all tasks have
 /// ended, and `DEFAULT_INTERVAL` if no attempt has ended.
 fn poll_interval(row: &BatchRow) -> u64 {
     let open = row.open();

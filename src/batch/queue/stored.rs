@@ -56,7 +56,7 @@ pub(super) fn cancelled() -> TaskFailure {
 }
 
 pub(super) fn dependency_failed() -> TaskFailure {
-    TaskFailure::permanent(TaskKind::DependencyFailed, "a task that this one depends on failed")
+    TaskFailure::permanent(TaskKind::DependencyFailed, "a task on which this task depends failed")
 }
 
 pub(super) fn worker_lost(takeovers: i64) -> TaskFailure {

@@ -99,7 +99,9 @@ impl Address {
         // host.
         let (credentials, rest) = text.split_once('@').unwrap_or(("", text));
         if rest.contains('@') || credentials.contains("password=") {
-            return Err(refused("the address has an `@` in the wrong place; write it as %40 in a password"));
+            return Err(refused(
+                "the address has an `@` in the wrong place; in a password, write `@` as %40",
+            ));
         }
         // guard always checks the certificate and the host name, so it treats these modes like `require`.
         let text = text
@@ -142,7 +144,9 @@ impl Address {
             .map_err(|error| self.error(&error))?;
         let encoding: String = row.get(0);
         if encoding != "UTF8" {
-            let message = format!("the database has the encoding {encoding}; create one with UTF8");
+            let message = format!(
+                "the database has the encoding {encoding}, but guard needs UTF8; create another database"
+            );
             return Err(self.refusal(message));
         }
         let mut session = Session {
