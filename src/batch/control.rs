@@ -39,7 +39,8 @@ fn parse_change(command: &AgentCommand) -> Result<BatchChange, String> {
             let priority = command.data.get("priority").and_then(Value::as_i64);
             let priority = priority.and_then(|priority| i32::try_from(priority).ok());
             priority.map(BatchChange::Priority).ok_or_else(|| {
-                "expected {\"priority\": N}, the only setting of a batch that can change".to_string()
+                "the data of `adjust_config` must be {\"priority\": N}, the only setting of a batch that can change"
+                    .to_string()
             })
         }
         other => {

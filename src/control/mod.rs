@@ -95,10 +95,10 @@ pub enum ControlError {
     #[error("the control command is longer than {} KiB; send less data with it", LARGEST_COMMAND >> 10)]
     TooLong,
     /// The command has no id, or an id that is too long or has unusual characters.
-    #[error("a command id has 1 to 128 letters, digits, `-`, `_` or `.`, and {0:?} does not")]
+    #[error("invalid command id {0:?}; use 1 to 128 ASCII letters, digits, `-`, `_` or `.`")]
     BadId(String),
     /// The file of commands has reached its maximum size. Holds the path of the file.
-    #[error("cannot send another command: {} is full, because this task, research run or conversation got too many commands", .0.display())]
+    #[error("cannot send another command: {} has reached its maximum size, because this task, research run or conversation got too many commands", .0.display())]
     Full(PathBuf),
 }
 

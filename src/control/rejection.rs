@@ -8,10 +8,10 @@ pub enum Rejection {
     #[error("unknown command type `{0}`; expected cancel, pause, resume or adjust_config")]
     UnknownType(String),
     /// The data of `adjust_config` names no setting that the worker can change.
-    #[error("expected {0}")]
+    #[error("the data of `adjust_config` must be {0}")]
     NoSetting(&'static str),
     /// The data of `adjust_config` has another form than the worker expects.
-    #[error("expected {expected}: {problem}")]
+    #[error("the data of `adjust_config` must be {expected}: {problem}")]
     InvalidData {
         /// The expected form.
         expected: &'static str,

@@ -80,7 +80,8 @@ impl RunControl {
             "pause" => self.pause(),
             "resume" => self.resume(),
             "adjust_config" => {
-                let expected = "{\"max_tokens\": N, \"max_cost\": X}, or one of them, greater than 0";
+                let expected =
+                    "{\"max_tokens\": N, \"max_cost\": X} or only one of the two, with values above 0";
                 let NewLimits { max_tokens, max_cost } = NewLimits::deserialize(&command.data)
                     .map_err(|problem| Rejection::InvalidData { expected, problem })?;
                 let is_possible = max_tokens != Some(0) && max_cost.is_none_or(|cost| cost > 0.0);

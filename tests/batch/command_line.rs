@@ -321,7 +321,7 @@ fn a_batch_obeys_commands() {
     user.sees_with_code(
         &format!("guard control {id} adjust_config"),
         1,
-        &["rejected: expected {\"priority\": N}"],
+        &["rejected: the data of `adjust_config` must be {\"priority\": N}"],
     );
     user.types(&format!("guard control {id} adjust_config --data '{{\"priority\": 5}}'"));
     user.types(&format!("guard control {id} resume --command-id r1"));

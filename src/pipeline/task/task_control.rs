@@ -85,7 +85,8 @@ impl Commanded {
             }
             "resume" => Ok(json!({ "changed": self.gate.set_paused(false) })),
             "adjust_config" => {
-                let expected = "{\"task\": {\"tokens\": N, \"cost\": N, \"minutes\": N, \"rounds\": N}}";
+                let expected = "{\"task\": LIMITS} or {\"steps\": {STEP: LIMITS}}, where LIMITS is an object \
+                                with `tokens`, `cost`, `minutes` or `rounds`";
                 let raised: LimitOverrides = serde_json::from_value(command.data.clone())
                     .map_err(|problem| Rejection::InvalidData { expected, problem })?;
                 if raised == LimitOverrides::default() {
