@@ -66,9 +66,9 @@ impl Change {
     pub fn difference(&self) -> String {
         match self {
             Self::Policies { was, is } | Self::Answer { was, is, .. } => {
-                format!("the snapshot has {was}, the audit {is}")
+                format!("the snapshot has `{was}`, and the audit now has `{is}`")
             }
-            Self::Added { is, .. } => format!("not in the snapshot; the audit has {is}"),
+            Self::Added { is, .. } => format!("not in the snapshot; the audit has `{is}`"),
             Self::Removed { .. } => "in the snapshot, but not in the list of commands".to_string(),
         }
     }

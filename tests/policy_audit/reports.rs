@@ -110,7 +110,10 @@ fn differences_from_a_snapshot_are_failures() {
     std::fs::write(&snapshot, changed).unwrap();
     let (xml, code) = audit("junit", &[]);
     assert_eq!((failures(&xml), code), (2, Some(1)), "{xml}");
-    assert!(xml.contains("the snapshot has allow default, the audit deny git.remote"), "{xml}");
+    assert!(
+        xml.contains("the snapshot has `allow default`, and the audit now has `deny git.remote`"),
+        "{xml}"
+    );
     quick_junit::Report::deserialize_from_str(&xml).unwrap();
     let (sarif, code) = audit("sarif", &[]);
     let sarif: Value = serde_json::from_str(&sarif).unwrap();
