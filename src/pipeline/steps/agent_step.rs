@@ -101,7 +101,9 @@ fn agent_answer(
     // the journal already records the result.
     let (was_validated, was_repaired) = (has_begun(context, "commit")?, has_begun(context, "repair")?);
     let validation = match (was_validated, was_repaired) {
-        (_, true) => Validation::Invalid("a repair was requested before the interruption".to_string()),
+        (_, true) => {
+            Validation::Invalid("guard had already asked for a repair before it was interrupted".to_string())
+        }
         (true, false) => return parse_accepted_answer(step, &asked).map(Ok),
         (false, false) => validate_answer(context, step, role, &asked)?,
     };
@@ -217,7 +219,7 @@ fn build_prompt(
     document: Option<&str>,
 ) -> Result<String, PipelineError> {
     let template = Template::read(&step.prompt).map_err(|wrong| {
-        PipelineError::Strange(format!("the prompt of the step {}: {}", step.id, wrong.message))
+        PipelineError::Strange(format!("the prompt of the step {} is invalid: {}", step.id, wrong.message))
     })?;
     let names = template.names();
     let mut values = template_values(&context.task, role);

@@ -198,7 +198,7 @@ pub(crate) fn run_deliver(context: &mut TaskContext<'_>, step: &Step) -> Result<
     if !tree.contains(&tip, &base)? {
         context.announce(
             RUNNER,
-            format!("'{}' has new commits that the branch lacks.", context.task.setting.workflow.base),
+            format!("'{}' has new commits that the task's branch lacks.", context.task.setting.workflow.base),
         );
         return Ok(Next::Go { to: next_step(step, Some("BEHIND"))?, feedback: String::new() });
     }
@@ -237,7 +237,10 @@ fn build_summary(task: &Task) -> Result<String, PipelineError> {
     }
     let tests = match test_command(task)? {
         Some(words) => {
-            format!("run by guard after work on the code: `{}`", shell_words::join(&words).replace('`', "'"))
+            format!(
+                "run by guard after each step of a role that may commit: `{}`",
+                shell_words::join(&words).replace('`', "'")
+            )
         }
         None => "not run".to_string(),
     };

@@ -272,7 +272,7 @@ fn documentation_changes(
         return Ok(Err(format!("{kind}: {words}")));
     }
     if asked.before != asked.after {
-        return Ok(Err("the branch moved during the call".to_string()));
+        return Ok(Err("the task's branch changed while the documentation agent was working".to_string()));
     }
     if let Err(problem) = answer::extract(&asked.answer, &docs.answer) {
         return Ok(Err(problem.to_string()));

@@ -130,7 +130,7 @@ fn stop_if_repeating(
     Ok(last.and_then(|(last_said, last_about)| {
         let why = match (last_said == feedback_digest, last_about == about) {
             (true, _) => "gave the same feedback twice",
-            (_, true) => "was asked twice about the same work: nothing had changed in between",
+            (_, true) => "reviewed the same work twice: nothing had changed in between",
             _ => return None,
         };
         Some(Next::Stop(

@@ -27,7 +27,7 @@ pub(crate) fn hand_over_conflict(
         (&context.task.setting.workflow.base, context.task.setting.tree.worktree.display());
     let reason = format!(
         "the agent did not resolve the conflict with '{base}' ({problem}); resolve it in {worktree} (`git merge {base}`, then `git commit`) \
-         and run `guard task resume {id}`; without such a merge, the agent tries again",
+         and run `guard task resume {id}`; if you resume the task without a merge, the agent tries again",
         id = context.task.id
     );
     Ok(Next::Stop(Status::NeedsHuman, reason))

@@ -72,7 +72,7 @@ pub(crate) fn research(
     };
     if let Some(path) = changed_file(context, question)? {
         let problem = format!(
-            "an agent of the research changed `{path}`, although research only reads; give the role a policy that only reads"
+            "an agent of the research changed `{path}`, but research must not change files; give the role a read-only policy"
         );
         reply.error = Some((ErrorKind::PolicyDenied, problem));
         return Ok(reply);

@@ -244,7 +244,10 @@ pub(crate) fn find_merge_problem(task: &Task, asked: &AgentReply) -> Result<Opti
         return Ok(Some(format!("{base} is not merged: the branch does not contain {wanted}")));
     }
     if !tree.contains(after, &asked.before)? {
-        return Ok(Some(format!("the branch no longer contains its own commit {}", asked.before)));
+        return Ok(Some(format!(
+            "the branch no longer contains the commit {}, which it pointed to before the merge",
+            asked.before
+        )));
     }
     let compared = tree.compare_merge(&asked.before, &wanted, after)?;
     // The base branch may have moved since the conflicts were found.

@@ -47,7 +47,7 @@ pub enum StoreError {
         source: std::io::Error,
     },
     /// SQLite failed to read or write the journal.
-    #[error("cannot read or write the journal {}: {source}", path.display())]
+    #[error("cannot read or write the task journal {}: {source}", path.display())]
     Database {
         /// The path of the journal's file.
         path: PathBuf,
