@@ -52,7 +52,7 @@ impl<'t> Template<'t> {
                     let name = name[1..].trim();
                     let Some((opened, _, before)) = open.pop().filter(|(opened, _, _)| *opened == name)
                     else {
-                        let message = format!("the section `{name}` was not opened");
+                        let message = format!("`{{{{/{name}}}}}` has no matching `{{{{#{name}}}}}`");
                         return Err(TemplateError { at: place, message });
                     };
                     let inside = std::mem::replace(&mut parts, before);
@@ -155,9 +155,9 @@ mod tests {
         assert_eq!(filled("{{#x}}{{#y}}both{{/y}}{{/x}}.", &[("x", "1"), ("y", "2")]), "both.");
         for (text, wanted) in [
             ("{{#x}} a", "not closed"),
-            ("{{/x}}", "not opened"),
+            ("{{/x}}", "`{{/x}}` has no matching `{{#x}}`"),
             ("{{x", "without"),
-            ("{{#x}}{{/y}}", "not opened"),
+            ("{{#x}}{{/y}}", "no matching"),
         ] {
             assert!(Template::read(text).is_err_and(|wrong| wrong.message.contains(wanted)), "{text}");
         }

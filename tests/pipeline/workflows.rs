@@ -100,7 +100,7 @@ fn mistakes_have_places() {
         (
             "mode: direct",
             "mode: direct\ntriage: { role: critic, prompt: judge.md, answer: { decision: { one_of: [DOCS] } }, docs: { role: critic, prompt: judge.md, files: [], answer: { s: {} } } }",
-            "no pattern that includes a file",
+            "`files` needs a pattern that includes files",
         ),
         (
             "mode: direct",

@@ -113,7 +113,10 @@ impl Linter<'_> {
             self.wrong("triage.docs.role", message.to_string());
         }
         if !docs.files.iter().any(|pattern| !pattern.starts_with('!')) {
-            self.wrong("triage.docs.files", "`files` has no pattern that includes a file".to_string());
+            self.wrong(
+                "triage.docs.files",
+                "`files` needs a pattern that includes files, not only patterns with `!`".to_string(),
+            );
         }
         for pattern in &docs.files {
             if let Err(error) = globset::Glob::new(pattern.trim_start_matches('!')) {
@@ -124,7 +127,7 @@ impl Linter<'_> {
             |field| matches!(&field.is, FieldType::OneOf(words) if words.iter().any(|word| word == "DOCS")),
         );
         if !decides {
-            let message = "`docs` has no effect: the triage's `decision` is never `DOCS`";
+            let message = "`docs` has no effect, because the answer's `decision` cannot be `DOCS`; add `DOCS` to its `one_of`";
             self.wrong("triage.docs", message.to_string());
         }
     }
@@ -145,7 +148,11 @@ impl Linter<'_> {
     fn step(&mut self, step: &Step) {
         let path = format!("steps.{}", step.id);
         if [BACK, END].contains(&step.id.as_str()) || !is_name(&step.id) {
-            self.wrong(&path, format!("`{}` is not a valid step name", step.id));
+            let message = format!(
+                "`{}` is not a valid step name; use ASCII letters, digits, `-` and `_`, but not `{BACK}` or `{END}`",
+                step.id
+            );
+            self.wrong(&path, message);
         }
         if let StepExecutor::BuiltinStep(_) = &step.doer
             && step.limits != Bounds::default()
@@ -182,7 +189,10 @@ impl Linter<'_> {
             self.wrong(&format!("{path}.verdicts.{word}"), format!("`{word}` is not a verdict of this step"));
         }
         if step.gate.is_some() && words.is_empty() {
-            self.wrong(&format!("{path}.gate"), "a step with a `gate` needs a verdict".to_string());
+            self.wrong(
+                &format!("{path}.gate"),
+                "a step with a `gate` needs verdicts, from which the user chooses".to_string(),
+            );
         }
     }
 

@@ -44,7 +44,8 @@ pub fn text(workflow: &Workflow) -> String {
             let known = workflow.roles.get(role);
             known.map_or_else(|| role.to_string(), |known| format!("{} ({})", known.title, known.policy))
         };
-        let _ = writeln!(out, "\nfeedback in addition to a result goes to  [{}]", title(&triage.role));
+        let _ =
+            writeln!(out, "\nfeedback that an agent adds to its result goes to  [{}]", title(&triage.role));
         if let Some(docs) = &triage.docs {
             let files = docs.files.join(" ");
             let _ = writeln!(out, "  ── DOCS ──► {}  writes {files}, then continues", title(&docs.role));

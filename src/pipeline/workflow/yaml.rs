@@ -37,8 +37,8 @@ impl Node {
     /// Returns the type of the value, for error messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self.value {
-            Value::Null => "nothing",
-            Value::Bool(_) => "true or false",
+            Value::Null => "null",
+            Value::Bool(_) => "a boolean",
             Value::Number(_) => "a number",
             Value::Text(_) => "a string",
             Value::List(_) => "a list",
