@@ -93,7 +93,7 @@ pub enum AgentError {
         problem: String,
     },
     /// All sub-queries failed, so there are no findings for an answer.
-    #[error("all {} sub-queries failed; the first: {}", errors.len(), errors.first().map_or("", String::as_str))]
+    #[error("all {} sub-queries failed; the first error: {}", errors.len(), errors.first().map_or("", String::as_str))]
     AllSubQueriesFailed {
         /// The errors of the sub-queries, in the order of their ids.
         errors: Vec<String>,
@@ -247,7 +247,10 @@ mod tests {
             errors: vec!["timeout: no answer within 1.5 s".to_string(), "x".to_string()],
             kind: ErrorKind::Timeout,
         };
-        assert_eq!(all.to_string(), "all 2 sub-queries failed; the first: timeout: no answer within 1.5 s");
+        assert_eq!(
+            all.to_string(),
+            "all 2 sub-queries failed; the first error: timeout: no answer within 1.5 s"
+        );
         assert_eq!(AgentError::NoFinalResult.to_string(), "Stream ended without final result");
         assert!(all.hint().contains("--timeout"));
     }

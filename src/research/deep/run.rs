@@ -104,7 +104,10 @@ impl Run {
         let queries = match sub_queries::parse(&answer.text) {
             Ok(queries) => queries,
             Err(problem) => {
-                tracing::info!(problem, "the list of sub-queries cannot be read; asking for a repair");
+                tracing::info!(
+                    problem,
+                    "guard cannot parse the model's list of sub-queries, and asks for a repair"
+                );
                 let prompt = format!("{}\n\n{}", shared.query, prompts::repair(&answer.text, &problem));
                 let request = LlmRequest::new(prompt).with_system_instruction(&instruction);
                 let answer = self.ask("decomposition", request).await?;

@@ -112,7 +112,7 @@ impl ExecutorBackend {
 impl LlmBackend for ExecutorBackend {
     fn start(&self, call: LlmCall) -> BackendStream {
         if call.temperature.is_some() {
-            tracing::warn!("an agent's CLI has no option for the temperature; the setting has no effect");
+            tracing::warn!("guard ignores the temperature, because the CLIs of agents have no option for it");
         }
         let request = self.request(&call);
         let (sender, events) = mpsc::channel(CAPACITY);
