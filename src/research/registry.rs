@@ -69,7 +69,7 @@ pub const EVENTS: &[EventSpec] = &[
     },
     EventSpec {
         event_type: EVENT_RESEARCH_NOTE,
-        meaning: "Something the user should know, such as merged or left out sub-queries.",
+        meaning: "Something the user should know, such as sub-queries that guard left out.",
         data: schema_of::<ResearchNote>,
     },
     EventSpec {
@@ -296,7 +296,7 @@ pub fn asyncapi() -> Value {
             "title": "guard research",
             "version": env!("CARGO_PKG_VERSION"),
             "description": "The events that `guard research --stream-json` prints, one JSON object per line. Readers ignore event types \
-                            and fields that they do not know. An event describes a state, so that a reader may process it twice.",
+                            and fields that they do not know. An event describes a state, not a change, so a reader may process it twice.",
         },
         "defaultContentType": "application/json",
         "channels": {
