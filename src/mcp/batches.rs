@@ -51,7 +51,7 @@ impl fmt::Debug for BatchAccess {
 /// Queue tasks. Workers run them in the background.
 #[derive(Debug, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code, reason = "read by their names")]
+#[allow(dead_code, reason = "only for the schema: the parameters are parsed by name")]
 pub(super) struct Submit {
     /// The tasks: objects with `task_id` (unique), `type` and `parameters`, and optionally `priority`, `depends_on`,
     /// `idempotency_key`, `expires_after`, `timeout`, `max_retries`, `policy`, `directory`, `agent`.
@@ -61,8 +61,8 @@ pub(super) struct Submit {
     #[serde(default)]
     #[schemars(with = "String")]
     directory: Option<String>,
-    /// A key of your choice. A submission with the key and the tasks of an earlier one queues nothing, and returns the
-    /// response of the earlier submission.
+    /// A key of your choice. If an earlier submission had the same key and the same tasks, guard queues nothing and
+    /// returns the response to the earlier submission.
     #[serde(default)]
     #[schemars(with = "String")]
     idempotency_key: Option<String>,
@@ -71,7 +71,7 @@ pub(super) struct Submit {
 /// Ask for the status and the results of a batch.
 #[derive(Debug, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code, reason = "read by their names")]
+#[allow(dead_code, reason = "only for the schema: the parameters are parsed by name")]
 pub(super) struct Poll {
     /// The `response_id` of the submission.
     response_id: String,
@@ -97,7 +97,7 @@ pub(super) struct Poll {
 /// Cancel the tasks of a batch that have not ended.
 #[derive(Debug, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code, reason = "read by their names")]
+#[allow(dead_code, reason = "only for the schema: the parameters are parsed by name")]
 pub(super) struct Cancel {
     /// The `response_id` of the submission.
     response_id: String,
@@ -216,7 +216,7 @@ pub(super) fn submit(access: &BatchAccess, roots: &Roots, given: JsonObject) -> 
         (access.start_worker)().map_err(|error| {
             Failure(
                 ErrorKind::Internal,
-                format!("the batch {id} is queued, but guard cannot start a worker: {error}"),
+                format!("the batch {id} is queued, but guard cannot start a worker ({error}); start one with `guard worker`"),
             )
         })?;
         answer(&mut *queue, &id, Page { after: -1, limit: DEFAULT_LIMIT })

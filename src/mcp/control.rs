@@ -20,7 +20,7 @@ const LONGEST_WAIT: u64 = 60;
 /// Send a command to a batch, a task, a research run or a conversation.
 #[derive(Debug, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code, reason = "read by their names")]
+#[allow(dead_code, reason = "only for the schema: the parameters are parsed by name")]
 pub(super) struct Control {
     /// The id of the work: the response_id of a batch, a task_id, a research_id, or the SESSION_ID of a conversation.
     id: String,

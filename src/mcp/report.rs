@@ -25,7 +25,7 @@ pub(super) struct Report {
     /// A `call_id` or a `run_id`. Without an id, the newest calls are listed.
     #[serde(default)]
     #[schemars(with = "String")]
-    #[allow(dead_code, reason = "read by its name")]
+    #[allow(dead_code, reason = "only for the schema: the parameter is parsed by name")]
     id: Option<String>,
 }
 
@@ -173,7 +173,7 @@ fn run(id: &str) -> Reported {
 #[serde(deny_unknown_fields)]
 pub(super) struct Cancelling {
     /// The `call_id` of the call to cancel.
-    #[allow(dead_code, reason = "read by its name")]
+    #[allow(dead_code, reason = "only for the schema: the parameter is parsed by name")]
     id: String,
 }
 
@@ -214,7 +214,7 @@ pub(super) async fn cancel(calls: &Calls, given: JsonObject) -> Cancelled {
     }
     match calls.results.find(&id) {
         Some((_, State::Running)) => failed(format!(
-            "the parameter `id`: the call {id} runs in another guard server, which alone can cancel it"
+            "the parameter `id`: the call {id} runs in another guard server, and only that server can cancel it"
         )),
         Some(_) => Cancelled { success: true, status: Some("done"), ..Cancelled::default() },
         None => failed("the parameter `id`: no call has this id; guard_report lists calls".to_string()),

@@ -111,7 +111,7 @@ pub(super) fn all() -> Vec<Tool> {
         Tool::new(
             "guard_batch_submit",
             "Queue tasks, which workers do in the background, several at once: shell commands in the sandbox (execute_shell_command), coverage reports \
-             (query_coverage), prompts to an agent (propose_test, refine_test, propose_strategy), deep research (research), echo, and types of the user. Returns at once; keep \
+             (query_coverage), prompts to an agent (propose_test, refine_test, propose_strategy), deep research (research), echo, and the task types that the user added. Returns at once; keep \
              response_id and call guard_batch_poll.",
             input::<batches::Submit>(),
         )
