@@ -212,7 +212,7 @@ fn read(shared: &Shared, id: &str) -> Result<Record, ApiError> {
     tag = "conversations",
     request_body(content = StartConversation, content_type = "application/json"),
     responses(
-        (status = 201, description = "The conversation exists.", body = ShownConversation),
+        (status = 201, description = "The conversation was created.", body = ShownConversation),
         (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
         (status = 413, description = "The body is larger than 7 MiB.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),

@@ -178,7 +178,7 @@ pub(super) struct Health {
         SubmitQuery,
         (
             "Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 256, pattern = "^[!-~]+$",
-            description = "A submission with the key and the tasks of an earlier submission queues nothing, and returns the response to the earlier submission."
+            description = "If an earlier submission had the same key and the same tasks, the server queues nothing and returns the response to the earlier submission."
         ),
     ),
     request_body(content = Vec<Task>, content_type = "application/json"),

@@ -71,7 +71,7 @@ pub(super) fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Op
     let text = first.to_str().ok().filter(|text| second.is_none() && is_name(text));
     let error = || {
         ApiError::bad_request(format!(
-            "the header {name} must have 1 to {LONGEST_NAME} printable ASCII characters"
+            "the header {name} must occur only once and have 1 to {LONGEST_NAME} printable ASCII characters"
         ))
     };
     text.map(Some).ok_or_else(error)

@@ -48,7 +48,7 @@ impl QueuePool {
         });
         match done.await {
             Ok(done) => done.map_err(ApiError::from),
-            Err(error) => Err(ApiError::internal(format!("a call to the queue did not end: {error}"))),
+            Err(error) => Err(ApiError::internal(format!("a call to the queue was aborted: {error}"))),
         }
     }
 }
