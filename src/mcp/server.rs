@@ -246,7 +246,7 @@ impl Server {
             return;
         };
         let mut progress = ProgressNotificationParam::new(token, count);
-        progress.message = Some(format!("{message} after {} s (call {id})", since.as_secs()));
+        progress.message = Some(format!("after {} s: {message} (call {id})", since.as_secs()));
         let _ = context.peer.notify_progress(progress).await;
     }
 }
