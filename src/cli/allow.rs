@@ -75,7 +75,7 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     let Some(event) = event else { return Ok(Exit::Problem) };
     let Some(options) = event.data.get("allow_with").and_then(serde_json::Value::as_str) else {
         note(&format!(
-            "guard: no option or policy rule can allow event {}: {}\n  hint: the sandbox itself refuses this action in every run; let the command work without it",
+            "guard: no option or policy rule can allow the action of event {}: {}\n  hint: the sandbox itself refuses this action in every run; change the command so that it works without the action",
             event.seq,
             terminal_text::replace(&event.message)
         ));
@@ -123,7 +123,10 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
                 other.config.display()
             )?,
         }
-        writeln!(out, "then confirm its content: the next run asks you to, or run `guard config trust` now")?;
+        writeln!(
+            out,
+            "then confirm the project's configuration: the next run asks you to, or run `guard config trust` now"
+        )?;
     }
     Ok(Exit::Success)
 }
@@ -136,7 +139,7 @@ pub(super) fn save_answered(result: &RunResult) {
     for event in answers.iter().filter(|event| event.data["answer"] == "save") {
         let Some(options) = event.data["allow_with"].as_str() else {
             note(&format!(
-                "guard: no rule can allow this command: {}",
+                "guard: cannot save your answer, because no rule can allow the command ({})",
                 terminal_text::replace(&event.message)
             ));
             continue;
