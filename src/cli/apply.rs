@@ -176,7 +176,7 @@ fn write_plan(workspace: &Workspace, plan: &ApplyPlan, dry_run: bool, out: &mut 
     if let Some(message) = &plan.work_message {
         writeln!(
             out,
-            "  {} {} not committed by the run: {:?}",
+            "  {} {} that the run left uncommitted: {:?}",
             if dry_run { "would commit" } else { "committed" },
             count(plan.work.uncommitted.len(), "path"),
             terminal_text::one_line(message),

@@ -42,14 +42,11 @@ pub(super) fn run(args: &Diff, out: &mut dyn Write) -> Result<Exit, Failure> {
         );
     }
     if !work.nested.is_empty() {
-        note(&format!(
-            "guard: note: the diff leaves out directories that are repositories of their own: {}",
-            listed(&work.nested)
-        ));
+        note(&format!("guard: note: the diff leaves out nested git repositories: {}", listed(&work.nested)));
     }
     if !work.too_large.is_empty() {
         note(&format!(
-            "guard: note: the diff leaves out files that are too large: {}",
+            "guard: note: the diff leaves out uncommitted files above 1 GiB: {}",
             listed(&work.too_large)
         ));
     }
@@ -72,7 +69,7 @@ fn headline(record: &Record, work: &WholeWork) -> String {
     let branch = record.branch.trim_start_matches("refs/heads/");
     let commits = count(work.commits, "commit");
     match work.uncommitted.len() {
-        0 => format!("{branch}: {commits}, everything is committed"),
+        0 => format!("{branch}: {commits}, no uncommitted changes"),
         paths => format!("{branch}: {commits}, {} not committed", count(paths, "path")),
     }
 }

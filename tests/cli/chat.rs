@@ -106,10 +106,10 @@ fn the_user_talks_and_takes_the_work_over() {
     terminal.types("write two.txt");
     terminal.shows("I wrote two.txt");
     terminal.types("/diff --stat");
-    let screen = terminal.shows("1 commit, everything is committed");
+    let screen = terminal.shows("1 commit, no uncommitted changes");
     assert!(!screen.contains("one.txt |"), "{screen}");
     terminal.types("/diff all --stat");
-    let screen = terminal.shows("2 commits, everything is committed");
+    let screen = terminal.shows("2 commits, no uncommitted changes");
     assert!(screen.contains("one.txt |") && screen.contains("two.txt |"), "{screen}");
     terminal.types("/apply");
     terminal.shows("to main as a fast-forward: 2 commits, 2 files");

@@ -126,7 +126,7 @@ fn the_work_is_taken_over() {
         0,
         &[
             "applied task/a to main as a fast-forward: 2 commits, 3 files",
-            "committed 2 paths not committed by the run: \"Add the work left uncommitted on task/a\"",
+            "committed 2 paths that the run left uncommitted: \"Add the work left uncommitted on task/a\"",
             "undo: git reset --keep ",
             "removed: the run's worktree and branch; the work is saved in refs/guard/",
         ],
@@ -199,7 +199,7 @@ fn a_kept_worktree_is_clean_after_a_merge() {
     run_with_work(&user, "a");
     user.types("guard apply --keep");
     user.types("cd \"$(guard worktree path task/a)\" && test -z \"$(git status --porcelain)\"");
-    user.sees_with_code("guard diff", 0, &["task/a: 2 commits, everything is committed"]);
+    user.sees_with_code("guard diff", 0, &["task/a: 2 commits, no uncommitted changes"]);
     user.sees_with_code(
         "guard apply --dry-run",
         0,
@@ -374,14 +374,14 @@ fn what_git_cannot_commit_as_it_is_stops_the_command() {
     user.sees_with_code(
         "guard diff",
         0,
-        &["1 path not committed", "b/y", "repositories of their own: empty/, lib/"],
+        &["1 path not committed", "b/y", "nested git repositories: empty/, lib/"],
     );
     user.sees_with_code("guard apply --yes", 2, &["contains a repository of its own: empty/"]);
     user.types("rm -rf \"$(guard worktree path task/n)\"/{lib,empty}/.git && guard apply --yes && cat lib/x");
     // The worktree has a file that is too large, and a file that needs a git filter.
     user.types("echo '*.bin filter=custom' > .gitattributes && git add . && git commit -qm attributes");
     user.types("guard run -q --name m -- bash -c 'echo x > x.bin' && truncate -s 2T \"$(guard worktree path task/m)\"/large");
-    user.sees_with_code("guard diff", 0, &["1 path not committed", "b/x.bin", "too large: large"]);
+    user.sees_with_code("guard diff", 0, &["1 path not committed", "b/x.bin", "above 1 GiB: large"]);
     user.sees_with_code("guard apply --yes", 2, &["guard cannot commit large: it is larger than 1024 MiB"]);
     user.types("rm \"$(guard worktree path task/m)\"/large");
     user.sees_with_code(
