@@ -33,7 +33,7 @@ pub(super) fn run(args: &Args, dirs: &PolicyDirs, out: &mut dyn Write) -> Result
     if let Some((corpus, policy)) = audit.unused_labels.first() {
         let (message, hint) = match policy {
             Some(policy) => (
-                format!("the labels in {corpus} are for the policy {policy}"),
+                format!("the labels in {corpus} are for the policy {policy}, which --policy does not name"),
                 format!("add --policy {policy}"),
             ),
             None => (

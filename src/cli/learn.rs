@@ -79,8 +79,11 @@ fn extendable(policy: &Policy) -> Result<Policy, Failure> {
             .filter(|rule| rule.action != Action::Allow && !is_inherited(&rule.id))
             .map(|rule| terminal_text::replace(&rule.id))
             .collect();
-        let lost =
-            if lost.is_empty() { String::new() } else { format!(", without the rules {}", lost.join(", ")) };
+        let lost = if lost.is_empty() {
+            String::new()
+        } else {
+            format!(", and lacks these rules of the file: {}", lost.join(", "))
+        };
         note(&format!(
             "guard: a policy cannot extend {file} by its name, so the learned policy extends `{name}`{lost}"
         ));
