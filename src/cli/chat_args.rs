@@ -9,8 +9,8 @@ use super::exec_args::SandboxChoice;
 
 pub(crate) const CHAT_EXAMPLES: &str = "\
 Examples:
-  guard chat                                                  # talks at the terminal; /help lists the commands there
-  guard chat --session @                                      # goes on with the conversation used last
+  guard chat                                                  # interactive; /help lists the slash commands
+  guard chat --session @                                      # continues the conversation used last
   guard chat --once 'add a dark mode toggle'                  # starts a conversation, and prints its id on standard error
   guard chat --once 'now add a test for it' --session @       # continues the conversation used last, in the same worktree
   guard chat --once - --session 4f3a9c21 < message.md         # the end of an id is enough; `-` reads standard input
@@ -36,7 +36,7 @@ Examples:
   guard history diff 4f3a9c21               # what the next prompt leaves out, and the summary that stands for it
   guard history export @ --format markdown > conversation.md
   guard history fork @ --at 3               # a new conversation with the first three turns
-  guard history undo @                      # takes the last turn back, with the changes of its files
+  guard history undo @                      # undoes the last turn and its changes to files
   guard history clear @                     # the agent forgets what was said; worktree and stored turns stay
   guard history delete 4f3a9c21             # deletes the stored turns; runs, worktree and branch stay";
 

@@ -10,7 +10,7 @@ Examples:
   guard control TASK_ID pause                        # the task stops after its current step, and waits
   guard control TASK_ID resume
   guard control TASK_ID adjust_config --data '{\"task\": {\"tokens\": 500000}}'
-  guard control CONVERSATION_ID cancel               # ends the turn that is going on, not the conversation
+  guard control CONVERSATION_ID cancel               # ends the current turn, not the conversation
   guard control RESEARCH_ID adjust_config --data '{\"max_tokens\": 200000}'
   guard control RESPONSE_ID pause                    # workers claim no further task of the batch
   guard control RESPONSE_ID adjust_config --data '{\"priority\": 5}'

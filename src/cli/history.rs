@@ -46,7 +46,7 @@ pub(super) fn run(history: &History, out: &mut dyn Write) -> Result<Exit, Failur
             } else {
                 writeln!(out, "{}", fork.id())?;
                 note(
-                    "guard: the new conversation gets its own worktree, which starts at the last commit of the directory",
+                    "guard: the new conversation gets its own worktree, which starts at the commit checked out in the conversation's directory",
                 );
             }
         }

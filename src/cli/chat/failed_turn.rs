@@ -32,7 +32,7 @@ fn next_step(kind: ErrorKind, run: &RunResult, session: &str) -> String {
                 .to_string()
         }
         ErrorKind::CommandNotFound => {
-            format!("install {}, or leave and choose another one: guard chat --agent NAME", run.tool)
+            format!("install {}, or leave and choose another agent: guard chat --agent NAME", run.tool)
         }
         ErrorKind::UpstreamError | ErrorKind::TurnLimit => {
             "send the message again: ↑ brings it back".to_string()

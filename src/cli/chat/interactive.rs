@@ -13,6 +13,7 @@ use super::turn_view::{Tone, TurnView, format_line};
 use super::{failed_turn, work_commands};
 use crate::agent;
 use crate::agent_exec::{Cancel, Executor};
+use crate::cli::diff::count;
 use crate::cli::exit_code::Exit;
 use crate::cli::{Failure, stdout_colour, terminal_summary};
 use crate::conversation::{
@@ -273,7 +274,7 @@ impl Chat<'_> {
                     format!("the files are as before the turn (`guard restore {saved}` restores its work)")
                 }
                 FilesUndone::Unchanged => "the undo changed no files: the turn left no worktree".to_string(),
-                FilesUndone::NotPossible { reason } => format!("but its files stay: {reason}"),
+                FilesUndone::NotPossible { reason } => format!("the files stay as they are: {reason}"),
             };
             format!("turn {} is undone; {files}", undone.turn)
         })
@@ -304,10 +305,10 @@ impl Chat<'_> {
             }
             Err(error) => Err(error),
         };
-        let (new, turns) = (self.conversation.short_id(), self.conversation.turns().len());
+        let (new, turns) = (self.conversation.short_id(), count(self.conversation.turns().len(), "turn"));
         self.report(forked, |()| {
             format!(
-                "you are in the copy {new} now, after turn {turns}; back to the original: guard chat --session {old}"
+                "you are in the copy {new} now, with {turns}; to return to the original: guard chat --session {old}"
             )
         })
     }
