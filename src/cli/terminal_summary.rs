@@ -133,7 +133,7 @@ fn ending_of(result: &RunResult, why: &str, log: &str) -> String {
         ));
     }
     if !result.denials.is_empty() {
-        parts.push(format!("{} refused ({why})", result.denials.len()));
+        parts.push(format!("{} ({why})", plural(result.denials.len(), "action refused", "actions refused")));
     }
     terminal_text::one_line(&parts.join(" · "))
 }
@@ -168,11 +168,11 @@ mod tests {
         };
         assert_eq!(
             run_ending(&failed, "@"),
-            "guard: exit code 3 after 3.2 s · 2 paths not committed on task/\u{fffd}[31mx · 2 refused (guard why @)"
+            "guard: exit code 3 after 3.2 s · 2 paths not committed on task/\u{fffd}[31mx · 2 actions refused (guard why @)"
         );
-        assert!(run_ending(&failed, "0197f0a0").ends_with(" · 2 refused (guard why 0197f0a0)"));
+        assert!(run_ending(&failed, "0197f0a0").ends_with(" · 2 actions refused (guard why 0197f0a0)"));
         assert!(turn_ending(&failed).starts_with("exit code 3 after 3.2 s · "));
-        assert!(turn_ending(&failed).ends_with(" · 2 refused (/why)"));
+        assert!(turn_ending(&failed).ends_with(" · 2 actions refused (/why)"));
         let limit = RunResult { error: Some("the time limit\nwas reached".to_string()), ..ok };
         assert_eq!(run_ending(&limit, "@"), "guard: the time limit was reached after 3.2 s");
     }

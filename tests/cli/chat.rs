@@ -96,7 +96,7 @@ fn the_user_talks_and_takes_the_work_over() {
     }
     assert!(!screen.contains("never shown") && !screen.contains("**"), "{screen}");
     terminal.types("push");
-    let screen = terminal.shows("1 refused (/why)");
+    let screen = terminal.shows("1 action refused (/why)");
     assert!(
         screen.contains("✗ refused: git push (rule ") && screen.contains("I could not push."),
         "{screen}"
@@ -302,7 +302,7 @@ fn simple_and_small_terminals_work() {
     terminal.types("a message that is longer than a line of this terminal");
     terminal.shows("I heard a.");
     terminal.types("push");
-    terminal.shows("1 refused (/why)");
+    terminal.shows("1 action refused (/why)");
 }
 
 /// Without a terminal `guard chat` must not start a conversation. It must say how to send one message, and store

@@ -509,7 +509,7 @@ fn the_last_line_of_a_run_names_this_run() {
          until guard ps | grep -q first; do sleep 0.1; done
          guard run -q --name second -- true
          touch ~/gate/go && wait && cat ~/first
-         echo && guard why \"$(sed -n 's/.*1 refused (guard why \\([^)]*\\)).*/\\1/p' ~/first)\"",
+         echo && guard why \"$(sed -n 's/.*1 action refused (guard why \\([^)]*\\)).*/\\1/p' ~/first)\"",
     );
     assert!(!printed.contains("guard why @") && printed.contains("denied: git push"), "{printed}");
 }

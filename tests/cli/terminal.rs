@@ -107,7 +107,7 @@ fn a_run_begins_and_ends_with_one_line() {
         " · network: ",
         " · ends when idle for 5m",
         "guard: bash ended with code 3 after ",
-        "1 refused (guard why @)",
+        "1 action refused (guard why @)",
     ] {
         assert!(screen.contains(text), "{text:?} is missing:\n{screen}");
     }

@@ -253,8 +253,11 @@ impl Chat<'_> {
             if excerpt.len() < message.len() {
                 excerpt.push('…');
             }
-            let refused =
-                if turn.denials > 0 { format!(" · {} refused", turn.denials) } else { String::new() };
+            let refused = match turn.denials {
+                0 => String::new(),
+                1 => " · 1 action refused".to_string(),
+                denials => format!(" · {denials} actions refused"),
+            };
             let seconds = turn.duration_ms as f64 / 1000.0;
             writeln!(
                 self.out,
