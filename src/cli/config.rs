@@ -55,7 +55,7 @@ fn show(with_origin: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Fail
         }
     }
     for request in defaults.requests()? {
-        writeln!(out, "asks for more  {}", terminal_text::replace(&request))?;
+        writeln!(out, "the project asks for more: {}", terminal_text::replace(&request))?;
     }
     Ok(Exit::Success)
 }
@@ -207,7 +207,7 @@ fn proposed(root: &Path) -> String {
             quoted.join(", ")
         );
     }
-    text.push_str("\n# Runs get node_modules, virtual environments, vendor and target of your checkout, read-only or layered.\ndeps = true\n");
+    text.push_str("\n# Runs can use node_modules, virtual environments, vendor and target of your checkout, but not change them there.\ndeps = true\n");
     text.push_str(
         "\n# Each run works on a branch of its own below this prefix.\nbranch_prefix = \"task/\"\n",
     );

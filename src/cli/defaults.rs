@@ -64,7 +64,7 @@ impl Project {
         let bad = |problem: String| {
             Failure::usage(
                 format!("{PROJECT_CONFIG} of {}: {problem}", directory.display()),
-                "correct the file and commit it; `guard config show` shows what guard reads",
+                "correct the file and commit it; then `guard config show` shows what guard reads",
             )
         };
         // If the directory does not exist, is a file, or may not be entered by the user, there is nothing to read. The
@@ -199,7 +199,7 @@ impl Defaults {
             lines.push(format!("a copy of {path} from your checkout"));
         }
         for path in &run.link {
-            lines.push(format!("reading {path} of your checkout"));
+            lines.push(format!("read access to {path} in your checkout"));
         }
         if run.deps == Some(true) && self.user.deps == Some(false) {
             lines.push("the dependencies of your checkout".to_string());
@@ -213,7 +213,10 @@ impl Defaults {
             let limit = limit.and_then(|limit| u64::try_from(limit).ok());
             let is_more = limit.is_some_and(|limit| limit > 0 && (asked.0 == 0 || asked.0 > limit));
             if is_more {
-                lines.push(format!("a {name} time limit of {} seconds", asked.0));
+                lines.push(match asked.0 {
+                    0 => format!("no {name} time limit"),
+                    seconds => format!("a {name} time limit of {seconds} seconds"),
+                });
             }
         }
         Ok(lines)
