@@ -248,7 +248,7 @@ pub(super) fn plan_here(policy: Option<&str>) -> Result<LaunchPlan, Failure> {
     launch::plan(&request, run_id).map_err(|error| {
         Failure::usage(
             error.to_string(),
-            "`guard run --dry-run -- COMMAND` shows how guard would run a command",
+            "correct the option, variable, directory or policy that the message names",
         )
     })
 }

@@ -62,7 +62,7 @@ pub(super) fn report_plan_error(
         _ => (
             ErrorKind::InvalidInput,
             Exit::OwnFailure,
-            "`guard run --dry-run -- COMMAND` shows how guard would run the command".to_string(),
+            "correct the option, variable, directory or policy that the message names".to_string(),
         ),
     };
     let tool = request.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -383,7 +383,8 @@ fn worktree_lines(result: &RunResult) -> Vec<String> {
         lines.push("  branch: guard removed the run's branch, because the run left nothing new".to_string());
     } else if worktree.saved.is_empty() {
         lines.push(
-            "  branch: guard removed the run's branch, and moved its files away (see above)".to_string(),
+            "  branch: guard removed the run's branch, and moved files of its worktree away (see above)"
+                .to_string(),
         );
     } else {
         lines.push(format!(

@@ -299,7 +299,10 @@ fn pruning_keeps_files_that_were_moved_away() {
     let user = UserShell::new("runs-prune-moved");
     let said =
         user.types("guard run --discard --name big -- sh -c 'truncate -s 1100M big; echo x > notes' 2>&1");
-    assert!(said.contains("moved its files away") && !said.contains("left nothing new"), "{said}");
+    assert!(
+        said.contains("moved files of its worktree away") && !said.contains("left nothing new"),
+        "{said}"
+    );
     user.sees("guard runs prune --older-than 0s", &["kept ", "guard moved files of its worktree to "]);
     user.types("test \"$(cat ~/.local/state/guard/runs/*/foreign/*/notes)\" = x");
 }
