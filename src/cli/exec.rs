@@ -138,10 +138,10 @@ fn request(args: &Exec) -> Result<(ExecRequest, GivenOptions), BadRequest> {
         }
         None => io::stdin().lock().take(LARGEST + 1).read_to_end(&mut bytes),
     };
-    let bad = |problem: String| (format!("the request in {name} is invalid: {problem}"), FORMAT_HINT);
+    let bad = |problem: String| (format!("the request from {name} is invalid: {problem}"), FORMAT_HINT);
     read.map_err(|error| (format!("cannot read the request from {name}: {error}"), USAGE_HINT))?;
     if bytes.len() as u64 > LARGEST {
-        let problem = format!("the request in {name} is larger than {} MiB", LARGEST >> 20);
+        let problem = format!("the request from {name} is larger than {} MiB", LARGEST >> 20);
         return Err((problem, "put long text into a file, and name the file in the prompt"));
     }
     let text = String::from_utf8(bytes).map_err(|_| bad("the text is not UTF-8".to_string()))?;

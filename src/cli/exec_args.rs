@@ -20,7 +20,7 @@ A JSON request has `prompt` (or `command`) and `cd`, and may have `agent`, `sand
 same request. The result has `success`, `SESSION_ID` and `result`, or `error`, `error_kind` and `error_detail`.
 
 Put all engineering context (contracts, principles) into the prompt: guard adds none. The agent cannot ask questions while it works: it
-takes the smallest, safest option, and marks each Assumption.
+takes the smallest, safest option, and marks its assumptions.
 
 Exit codes: 0 success, 1 the agent failed, 2 invalid request, 124 a time limit or budget was reached, 125 guard itself failed,
 127 the agent is not installed, 141 the reader of standard output went away.";
