@@ -112,7 +112,7 @@ impl Printer<'_> {
                 let (seq, id) = (event.seq, &event.run_id);
                 writeln!(
                     out,
-                    "{:>10}  event {seq}: guard run {} (always: guard allow {} {seq})",
+                    "{:>10}  to allow event {seq}: guard run {} (always: guard allow {} {seq})",
                     "",
                     self.shown(options),
                     self.shown(id)
