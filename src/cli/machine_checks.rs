@@ -255,10 +255,11 @@ fn state() -> Vec<MachineCheck> {
     let size = format!("{}{}", if is_all { "" } else { "more than " }, super::runs::size(bytes));
     let mut checks = vec![match is_writable {
         true => MachineCheck::ok("state", "state directory", format!("{shown}, {size}")),
-        false => MachineCheck::ok("state", "state directory", format!("you cannot write {shown}")).with_fix(
-            CheckState::Problem,
-            "correct the owner and mode of the directory, or set XDG_STATE_HOME to another directory",
-        ),
+        false => MachineCheck::ok("state", "state directory", format!("you cannot write to {shown}"))
+            .with_fix(
+                CheckState::Problem,
+                "correct the owner and mode of the directory, or set XDG_STATE_HOME to another directory",
+            ),
     }];
     if let Ok(disk) = statvfs(existing) {
         let free = disk.blocks_available() * disk.fragment_size();

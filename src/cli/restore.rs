@@ -147,7 +147,7 @@ fn restore(
         return Ok(Exit::Success);
     }
     let is_work = work.work.as_ref() == Some(restored);
-    let what = if is_work { "; its last commit is the uncommitted work" } else { "" };
+    let what = if is_work { "; its last commit contains the uncommitted work" } else { "" };
     let commit = restored.commit.get(..12).unwrap_or(&restored.commit);
     let branch = terminal_text::escape(&branch);
     writeln!(

@@ -88,7 +88,7 @@ pub(super) fn repository_at(directory: &Path) -> Result<Repository, Failure> {
                 "{} is not in a git repository",
                 std::path::absolute(directory).unwrap_or_default().display()
             ),
-            "change to a directory of a repository, or give one",
+            "change to a directory of a repository, or give one with --repo DIR",
         )
     })
 }

@@ -296,7 +296,10 @@ fn gates(arguments: &Task, workflow: &Workflow) -> Result<Vec<String>, Failure> 
     let gate = |text: &String| match text.split_once('=') {
         Some((gate, "human")) if known.contains(&gate) => Ok(gate.to_string()),
         _ => {
-            let hint = format!("such as --gate plan=human; the workflow's gates are {}", known.join(", "));
+            let hint = format!(
+                "give a gate such as --gate plan=human; the workflow's gates are {}",
+                known.join(", ")
+            );
             Err(Failure::usage(
                 format!("--gate {text}: expected GATE=human, where GATE is a gate of the workflow"),
                 hint,

@@ -33,7 +33,7 @@ pub(super) fn failure(error: WorkflowError) -> Failure {
             let shown: Vec<String> =
                 problems.iter().take(50).map(|problem| problem.render(super::stderr_colour())).collect();
             let message = format!("the workflow has errors\n{}", shown.join("\n\n"));
-            Failure::usage(message, "`guard workflow lint --json` lists all errors")
+            Failure::usage(message, "`guard workflow lint WORKFLOW --json` lists all errors")
         }
         error => Failure::usage(
             error.to_string(),

@@ -168,6 +168,6 @@ fn the_doctor_looks_at_the_machine() {
     user.types("rm ~/bin/git");
     user.sees(
         "touch file; XDG_STATE_HOME=$PWD/file guard doctor; echo code $?",
-        &["you cannot write", "XDG_STATE_HOME to another directory", "code 1"],
+        &["you cannot write to", "XDG_STATE_HOME to another directory", "code 1"],
     );
 }

@@ -414,7 +414,7 @@ END",
     user.sees_with_code(
         "guard restore task/a",
         0,
-        &["created the branch restored/a at ", "its last commit is the uncommitted work"],
+        &["created the branch restored/a at ", "its last commit contains the uncommitted work"],
     );
     user.types("test \"$(git show restored/a:sub/a-new restored/a:a-committed | tr '\\n' ,)\" = y,x,");
     user.sees_with_code(
