@@ -120,7 +120,7 @@ pub(crate) enum Command {
     /// Explain a decision: the rule and where it is, the layer that enforces it, and what would allow it
     #[command(after_help = WHY_EXAMPLES)]
     Why(Why),
-    /// Allow an action that guard refused, by a rule in your policy or the project's
+    /// Allow an action that guard refused, by adding a rule to your policy or the project's
     #[command(after_help = ALLOW_EXAMPLES)]
     Allow(Allow),
     /// Write the smallest policy that allows what a command does

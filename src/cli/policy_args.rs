@@ -128,14 +128,14 @@ pub(crate) enum ConfigAction {
 
 pub(super) const ALLOW_EXAMPLES: &str = "\
 Examples:
-  guard allow @                     # the only thing the newest run was refused
+  guard allow @                     # the only action that guard refused in the newest run
   guard allow @ 17 --project        # for everybody who works on this repository
   guard allow 0197f0a0 17 --user    # for all your runs with the same policy
   guard allow @ 17 --dry-run        # show the change only
 
 guard shows the change before it writes it, and asks on a terminal. --project writes .guard/policy.toml in this repository; it
 takes effect when it is committed. --user writes a policy of the same name below ~/.config/guard/policies, which extends the
-one that the run used. If the run used a policy file that has no name there, --user takes the policy that this file extends.
+one that the run used. If the run used a file elsewhere, such as the project's policy, --user uses the policy that this file extends.
 Exit codes: 0 written, 1 not confirmed, or nothing can allow it, 2 bad usage.";
 
 #[derive(Debug, Args)]
@@ -181,11 +181,11 @@ pub(crate) struct Check {
     /// The directory the command would run in [default: the current directory]
     #[arg(long, value_name = "DIR", visible_alias = "dir")]
     pub(crate) cwd: Option<PathBuf>,
-    /// The working tree of the task [default: the repository that contains the directory, or the directory itself]
+    /// The working tree of the run [default: the repository that contains the directory, or the directory itself]
     #[arg(long, value_name = "DIR")]
     pub(crate) worktree: Option<PathBuf>,
-    /// A repository that the run itself created, such as a clone. The rules that protect the task's repository do not apply
-    /// there; repeatable
+    /// A repository that the run itself created, such as a clone. The rules that protect the run's own repository do not
+    /// apply there; repeatable
     #[arg(long, value_name = "DIR")]
     pub(crate) other_repository: Vec<PathBuf>,
     /// An environment variable the command would have; repeatable [default: none]
