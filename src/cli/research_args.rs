@@ -53,7 +53,7 @@ pub(crate) struct Research {
     /// Stop a request to an agent after this time: seconds, or 90s, 5m [default: 5m]
     #[arg(long, help_heading = "Limits", value_name = "TIME", value_parser = parse_timeout)]
     pub(crate) timeout: Option<u64>,
-    /// How often guard repeats a request after a temporary failure [default: 1]
+    /// How many times guard retries a request after a temporary failure [default: 1]
     #[arg(long, help_heading = "Limits", value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10))]
     pub(crate) max_retries: Option<u32>,
     /// Stop after all requests together have used N tokens, input and output

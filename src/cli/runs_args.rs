@@ -78,7 +78,7 @@ Examples:
   guard stop task/dark-mode 7c21f0aa
   guard stop --all
 
-The command gets SIGTERM and has five seconds. guard then receives its commits, as at the end of any run.
+The command gets SIGTERM and has five seconds to exit. guard then receives its commits, as at the end of any run.
 Exit codes: 0 all have ended, 1 a run is still running or cannot be stopped, 2 bad usage.";
 
 #[derive(Debug, Args)]
@@ -103,7 +103,7 @@ pub(crate) struct Stop {
 pub(super) const ATTACH_EXAMPLES: &str = "\
 Examples:
   guard run --detach -- make test
-  guard attach @                   # what it has printed, then what it prints, until it ends
+  guard attach @                   # its output so far, then new output until it ends
 
 Ctrl-C detaches and does not stop the run; `guard stop` does. On a terminal, guard removes escape sequences that do more than draw.
 Exit codes: that of the run, as from `guard run`; 125 if the run's guard process was killed, 130 if you detached, 2 bad usage.";

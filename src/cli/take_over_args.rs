@@ -25,7 +25,7 @@ pub(crate) struct Diff {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Only changes of these files and directories
+    /// Show only changes to these files and directories
     #[arg(last = true, value_name = "PATH")]
     pub(crate) paths: Vec<OsString>,
 }
@@ -41,7 +41,7 @@ Examples:
 RUN is a run's id, a unique beginning or end of an id, the run's branch, or @ for the newest run here.
 guard changes nothing if the run is still running, if the merge would conflict, or if you have changes at the same paths. It runs no git
 hooks, because hooks may run what the agent wrote. What it removes stays under refs/guard/ (`guard restore`).
-Exit codes: 0 applied, or nothing to apply, 1 a conflict, changes of yours in the way, or not confirmed, 2 bad usage.";
+Exit codes: 0 applied, or nothing to apply, 1 a conflict, your own changes to the same files, or not confirmed, 2 bad usage.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Apply {

@@ -141,7 +141,7 @@ pub(crate) struct TaskBounds {
     /// The maximum time that agents work, in minutes, for the whole task or for one step; repeatable
     #[arg(long, value_name = "[STEP=]N", value_parser = parse_amount)]
     pub(crate) max_minutes: Vec<LimitArg<f64>>,
-    /// The maximum number of times that each step may run, or the step STEP; repeatable
+    /// The maximum number of times that each step, or only the step STEP, may run; repeatable
     #[arg(long, value_name = "[STEP=]N")]
     pub(crate) rounds: Vec<LimitArg<u32>>,
 }

@@ -60,7 +60,7 @@ pub(crate) enum Worktree {
     },
     /// Remove worktrees and branches; commits and uncommitted work stay under refs/guard/
     #[command(
-        after_help = "Examples:\n  guard worktree clean                     # of this repository: worktrees without new work, and interrupted runs\n  guard worktree clean --dry-run           # shows what that would remove\n  guard worktree clean task/add-a-toggle\n  guard worktree clean --all               # including work, which stays under refs/guard/, and finished tasks\n  guard worktree clean --all-repositories"
+        after_help = "Examples:\n  guard worktree clean                     # removes this repository's worktrees without new work, also of interrupted runs\n  guard worktree clean --dry-run           # shows what that would remove\n  guard worktree clean task/add-a-toggle\n  guard worktree clean --all               # including work, which stays under refs/guard/, and finished tasks\n  guard worktree clean --all-repositories"
     )]
     Clean {
         /// Runs or their branches [default: those of this repository without new work]
