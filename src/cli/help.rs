@@ -13,7 +13,7 @@ use super::{Failure, args, stdout_colour};
 /// The headings of `guard --help`, and the commands below each, the most used first.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Run", &["run", "ps", "attach", "stop", "demo"]),
-    ("Look", &["log", "why", "runs", "replay", "verify"]),
+    ("Inspect", &["log", "why", "runs", "replay", "verify"]),
     ("Take over the work", &["diff", "apply", "worktree", "restore"]),
     ("Policies", &["check", "allow", "learn", "policy"]),
     (

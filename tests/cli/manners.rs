@@ -31,7 +31,7 @@ fn help_has_headings_and_run_comes_first() {
     let place = |text: &str| help.find(text).unwrap_or_else(|| panic!("{text:?} is missing:\n{help}"));
     let order = [
         "Run:\n  run ",
-        "\nLook:\n",
+        "\nInspect:\n",
         "\nPolicies:\n",
         "\nAgents and tasks:\n",
         "\nSet up:\n",

@@ -73,7 +73,7 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
     )?;
     writeln!(
         out,
-        "`guard log` shows the whole run, `guard verify` checks its record, `guard run -- COMMAND` runs yours."
+        "`guard log` shows the whole run, `guard verify` checks its transcript, `guard run -- COMMAND` runs your command."
     )?;
     Ok(if all { Exit::Success } else { Exit::Problem })
 }
