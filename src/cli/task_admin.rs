@@ -200,7 +200,7 @@ pub(super) fn clean_finished(
     if !ids.is_empty() {
         writeln!(
             out,
-            "{} finished tasks have worktrees; `guard task clean ID` or `guard worktree clean --all` removes them",
+            "finished tasks that have worktrees: {}; `guard task clean ID` or `guard worktree clean --all` removes them",
             ids.len()
         )?;
     }
