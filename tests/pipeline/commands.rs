@@ -37,6 +37,9 @@ fn a_task_is_paused_adjusted_and_resumed() {
     let visit = task(&fixture)["visit"].clone();
     let bad = control(&fixture, &[&id, "adjust_config", "--data", r#"{"max_tokens": 5}"#]);
     assert_eq!((bad.code, &bad.result["status"]), (1, &Value::from("rejected")), "{bad}");
+    let misspelled =
+        control(&fixture, &[&id, "adjust_config", "--data", r#"{"task": {"tokens": 5, "minuts": 3}}"#]);
+    assert!(misspelled.result["data"]["reason"].as_str().unwrap().contains("`minuts`"), "{misspelled}");
     let unknown =
         control(&fixture, &[&id, "adjust_config", "--data", r#"{"steps": {"fly": {"tokens": 5}}}"#]);
     assert!(unknown.result["data"]["reason"].as_str().unwrap().contains("`fly`"), "{unknown}");

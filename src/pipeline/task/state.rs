@@ -107,6 +107,7 @@ pub struct State {
 
 /// Limits that override those of the workflow.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LimitOverrides {
     /// Overrides for the whole task.
     #[serde(default)]

@@ -83,6 +83,7 @@ pub struct Limits {
 
 /// Limits on a task, or on all agent calls of one step together. A field is `None` if it sets no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Bounds {
     /// Maximum number of model tokens.
     pub tokens: Option<u64>,
