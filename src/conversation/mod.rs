@@ -93,6 +93,14 @@ pub enum ConversationError {
         /// What is wrong with the file.
         problem: String,
     },
+    /// A newer version of guard stored the conversation, in a format that this version cannot read.
+    #[error("{} has the format version {version}, which this version of guard cannot read", path.display())]
+    UnknownFormat {
+        /// The file that states the version.
+        path: PathBuf,
+        /// The version of the format.
+        version: u32,
+    },
     /// A file operation failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
@@ -123,7 +131,9 @@ impl ConversationError {
             | Self::Settings(_)
             | Self::NoTurn(_)
             | Self::Nothing(_) => ErrorKind::InvalidInput,
-            Self::Damaged { .. } | Self::Io { .. } | Self::Workspace(_) => ErrorKind::Internal,
+            Self::Damaged { .. } | Self::UnknownFormat { .. } | Self::Io { .. } | Self::Workspace(_) => {
+                ErrorKind::Internal
+            }
             Self::Summary(_) => ErrorKind::UpstreamError,
         }
     }
@@ -147,6 +157,7 @@ impl ConversationError {
             Self::NoTurn(_) => "`guard history show ID` lists the turns",
             Self::Nothing(_) => "`guard history show ID` shows the conversation",
             Self::Damaged { .. } => "restore the file from a backup, or start a new conversation",
+            Self::UnknownFormat { .. } => "use a newer version of guard, or start a new conversation",
             Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 "free some disk space, and try again; what was stored before is unchanged"
             }

@@ -220,10 +220,7 @@ impl Conversations {
         let settings: Settings =
             serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         if settings.version != VERSION {
-            return Err(damaged(format!(
-                "it has the format version {}, which this version of guard cannot read; use a newer guard",
-                settings.version
-            )));
+            return Err(ConversationError::UnknownFormat { path, version: settings.version });
         }
         let path = directory.join(MESSAGES);
         let (entries, damaged) = at("read", &path, message_log::read(&path))?;

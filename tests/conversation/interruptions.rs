@@ -129,6 +129,23 @@ fn a_torn_line_is_cut_and_other_damage_is_left_out() {
     assert_eq!((shown["turns"].as_array().map(Vec::len), &shown["damaged_lines"]), (Some(3), &1.into()));
 }
 
+/// A newer version of guard stored the conversation in another format. guard must say so, and must not call the file
+/// damaged.
+#[test]
+fn a_newer_format_is_not_called_damaged() {
+    let talk = Talk::new("conversation-newer");
+    talk.says("echo one");
+    let settings = talk.conversations()[0].join("conversation.json");
+    let text = std::fs::read_to_string(&settings).unwrap();
+    let newer =
+        text.replacen("\"version\":1", "\"version\":2", 1).replacen("\"version\": 1", "\"version\": 2", 1);
+    assert_ne!(newer, text);
+    std::fs::write(&settings, newer).unwrap();
+    let (_, error, code) = talk.guard(&["history", "show", "@"]);
+    assert_ne!(code, 0);
+    assert!(error.contains("format version 2") && error.contains("newer version of guard"), "{error}");
+}
+
 /// guard is killed with SIGKILL while an agent writes a summary. guard must have printed the answer before; the next
 /// turn must work, and must make the summary.
 #[test]
