@@ -305,6 +305,9 @@ fn describe_repository(dir: &OpenDirectory, path: &Name, what: &str, findings: &
                 Some(read) => text.extend([read, b"\n".to_vec()].concat()),
                 None => unseen(path, "a configuration file that is too large or unreadable", findings),
             },
+            Some(stat) if !stat.is_link() => {
+                unseen(path, "a configuration that is not a regular file", findings)
+            }
             Some(_) => {
                 let target = dir.link(name).unwrap_or_default();
                 let what = format!("the configuration of the repository is in another place: `{target}`");
