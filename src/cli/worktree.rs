@@ -446,6 +446,7 @@ fn next_step(error: &ReceiveError) -> &'static str {
         ReceiveError::Moved { .. } => {
             "put the branch back (git update-ref), or fetch the commits from the run's private repository yourself"
         }
+        ReceiveError::NotOpen(_) => "`guard worktree list` shows the worktrees that guard still keeps",
         _ => {
             "guard kept the run's private repository, and did not change yours; correct the problem and try again"
         }
