@@ -272,8 +272,7 @@ impl GitSession {
             let kind = if difference.by == Actor::Agent { "repository.broken" } else { "repository.changed" };
             ending.findings.push(Finding::new(kind, difference.to_string(), None));
             if difference.by == Actor::Agent {
-                let message =
-                    format!("the repository has a change that only the agent can have made: {difference}");
+                let message = format!("the repository has changed outside the run's branch: {difference}");
                 ending.failure = Some((ErrorKind::BoundaryBroken, message));
             }
         }
