@@ -146,11 +146,11 @@ section! {
     /// The parsed keys of the `[filesystem]` section.
     FILESYSTEM, FilesystemSection, "filesystem" {
         read: List,
-            "Directories and files the run may read: absolute paths, `{worktree}`, `{home}` (the private one), `{tmp}`, `{system}`, `{toolchains}`, `{artifact}` (a role's document).";
+            "Directories and files the run may read: absolute paths, `{worktree}`, `{home}` (the run's private home directory), `{tmp}`, `{system}`, `{toolchains}`, `{artifact}` (the documents that a step of a task writes).";
         write: List,
             "Directories and files the run may write, in the same form as for `read`.";
         execute: List,
-            "Directories and files programs may start from. Default: everything the run may read or write.";
+            "Directories and files from which programs may be started. Default: everything the run may read or write.";
     }
 }
 
@@ -326,7 +326,7 @@ pub(super) static COMMAND: &[Field] = &[
     field(
         "unless_paths",
         Kind::Texts,
-        "The rule does not match if guard knows files that the command uses and each of them matches one of these patterns.",
+        "The rule does not match if guard knows at least one file that the command uses, and every known file matches one of these patterns.",
     ),
     field(
         "access",
@@ -357,7 +357,7 @@ pub(super) static COMMAND: &[Field] = &[
     field(
         "lifts",
         Kind::Texts,
-        "Ids of rules in the extended policy that do not apply to a command this rule matches. For `allow` and `ask`; loosens like `override`, and `guard policy lint` lists it.",
+        "Ids of rules in the extended policy that do not apply to a command this rule matches. Only for rules with `allow` or `ask`. Loosens the extended policy, as `override` does; `guard policy lint` lists it.",
     ),
     field(
         "examples",
