@@ -190,19 +190,10 @@ impl Merger {
                             Severity::Warning,
                             rule.id.span.clone(),
                             format!("the rule `{}` has no effect", rule.id.value),
-                            "an extending policy can only tighten",
+                            "a policy can only tighten the one that it extends",
                             Some("to allow more than the extended policy does, add `override = true`"),
                         );
                     } else if self.level == 0 && overrides {
-                        let ids: Vec<String> = self.policy.rules.iter().map(|rule| rule.id.clone()).collect();
-                        let near = nearest(&rule.id.value, ids.iter().map(String::as_str))
-                            .unwrap_or_default()
-                            .to_string();
-                        let help = if near.is_empty() {
-                            None
-                        } else {
-                            Some(format!("the nearest rule is `{near}`"))
-                        };
                         let message =
                             "`override` has no effect: this policy does not extend another".to_string();
                         self.problem(
@@ -210,7 +201,7 @@ impl Merger {
                             rule.id.span.clone(),
                             message,
                             "not needed",
-                            help.as_deref(),
+                            Some("remove `override`, or name the policy to extend with `extends`"),
                         );
                     }
                     let rule = self.built(rule);
@@ -243,7 +234,7 @@ impl Merger {
                 continue;
             }
             let near = nearest(&lifted.value, ids.into_iter());
-            let help = near.map(|near| format!("the nearest rule is `{near}`"));
+            let help = near.map(|near| format!("did you mean `{near}`?"));
             self.problem(
                 Severity::Error,
                 lifted.span.clone(),
