@@ -262,7 +262,7 @@ pub enum ConfigProblem {
     #[error("{0}")]
     Unreadable(String),
     /// The path is not a regular file, or the file is too large.
-    #[error("the file is not a regular file, or is larger than 1 MiB")]
+    #[error("the path is not a regular file, or the file is larger than 1 MiB")]
     NoPlainFile,
     /// The text is not valid TOML, or has unknown keys.
     #[error("{0}")]

@@ -362,7 +362,7 @@ impl Reader<'_> {
         };
         let text = self.text(value)?;
         if text.value.trim().is_empty() {
-            self.error(text.span.clone(), format!("`{key}` is empty"), "needs a text", None);
+            self.error(text.span.clone(), format!("`{key}` is empty"), "must contain text", None);
             return None;
         }
         Some(text)

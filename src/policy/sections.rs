@@ -354,7 +354,7 @@ impl Merger {
         let host = Host::parse(&name.value);
         let (Ok(Host::Name(host)), Ok(address)) = (host, value.parse::<IpAddr>()) else {
             let message =
-                format!("`{}` needs a host name and an IP address: `\"name\" = \"10.1.2.3\"`", name.value);
+                format!("`{}` must map a host name to an IP address: `\"name\" = \"10.1.2.3\"`", name.value);
             self.problem(Severity::Error, name.span.clone(), message, "invalid name or address", None);
             return;
         };

@@ -290,7 +290,8 @@ impl Reader<'_> {
             if let Some(text) = self.text(value) {
                 let name = Located { value: key.get_ref().to_string(), span: key.span() };
                 if name.value.is_empty() || name.value.contains(['=', '\0']) || text.value.contains('\0') {
-                    let label = "the name must not contain `=` or NUL, the value no NUL";
+                    let label =
+                        "a name must not be empty or contain `=` or NUL; a value must not contain NUL";
                     self.error(
                         key.span(),
                         format!("invalid entry `{}`", name.value.escape_debug()),
