@@ -94,7 +94,7 @@ fn rules_without_effect(policy: &Policy) -> Vec<Diagnostic> {
         warnings.push(Diagnostic {
             severity: Severity::Warning,
             message: format!(
-                "rule `{}`: `{by}` still denies `{command}`, so this rule does not allow it",
+                "the rule `{}` has no effect: the rule `{by}` still denies `{command}`",
                 rule.id
             ),
             source: policy.sources[rule.place.source].clone(),
@@ -146,7 +146,7 @@ fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> 
     if got != example.action {
         let by = &verdict.cause.rule;
         return Some(format!(
-            "the example must be {}, but by rule `{by}` it is {}",
+            "the example must be {}, but it is {} (rule `{by}`)",
             participle(example.action),
             participle(got)
         ));
@@ -158,7 +158,7 @@ fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> 
             analysis.intents.iter().any(|intent| super::matching::matches(&rule.when, rule.action, intent));
         if !reached {
             return Some(format!(
-                "the example is {} by rule `{}`, and this rule does not match it",
+                "the rule does not match its example; the example is {} by the rule `{}`",
                 participle(got),
                 verdict.cause.rule
             ));
