@@ -149,7 +149,10 @@ fn only_cargo_itself_says_where_it_fetches_from() {
     let older = "exec curl -s -o /dev/null -x $CARGO_HTTP_PROXY https://everything.example/index.git";
     let found = RegistryFixture::new().program("cargo", older).of(Tool::Cargo, &[]);
     entries(&found, &[]);
-    assert!(found.notes.iter().any(|note| note.contains("its host also serves other data")), "{found:?}");
+    assert!(
+        found.notes.iter().any(|note| note.contains("that host may serve more than crates")),
+        "{found:?}"
+    );
     for script in ["exit 0", "exec curl -s -o /dev/null -x $CARGO_HTTP_PROXY http://index.plain.example/"] {
         entries(&RegistryFixture::new().program("cargo", script).of(Tool::Cargo, &[]), &[]);
     }

@@ -132,10 +132,10 @@ impl ProtectedPaths {
     /// not contain symbolic links.
     pub(crate) fn check_parent(&self, path: &Path) -> Result<(), &'static str> {
         if self.homes.iter().any(|home| home.starts_with(path)) {
-            return Err("it is the home directory or contains it");
+            return Err("the path is the home directory or contains it");
         }
         if self.any_secret(path, |path, secret| path.starts_with(secret)) {
-            return Err("it holds keys or passwords");
+            return Err("the path holds keys or passwords");
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ impl ProtectedPaths {
     pub(crate) fn check_grant(&self, path: &Path) -> Result<(), &'static str> {
         self.check_parent(path)?;
         if self.any_secret(path, |path, secret| secret.starts_with(path)) {
-            return Err("it may contain keys or passwords");
+            return Err("the path may contain keys or passwords");
         }
         Ok(())
     }

@@ -253,8 +253,8 @@ impl Search<'_> {
         };
         for file in settings.iter().filter(|file| self.home.join(file).is_file()) {
             found.note(format!(
-                "the run cannot read ~/{file}, because it may contain tokens; to give the run a copy, add the file to \
-                 `[home] import` in the policy"
+                "the run cannot read ~/{file}, because the file may contain tokens; to give the run a copy, add the file \
+                 to `[home] import` in the policy"
             ));
         }
     }

@@ -78,8 +78,8 @@ fn add_default_registry(search: &mut Search<'_>) {
             add_download_host(search, &host, &[]);
         }
         _ => search.note(
-            "guard does not allow the host of cargo's default registry, because its host also serves other data; to allow \
-             the host, add it to `[network] allow` in the policy",
+            "guard does not allow the host of cargo's default registry, because that host may serve more than crates; to \
+             allow the host, add it to `[network] allow` in the policy",
         ),
     }
 }
@@ -138,8 +138,10 @@ fn add_download_host(search: &mut Search<'_>, host: &Host, indexes: &[Index]) {
         let settings: Option<serde_json::Value> = serde_json::from_str(&text).ok();
         match settings.as_ref().and_then(|settings| settings["dl"].as_str()) {
             Some(address) => is_known |= search.add_url(address, &file.display().to_string()).is_some(),
-            None => search
-                .note(&format!("{} does not say from which host Cargo downloads crates", file.display())),
+            None => search.note(&format!(
+                "{} does not say from which host Cargo downloads crates; allow that host in the policy",
+                file.display()
+            )),
         }
     }
     if !is_known && let Some(rest) = host.name.strip_prefix("index.") {

@@ -93,7 +93,7 @@ pub fn find_registries_with(
     if search.found.entries.is_empty() {
         let (name, hint) = (tool.name(), "[network] allow = [\"HOST:443\"]");
         search.note(&format!(
-            "guard cannot find out from which host {name} fetches packages; write it into the policy: {hint}"
+            "guard cannot find out from which host {name} fetches packages; write the host into the policy: {hint}"
         ));
     }
     search.found
