@@ -22,8 +22,7 @@ pub fn check_links(directory: &Path) -> Result<(), LaunchError> {
         if found.is_symlink() && !is_of_system {
             let to = at.canonicalize().map_or_else(|_| "nothing".to_string(), |to| to.display().to_string());
             let problem = format!(
-                "{} is a symbolic link to {to}, which an agent could have created; if that is what you want, give the \
-                 real path",
+                "{} is a symbolic link to {to}, which an agent could have created; to run there, give the real path",
                 at.display()
             );
             return Err(LaunchError::Directory { directory, problem });
@@ -58,8 +57,7 @@ pub(crate) fn working_directory(request: &RunRequest) -> Result<PathBuf, LaunchE
         .any(|temporary| is_same(temporary, &directory))
     {
         return Err(refused(
-            "all programs share it, and a run has its own directory for temporary files; create a directory in it \
-             and work there"
+            "all programs on the machine share this directory; create a directory inside it and run there"
                 .into(),
         ));
     }
