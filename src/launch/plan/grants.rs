@@ -51,7 +51,7 @@ impl Placeholders<'_> {
             "tmp" => one(self.tmp, "private temporary files"),
             "system" => self.system(as_root).0.clone(),
             "toolchains" => self.toolchains.iter().flat_map(toolchain_grants).collect(),
-            // The placeholder for a role's document has a value only in the workflow of a task.
+            // `{artifact}` stands for the documents of a task's step, which the task grants with `--write`.
             _ => Vec::new(),
         }
     }

@@ -185,8 +185,8 @@ impl Search {
             more => format!(" and {} more directories", more - 1),
         };
         Some(format!(
-            "the run cannot read {first}{others}: guard reached its limit of files, depth or time before it knew which \
-             files there only root may read; `--read {first}` grants all files in {first}"
+            "the run cannot read {first}{others}: guard reached its limit of files, depth or time while it searched \
+             there for files that only root may read; `--read {first}` grants all files in {first}"
         ))
     }
 }
