@@ -103,7 +103,7 @@ pub(crate) fn check(searched: &[SearchedDirectory]) -> Result<(), LaunchError> {
             continue;
         };
         return Err(LaunchError::Input(format!(
-            "{problem}; or use {OPTION}, and guard only reports changes of repositories after the run"
+            "{problem}; or use {OPTION}: guard then only reports changes to repositories after the run"
         )));
     }
     Ok(())
@@ -131,8 +131,8 @@ pub(crate) fn needs_mounts(searched: &[SearchedDirectory]) -> Option<String> {
 
 /// The hint that guard shows to the user together with the reason from [`needs_mounts`].
 pub(crate) const MOUNTS_FIX: &str = "run inside one repository without `--in-place`, so that the command gets its own \
-    worktree; or allow unprivileged user namespaces; or use `--allow-unprotected-repositories`, and guard only reports \
-    changes after the run";
+    worktree; or allow unprivileged user namespaces; or use `--allow-unprotected-repositories`: guard then only \
+    reports changes after the run";
 
 /// The state of the git repositories before the run, which guard compares with their state after the run.
 #[derive(Debug, Default)]
