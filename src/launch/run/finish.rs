@@ -274,8 +274,8 @@ impl StopReason {
             }
             Self::Signal(signal) => format!("the run was cancelled by {signal}"),
             Self::Supervisor => "guard's supervisor failed, so guard ended the run; please report this to the maintainers of guard".to_string(),
-            Self::Budget => "the run has used up its budget for model requests; `--max-tokens`, `--max-requests`, `--max-cost` and \
-                             the policy's [budget] set it"
+            Self::Budget => "the run has used up its budget for model requests; raise it with `--max-tokens`, `--max-requests`, \
+                             `--max-cost` or the policy's [budget]"
                 .to_string(),
             Self::Memory => {
                 format!(
