@@ -168,7 +168,7 @@ impl CopyBudget {
 
 fn too_large() -> io::Error {
     io::Error::other(format!(
-        "the files exceed the limit of {} MiB, {MAX_FILES} files or {MAX_DEPTH} levels of directories",
+        "the files to keep between runs exceed the limit of {} MiB, {MAX_FILES} files or {MAX_DEPTH} levels of directories",
         MAX_BYTES >> 20
     ))
 }

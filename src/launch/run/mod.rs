@@ -189,8 +189,8 @@ impl Launch {
         // Do not do this earlier: a command that printed a key may have left a daemon behind, and guard must not kill
         // that daemon.
         process::become_subreaper().map_err(step_failed("become a child subreaper"))?;
-        let network =
-            network::open(&mut plan, secrets).map_err(step_failed("listen for the network proxy"))?;
+        let network = network::open(&mut plan, secrets)
+            .map_err(step_failed("open the listeners of the network proxy"))?;
         let cleaner = Cleaner(Some(directories::RunCleanup::for_plan(&plan)));
         let repositories = RepositoryWatch::begin(&plan.folder, &plan.searched);
         let launch = tracing::info_span!("launch", run = %plan.run_id);
