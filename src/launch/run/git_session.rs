@@ -173,7 +173,7 @@ impl GitSession {
         }
         if let Some(left_out) = settled.moved.len().checked_sub(MAX_FINDINGS).filter(|count| *count > 0) {
             let message = format!(
-                "guard moved {left_out} further files out of the worktree, which do not belong to the repository; only the first {MAX_FINDINGS} are listed"
+                "guard moved {left_out} further files that do not belong to the repository out of the worktree; only the first {MAX_FINDINGS} are listed"
             );
             ending.findings.push(Finding::new("worktree.foreign", message, None));
         }

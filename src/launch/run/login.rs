@@ -105,7 +105,7 @@ impl CopiedLogin {
             return Ok(false);
         }
         if read_small(&self.source)?.as_deref() != Some(&self.content) {
-            let problem = format!("{} has changed during the run", self.source.display());
+            let problem = format!("{} changed during the run", self.source.display());
             return Err(io::Error::other(problem));
         }
         let mut text = serde_json::to_vec_pretty(&content)?;
