@@ -79,7 +79,7 @@ impl Session {
         if let Some((host, port)) = self.direct_target.clone() {
             if is_tunnel {
                 return bad_request(
-                    "This connection goes directly to one host and is no proxy; it does not accept CONNECT.",
+                    "This connection leads directly to one host, not to a proxy, so it does not accept CONNECT.",
                 );
             }
             return self.request(request, host, port).await;
