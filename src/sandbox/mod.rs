@@ -43,7 +43,7 @@ pub enum SandboxError {
         source: std::io::Error,
     },
     /// guard cannot set up the namespaces or the mounts.
-    #[error("cannot set up the namespaces: {step}: {source}")]
+    #[error("cannot set up the namespaces: cannot {step}: {source}")]
     Namespaces {
         /// The step of the setup that failed, for the error message.
         step: String,
