@@ -238,7 +238,7 @@ fn is_as_expected(
             expected.map(|expected| expected.record.prefixed(", requested: ")).unwrap_or_default();
         context.record_start(
             EventType::ExecChanged,
-            &format!("started another program than requested: {}{requested}", line(&exec_request.argv)),
+            &format!("started a different program than requested: {}{requested}", line(&exec_request.argv)),
             &exec_request.data(pid),
         );
         return true;

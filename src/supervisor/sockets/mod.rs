@@ -154,7 +154,7 @@ impl SocketHandler {
                 context,
                 notification,
                 "connect",
-                "an address of another family",
+                "an address of an unsupported family",
                 FAMILY,
             )),
         }
@@ -317,7 +317,7 @@ impl SocketHandler {
             Target::Internet(at) => self.bind_internet(context, notification, fd.as_fd(), &address, at),
             Target::Route => reply_for(socket::bind(fd.as_fd(), &address)),
             Target::Unspecified | Target::Other => {
-                deny_socket_call(context, notification, "bind", "an address of another family", FAMILY)
+                deny_socket_call(context, notification, "bind", "an address of an unsupported family", FAMILY)
             }
         }
     }
@@ -579,7 +579,8 @@ fn deny_socket_call(
 ) -> Reply {
     let (rule, reason) = refusal;
     let event = if call == "connect" { EventType::DenyConnect } else { EventType::DenyBind };
-    context.record_denial_by_sandbox(event, notification.tid, &format!("{call} to {to}"), rule, reason);
+    let what = if call == "listen" { format!("listen on {to}") } else { format!("{call} to {to}") };
+    context.record_denial_by_sandbox(event, notification.tid, &what, rule, reason);
     Reply::Error(libc::EACCES)
 }
 
