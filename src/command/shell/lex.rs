@@ -408,7 +408,7 @@ impl Parser<'_> {
         let raw = &self.src[operator.span.clone()];
         let slices = raw.first() == Some(&b':') && !matches!(raw.get(1), Some(b'-' | b'=' | b'+' | b'?'));
         if slices && raw.contains(&b'\'') {
-            return Err(self.error(ShellErrorKind::Unexpected("quote in a substring".into())));
+            return Err(self.error(ShellErrorKind::Unexpected("quote in a substring expansion".into())));
         }
         nested.push(operator);
         if self.peek() != Some(b'}') {

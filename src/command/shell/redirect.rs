@@ -141,7 +141,7 @@ impl Parser<'_> {
                         || joined.ends_with(&pending.delimiter)
                             && without_continuations(&joined) == pending.delimiter
                     {
-                        let what = "end of a here-document behind a backslash".to_string();
+                        let what = "here-document delimiter after a line continuation".to_string();
                         return Err(self.error(ShellErrorKind::Unexpected(what)));
                     }
                 }
