@@ -500,7 +500,7 @@ impl Intent {
     /// more than 64 KiB is shortened; the line then advises the user to refuse it.
     pub fn whole_line(&self) -> String {
         const MOST: usize = 64 << 10;
-        self.line_within(MOST, "not shown: answer no")
+        self.line_within(MOST, "not shown, so answer no")
     }
 
     fn line_within(&self, most: usize, note: &str) -> String {

@@ -276,6 +276,6 @@ fn the_question_shows_the_whole_command() {
     assert!(questions[0].contains("+at-the-end") && questions[0].matches(&filler).count() == 2, "{shown}");
     assert!(questions[1].contains("zero") && questions[1].contains("width"), "{shown}");
     assert!(!shown.contains(['\u{200b}', '\u{202e}', '\u{2028}', '\u{fe0f}']), "{shown:?}");
-    assert!(questions[2].contains("bytes not shown: answer no"), "{:.300}", questions[2]);
+    assert!(questions[2].contains("bytes not shown, so answer no"), "{:.300}", questions[2]);
     assert!(questions[2].contains("+too-much"), "the end is shown too");
 }
