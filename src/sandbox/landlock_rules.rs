@@ -78,8 +78,8 @@ pub fn landlock_version() -> i32 {
     crate::sys::landlock_version()
 }
 
-/// Restricts this thread, the only one of its process, and its descendants to the grants, as [`prepare_ruleset`] describes. The process must have
-/// set `no_new_privs`.
+/// Restricts this process and its descendants to the grants, as [`prepare_ruleset`] describes. The process must have
+/// only one thread, and must have set `no_new_privs`.
 pub fn restrict(grants: &[Grant]) -> Result<(), SandboxError> {
     restrict_to(&prepare_ruleset(grants)?)
 }

@@ -1,5 +1,6 @@
 //! Handles `inotify_add_watch`, which Landlock does not cover: a watch on a directory reveals the names of files
 //! created in it, even if the run may not list it.
+//!
 //! The supervisor opens the watched object once, checks that the run may read its location, and adds the watch through
 //! the opened object to a duplicate of the caller's inotify descriptor. If the agent swaps the path meanwhile, that has
 //! no effect.
