@@ -138,7 +138,7 @@ pub(super) static POLICY: &[Field] = &[
     field(
         "command",
         Kind::Tables(COMMAND),
-        "Rules. A matching `deny` beats `ask`, which beats `allow`. Among equal actions the message names the first rule.",
+        "Rules. A matching `deny` beats `ask`, which beats `allow`. If several matching rules have the same action, the message names the first of them.",
     ),
 ];
 
@@ -158,7 +158,7 @@ section! {
     /// The parsed keys of the `[network]` section.
     NETWORK, NetworkSection, "network" {
         allow: List,
-            "Hosts the run may reach: `name`, `*.suffix`, `10.0.0.0/8`, with optional ports (`:443`, `:80,443`, `:8000-8100`, `:*`; default 80 and 443). `GET,HEAD name/path` allows only such plain HTTP requests; `raw name:22` allows a connection that is not TLS. Private addresses must be named as addresses.";
+            "Hosts the run may reach: `name`, `*.suffix`, `10.0.0.0/8`, with optional ports (`:443`, `:80,443`, `:8000-8100`, `:*`; default 80 and 443). `GET,HEAD name/path` allows only such plain HTTP requests; `raw name:22` allows a connection that is not TLS. guard refuses a name that resolves to a private address, unless that address is listed too or `resolve` assigns it to the name.";
         deny: List,
             "Hosts the run may not reach, even if `allow` matches them. The format is the same as in `allow`.";
         presets: Choices(&super::preset::PRESET_NAMES, "preset"),
@@ -250,7 +250,7 @@ section! {
     /// The parsed keys of the `[toolchains]` section.
     TOOLCHAINS, ToolchainsSection, "toolchains" {
         detect: Choices(&super::model::TOOLCHAINS, "toolchain"),
-            "Toolchains to find in the user's home directory and to grant read-only. Default: all; `[]` means none.";
+            "Toolchains to find in the user's home directory, which the run may then read and execute. Default: all; `[]` means none.";
         caches: Choice(&["shared", "private"]),
             "`shared` (default): the run reads the user's package caches, under a private writable layer. `private`: the run has empty caches.";
     }
@@ -276,7 +276,7 @@ section! {
         other_action: Choice(&["allow", "ask", "deny"]),
             "The action for git in repositories that the run creates itself, such as a test's in `$TMPDIR`. There only rules about programs, files and variables apply, and those that name the effect `git.other`. Default: `deny`.";
         branch_prefix: Text,
-            "The prefix of the names of runs' branches, which ends in `/`. Default: `task/`.";
+            "The prefix of the names of runs' branches; it must end in `/`. Default: `task/`.";
         trailers: List,
             "Trailers to add to the agent's commits, each as `Name: value`.";
         sign: Flag,
