@@ -132,7 +132,7 @@ impl Reader<'_> {
                 let span = name.span.clone();
                 self.error(
                     span,
-                    "a policy name may contain only lower-case letters, digits and dashes, at most 64".into(),
+                    "a policy name must consist of 1 to 64 lower-case letters, digits and dashes".into(),
                     "invalid name",
                     None,
                 );
@@ -330,7 +330,7 @@ impl Reader<'_> {
         };
         if id.value.len() > 64 || !id.value.bytes().all(fits) {
             let message =
-                "a rule id may contain only lower-case letters, digits, dots, dashes and underscores, at most 64"
+                "a rule id must consist of 1 to 64 lower-case letters, digits, dots, dashes and underscores"
                     .to_string();
             self.error(id.span.clone(), message, "invalid id", None);
             return false;
