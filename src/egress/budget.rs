@@ -44,7 +44,7 @@ impl Budget {
     }
 
     /// Counts a request if no limit is reached. Otherwise counts a refusal and returns its reason, as a sentence. If
-    /// the policy limits the cost, also refuses a model without a known price.
+    /// the cost is limited, also refuses a model without a known price.
     pub(super) fn admit(&self, model: Option<&str>) -> Result<(), String> {
         let mut spent = self.spent.get();
         let over = |limit: Option<u64>, used: u64| limit.filter(|limit| used >= *limit);
@@ -57,7 +57,9 @@ impl Budget {
             Some(format!("The cost budget of {} is used up.", money(limit)))
         } else if self.bounds.max_cost_micros.is_some() && self.price(model).is_none() {
             let model = model.unwrap_or("this model");
-            Some(format!("The policy limits the cost, but [prices] in config.toml has no price for {model}."))
+            Some(format!(
+                "The cost of this run is limited, but [prices] in config.toml has no price for {model}."
+            ))
         } else {
             None
         };

@@ -579,7 +579,7 @@ impl BodyObserver for ResponseObserver {
     fn finish(&mut self, is_whole: bool) {
         if let Some(key_masker) = self.key_masker.as_ref().filter(|key_masker| key_masker.count > 0) {
             let text = format!(
-                "the API of the gateway {} sent its key back; guard overwrote the key in the response",
+                "the API behind the gateway {} sent the API key back; guard overwrote the key in the response",
                 self.gateway
             );
             self.state.recorder.record(EventType::Note, &text, &json!({ "times": key_masker.count }));

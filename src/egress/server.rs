@@ -431,7 +431,7 @@ async fn accept_connections(listener: TcpListener, backend: Backend, state: Rc<P
                 let data = json!({ "from": from.to_string() });
                 state.recorder.record(
                     EventType::NetworkOutsider,
-                    "guard refused a connection to a listener of the run from a process outside the run",
+                    "guard refused a connection from a process outside the run to the run's proxy or gateway",
                     &data,
                 );
             }
