@@ -6,84 +6,17 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use serde_json::Value;
-
+use super::attempt_outcome::AttemptOutcome;
 use super::event_reader::{EventReader, append_bounded};
-use super::result::{Attempt, ending, ignored_events, was_ended_by_guard};
+use super::result::{ending, ignored_events};
 use super::session::Session;
 use super::{Cancel, ExecRequest, Executor, Prepared, Sandbox};
-use crate::agent::{AgentEvent, Conclusion, Invocation, OutputParser, Wait};
-use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
+use crate::agent::{AgentEvent, Invocation, OutputParser};
+use crate::outcome::{ErrorKind, RunResult};
 use crate::sys::pre_exec::{inherit, terminate_with_parent};
 use crate::transcript::EventType;
-
-/// What one attempt produced: the result of the run, and what guard concluded from the agent's output.
-pub(super) struct AttemptOutcome {
-    pub(super) result: RunResult,
-    pub(super) conclusion: Option<Conclusion>,
-    pub(super) messages: Vec<Value>,
-    /// The end of the agent's standard error.
-    pub(super) stderr: String,
-    /// Remarks about the run, which become part of the result's `notes`.
-    pub(super) notes: Vec<String>,
-}
-
-impl AttemptOutcome {
-    /// Returns the kind of error; `None` if the attempt succeeded. If guard ended the run, guard's own error takes
-    /// precedence over the agent's.
-    pub(super) fn error_kind(&self) -> Option<ErrorKind> {
-        let own = self.result.error_kind;
-        let agents = self.conclusion.as_ref().and_then(|end| end.error.as_ref()).map(|(kind, _)| *kind);
-        if was_ended_by_guard(&self.result) { own } else { agents.or(own) }
-    }
-
-    /// Describes the commits and changed files that the attempt left, for example `1 commit, 2 changed files`; `None`
-    /// if it left none.
-    pub(super) fn left_work(&self) -> Option<String> {
-        let uncommitted = self.result.worktree.as_ref().map_or(0, |tree| tree.uncommitted.len());
-        let count = |number: usize, one: &str| match number {
-            0 => None,
-            1 => Some(format!("1 {one}")),
-            more => Some(format!("{more} {one}s")),
-        };
-        let parts = [
-            count(self.result.commits.len(), "commit"),
-            count(self.result.files_changed.len().max(uncommitted), "changed file"),
-        ];
-        let parts: Vec<String> = parts.into_iter().flatten().collect();
-        (!parts.is_empty()).then(|| parts.join(", "))
-    }
-
-    /// Returns how long to wait before a retry; `None` if the agent's CLI did not report it.
-    pub(super) fn wait(&self) -> Option<&Wait> {
-        self.conclusion.as_ref().and_then(|end| end.wait.as_ref())
-    }
-
-    pub(super) fn attempt(&self) -> Attempt {
-        Attempt {
-            run_id: self.result.run_id.clone(),
-            error_kind: self.error_kind(),
-            duration_ms: self.result.duration_ms,
-            left_work: self.left_work().is_some(),
-            model: self.result.usage.model.clone(),
-        }
-    }
-
-    /// Returns the outcome of an attempt whose `guard run` process delivered no result.
-    fn without_result(kind: ErrorKind, message: String, took: Duration) -> Self {
-        let detail = ErrorDetail { message: message.clone(), ..ErrorDetail::default() };
-        let result = RunResult {
-            error: Some(message),
-            error_kind: Some(kind),
-            error_detail: Some(detail),
-            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-            ..RunResult::default()
-        };
-        Self { result, conclusion: None, messages: Vec::new(), stderr: String::new(), notes: Vec::new() }
-    }
-}
 
 /// Adds the options that select where the agent works: in the given directory, or in a worktree. All turns of a
 /// session use the same worktree.

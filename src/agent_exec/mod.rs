@@ -12,20 +12,23 @@
 #![forbid(unsafe_code)]
 
 mod attempt;
+mod attempt_outcome;
 mod cancel;
 mod cli_version;
 mod event_reader;
+mod failure;
 mod handle;
 mod request;
 mod result;
 mod retry;
 mod session;
 
+pub use attempt_outcome::Attempt;
 pub use cancel::Cancel;
 pub use cli_version::{OutdatedAgent, check_version};
 pub use handle::{DROPPED, EventStream, RESULT, Running};
 pub use request::{ExecRequest, RequestError, Sandbox, check_limits, check_model};
-pub use result::{Attempt, EventCounts, ExecResult, apply_conclusion, ending};
+pub use result::{EventCounts, ExecResult, apply_conclusion, ending};
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -36,8 +39,8 @@ use serde_json::json;
 use crate::agent::{Adapter, AgentEvent, InvocationSpec};
 use crate::outcome::ErrorKind;
 use crate::transcript::EventType;
-use attempt::AttemptOutcome;
-use result::Failure;
+use attempt_outcome::AttemptOutcome;
+use failure::Failure;
 use retry::Next;
 use session::{Session, Store};
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::result::Failure;
+use super::failure::Failure;
 use crate::agent::{self, Adapter, OutputFormat};
 use crate::outcome::ErrorKind;
 

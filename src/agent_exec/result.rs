@@ -9,41 +9,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::attempt::AttemptOutcome;
+use super::attempt_outcome::{Attempt, AttemptOutcome, was_ended_by_guard};
+use super::failure::Failure;
 use super::{ExecRequest, Prepared, retry};
 use crate::agent::{Conclusion, Ending};
-use crate::outcome::{ErrorDetail, ErrorKind, ModelUsage, RunResult, duration};
-
-/// Why a request failed before its first attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Failure {
-    pub(super) kind: ErrorKind,
-    pub(super) message: String,
-}
-
-impl Failure {
-    pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
-    }
-}
-
-/// One attempt to execute a request.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Attempt {
-    /// The id of the attempt's run, for `guard log`.
-    pub run_id: String,
-    /// The kind of error; absent if the attempt succeeded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error_kind: Option<ErrorKind>,
-    /// The duration of the attempt in milliseconds.
-    pub duration_ms: u64,
-    /// Whether the attempt left commits or changed files. guard never retries such an attempt.
-    #[serde(default)]
-    pub left_work: bool,
-    /// The attempt's use of model APIs; absent if it used no gateway.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<ModelUsage>,
-}
+use crate::outcome::{ErrorDetail, ErrorKind, RunResult, duration};
 
 /// The number of events, by what happened to them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -221,11 +191,6 @@ pub fn ending(run: &RunResult) -> Ending {
         (Some(code), None) => Ending::Code(code),
         (None, None) => Ending::EndedByGuard,
     }
-}
-
-/// True if guard ended the run, or the program never ran.
-pub(super) fn was_ended_by_guard(run: &RunResult) -> bool {
-    run.error_kind.is_some_and(|kind| kind != ErrorKind::UpstreamError) || run.exit_code.is_none()
 }
 
 fn tool(request: &ExecRequest) -> String {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::ExecRequest;
-use super::attempt::AttemptOutcome;
+use super::attempt_outcome::AttemptOutcome;
 use crate::agent::Wait;
 use crate::outcome::{ErrorDetail, ErrorKind};
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
-use super::result::Failure;
+use super::failure::Failure;
 use crate::outcome::{ErrorKind, RunResult};
 use crate::sys::fs::{Durability, replace_file};
 
