@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::error::PipelineError;
-use super::resume::StepSnapshot;
 use super::task::journal::{EffectState, Entry, Journal};
+use super::task::journal_records::StepSnapshot;
 use super::task::state::{State, Status, TaskEvent, TaskSettings};
 use super::task::task_control::TaskControl;
 use super::task::task_journal::{TaskJournal, parse_stored};

@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-use super::steps::agent_step::AgentReply;
+use super::task::journal_records::{AgentReply, StepSnapshot};
 use super::task::state::{RUNNER, State, Status};
 use crate::pipeline::context::TaskContext;
 use crate::pipeline::error::PipelineError;
@@ -13,14 +11,6 @@ use crate::pipeline::steps::manual_merge::find_user_merge;
 use crate::pipeline::steps::research_step::discard_journals;
 use crate::pipeline::task::budget::add_usage;
 use crate::pipeline::task::task_journal::parse_stored;
-
-/// The task's state when a step began, recorded so that the task can return to it.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct StepSnapshot {
-    pub(crate) state: State,
-    /// The commit that the task's branch pointed to when the step began.
-    pub(crate) tip: String,
-}
 
 /// True if an agent call of the current step failed and the runner died before it could record that the step failed,
 /// for example because the disk was full. If so, adds the usage of the step's calls, which has not been counted yet.

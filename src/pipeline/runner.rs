@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 
 use super::context::{Task, TaskContext, repository};
 use super::error::PipelineError;
-use super::resume::{StepSnapshot, prepare_resume, retry};
+use super::resume::{prepare_resume, retry};
 use super::steps::Next;
 use super::steps::agent_step::run_role_step;
 use super::steps::builtin_steps::{run_archive, run_deliver, run_merge};
 use super::task::budget::reached_limit;
 use super::task::journal::{EffectState, Journal, TaskRow, now};
+use super::task::journal_records::StepSnapshot;
 use super::task::state::{LimitOverrides, RUNNER, State, Status, TaskEvent, TaskSettings, Used};
 use super::task::task_control::TaskControl;
 use super::task::task_lock::{TaskLock, TaskStore};

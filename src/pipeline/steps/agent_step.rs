@@ -23,6 +23,7 @@ use crate::pipeline::steps::manual_merge::{accept_user_merge, hand_over_conflict
 use crate::pipeline::steps::project_tests::test_command;
 use crate::pipeline::steps::validate_answer::validate_answer;
 use crate::pipeline::task::budget::{add_usage, exhausted_limit, remaining_budget};
+use crate::pipeline::task::journal_records::AgentReply;
 use crate::pipeline::task::state::{RUNNER, Status, TaskEvent, Used};
 use crate::pipeline::workflow::model::{Agent, Role, Step, Work};
 use crate::template::Template;
@@ -45,20 +46,6 @@ pub(crate) struct Question {
     /// Further files and directories that the agent may write.
     #[serde(default)]
     pub(crate) writes: Vec<String>,
-}
-
-/// The result of one agent call, recorded in the journal after the call.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct AgentReply {
-    pub(crate) answer: String,
-    pub(crate) run_id: String,
-    /// The kind and message of the error, if the call failed.
-    pub(crate) error: Option<(ErrorKind, String)>,
-    pub(crate) used: Used,
-    /// The commit that the task's branch pointed to before the call.
-    pub(crate) before: String,
-    /// The commit that the task's branch pointed to after the call.
-    pub(crate) after: String,
 }
 
 pub(crate) fn run_role_step(

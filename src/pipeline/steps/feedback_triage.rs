@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::agent_step::{AgentReply, Question};
+use super::agent_step::Question;
 use super::finish_step::DocumentCommit;
 use super::{answer, feedback};
 use crate::pipeline::context::Task;
@@ -18,6 +18,7 @@ use crate::pipeline::error::PipelineError;
 use crate::pipeline::steps::agent_step::{call_agent, template_values};
 use crate::pipeline::steps::finish_step::{commit_changes, shared_document_changes, step_commit};
 use crate::pipeline::task::budget::{add_usage, exhausted_limit};
+use crate::pipeline::task::journal_records::AgentReply;
 use crate::pipeline::task::state::{RUNNER, Used};
 use crate::pipeline::workflow::model::{DocsConfig, Field, Role, Step, Triage};
 use crate::template::Template;

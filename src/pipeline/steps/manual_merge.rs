@@ -4,12 +4,11 @@
 use serde_json::{Map, Value, json};
 
 use super::Next;
-use super::agent_step::AgentReply;
 use super::finish_step::signature;
 use crate::pipeline::context::TaskContext;
 use crate::pipeline::error::PipelineError;
-use crate::pipeline::resume::StepSnapshot;
 use crate::pipeline::steps::validate_answer::{find_merge_problem, find_work_problem};
+use crate::pipeline::task::journal_records::{AgentReply, StepSnapshot};
 use crate::pipeline::task::state::Status;
 use crate::pipeline::task::task_journal::parse_stored;
 use crate::pipeline::workflow::model::{FieldType, Role, Step};

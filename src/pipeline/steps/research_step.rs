@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, json};
 
-use super::agent_step::{AgentReply, Question, agent_settings};
+use super::agent_step::{Question, agent_settings};
 use crate::agent_exec::{Cancel, Executor};
 use crate::outcome::ErrorKind;
 use crate::pipeline::context::{Task, TaskContext};
 use crate::pipeline::documents;
 use crate::pipeline::error::PipelineError;
 use crate::pipeline::task::budget::remaining_budget;
+use crate::pipeline::task::journal_records::AgentReply;
 use crate::pipeline::task::state::{TaskEvent, Used};
 use crate::pipeline::workflow::model::{Agent, FieldType, Role, Step};
 use crate::research::{

@@ -4,7 +4,6 @@
 use serde_json::{Map, Value, json};
 
 use super::Next;
-use super::agent_step::AgentReply;
 use super::{answer, feedback};
 use crate::agent_exec::ExecRequest;
 use crate::outcome::ErrorKind;
@@ -15,6 +14,7 @@ use crate::pipeline::error::PipelineError;
 use crate::pipeline::steps::agent_step::document_path;
 use crate::pipeline::steps::project_tests::{has_named_tests, test_command};
 use crate::pipeline::task::budget::exhausted_limit;
+use crate::pipeline::task::journal_records::AgentReply;
 use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};
 use crate::pipeline::workflow::model::{FieldType, Role, Step, Work};
 use crate::transcript::EventType;

@@ -3,6 +3,7 @@ pub(crate) mod budget;
 mod cancel;
 pub(crate) mod clean;
 pub mod journal;
+pub(crate) mod journal_records;
 pub(crate) mod state;
 pub(crate) mod task_control;
 pub(crate) mod task_journal;
