@@ -12,73 +12,15 @@ use super::ignored_files;
 use super::ignored_files::Ignored;
 use super::quarantine::{self, Committer, QuarantineSpec};
 use super::run_record::{Lock, Record, State};
-use super::spec::{WorkspaceSpec, branch_taken, derive_names, missing_objects, planned_root, resolve_base};
+use super::spec::{
+    Request, WorkspaceSpec, branch_taken, derive_names, missing_objects, planned_root, resolve_base,
+};
 use super::{extra_files, hooks, user_changes};
-use crate::policy::Policy;
 use crate::sys::signals;
 use crate::workspace::git::config::Settings;
 use crate::workspace::git::gitfile;
 use crate::workspace::git::repository::Repository;
 use crate::workspace::{WorkspaceError, at, trust};
-
-/// What kind of workspace to create, and where.
-#[derive(Debug, Clone, Default)]
-pub struct Request {
-    /// The id of the run.
-    pub run_id: String,
-    /// The directory for the run's files. guard creates it if it is missing.
-    pub run_folder: PathBuf,
-    /// The task's name, from which guard derives the names of the branch and the worktree; `None` to use the run's
-    /// id.
-    pub name: Option<String>,
-    /// The commit that the run starts from; `None` for the user's `HEAD`.
-    pub base: Option<String>,
-    /// True to work in the user's linked worktree, from which guard found the repository, and on its branch
-    /// (`--here`).
-    pub here: bool,
-    /// The prefix of the names of task branches, for example `task/`.
-    pub prefix: String,
-    /// The directory for worktrees, relative to the main working tree; `None` for `../.worktrees`.
-    pub root: Option<PathBuf>,
-    /// The directory for worktrees if the default directory is not writable.
-    pub fallback_root: PathBuf,
-    /// Untracked paths that guard copies from the user's worktree into that of the run, relative to the worktree's
-    /// top.
-    pub copy: Vec<String>,
-    /// Untracked paths in the user's worktree, relative to its top, to which guard makes links in the run's worktree.
-    /// The run may only read them.
-    pub link_readonly: Vec<String>,
-    /// True to give the run the user's installed dependencies, such as `node_modules` and `.venv`, which git ignores.
-    pub with_dependencies: bool,
-    /// True to copy the user's uncommitted changes into the run's worktree.
-    pub with_changes: bool,
-    /// The committer's name and email for the run's commits; `None` for the user's.
-    pub identity: Option<(String, String)>,
-    /// Trailer lines that guard adds to every commit message of the run.
-    pub trailers: Vec<String>,
-    /// True to sign the run's commits.
-    pub sign: bool,
-    /// True to give the run none of the user's hooks.
-    pub skip_hooks: bool,
-}
-
-impl Request {
-    /// Returns a request with the settings of the policy. The caller must fill in `run_id`, `run_folder` and
-    /// `fallback_root`.
-    pub fn new(policy: &Policy) -> Self {
-        Self {
-            prefix: policy.git.branch_prefix.clone(),
-            root: policy.worktree.root.as_ref().map(PathBuf::from),
-            copy: policy.worktree.copy.clone(),
-            link_readonly: policy.worktree.link_readonly.clone(),
-            identity: policy.git.identity.clone(),
-            trailers: policy.git.trailers.clone(),
-            sign: policy.git.sign,
-            skip_hooks: !policy.git.hooks,
-            ..Self::default()
-        }
-    }
-}
 
 /// The worktree, the branch and the quarantine repository (private git directory) of a run, locked by this process.
 #[derive(Debug)]
