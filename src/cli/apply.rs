@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::diff::count;
 use super::exit_code::Exit;
 use super::json::print_json;
+use super::quantities::{count, listed};
 use super::take_over_args::Apply;
-use super::worktree::{find_or_newest, here, listed};
+use super::worktree_lookup::{find_or_newest, here};
 use super::{Failure, note};
 use crate::outcome::{Finding, RunResult};
 use crate::terminal_text;

@@ -26,14 +26,14 @@ pub(super) fn run(args: &Control, out: &mut dyn Write) -> Result<Exit, Failure> 
 /// Returns the stores of this user's batches, tasks, research runs and conversations. `place` is the queue with the
 /// batches.
 pub(super) fn work_stores(place: Arc<QueuePlace>) -> Result<WorkStores, Failure> {
-    let tasks = super::task::task_store()?;
+    let tasks = super::task_store::task_store()?;
     let of_worker = place.clone();
     Ok(WorkStores {
         open_queue: Arc::new(move || place.open()),
         start_worker: Arc::new(move || of_worker.start_worker()),
         research: tasks.runs.with_file_name(RESEARCH),
         tasks,
-        conversations: super::chat::conversations()?,
+        conversations: super::conversation_store::conversations()?,
     })
 }
 
@@ -78,7 +78,7 @@ impl From<WorkError> for Failure {
     fn from(error: WorkError) -> Self {
         match error {
             WorkError::Queue(error) => error.into(),
-            WorkError::Task(error) => super::task::failed(error),
+            WorkError::Task(error) => super::task_store::failed(error),
             WorkError::Conversation(error) => Self::usage(error.to_string(), error.hint()),
             WorkError::Control(error) => error.into(),
             other => Self::usage(other.to_string(), "`guard doctor` checks the state directory and its disk"),

@@ -9,8 +9,9 @@ use serde_json::json;
 
 use super::exit_code::Exit;
 use super::json::print_json;
+use super::quantities::{count, listed};
 use super::take_over_args::Diff;
-use super::worktree::{find_or_newest, listed};
+use super::worktree_lookup::find_or_newest;
 use super::{Failure, note};
 use crate::terminal_text;
 use crate::transcript::{Run, RunState};
@@ -57,11 +58,6 @@ pub(super) fn run(args: &Diff, out: &mut dyn Write) -> Result<Exit, Failure> {
         ));
     }
     Ok(Exit::Success)
-}
-
-/// Formats a number with its noun: `1 commit`, `2 commits`.
-pub(super) fn count(number: usize, singular: &str) -> String {
-    if number == 1 { format!("1 {singular}") } else { format!("{number} {singular}s") }
 }
 
 /// Returns a line that says how many commits and uncommitted paths the run left.

@@ -2,22 +2,19 @@
 //! a result even for an invalid request.
 
 use std::io::{self, IsTerminal, Read, Write};
-use std::os::fd::AsFd;
-
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::args::Exec;
+use super::conversation_store::{SUMMARY_WAIT, conversations};
 use super::exec_args::RequestOptions;
 use super::exec_progress::ExecProgress;
+use super::executor::{cancel_both_on_signals, cancel_without_reader, executor, exit, print_event};
 use super::exit_code::Exit;
-use super::{Failure, chat, note, terminal_summary};
+use super::{Failure, note, terminal_summary};
 use crate::agent::{AgentEvent, RequestText};
-use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
+use crate::agent_exec::{Cancel, ExecRequest, ExecResult};
 use crate::conversation::GivenOptions;
-use crate::launch;
 use crate::outcome::ErrorKind;
 use crate::terminal_text;
-use crate::transcript::runs_dir;
 
 /// The maximum size of a request, in bytes. guard rejects a larger request.
 const LARGEST: u64 = 16 << 20;
@@ -40,7 +37,7 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
             return finish(&ExecResult::refused(ErrorKind::InvalidInput, &problem), out);
         }
     };
-    let (executor, conversations) = (executor()?, chat::conversations()?);
+    let (executor, conversations) = (executor()?, conversations()?);
     let (cancel, has_signal) = (Cancel::default(), Cancel::default());
     cancel_both_on_signals(&cancel, &has_signal)?;
     cancel_without_reader(&cancel)?;
@@ -51,7 +48,7 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
             progress.show(&event);
         }
         if args.stream_json && broken.is_none() {
-            broken = print(&event, out).err();
+            broken = print_event(&event, out).err();
         }
         // If the reader has closed standard output, nobody needs the rest of the run.
         if broken.is_some() && !cancel.is_set() {
@@ -67,7 +64,7 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
     };
     if let Some(mut conversation) = conversation {
         out.flush()?;
-        conversation.wait_for_compaction(chat::SUMMARY_WAIT, &has_signal);
+        conversation.wait_for_compaction(SUMMARY_WAIT, &has_signal);
     }
     exit
 }
@@ -94,18 +91,6 @@ fn finish_text(result: &ExecResult, has_prompt: bool, out: &mut dyn Write) -> Re
         note(&format!("  continue: guard exec --session {session} 'PROMPT'"));
     }
     Ok(exit(result))
-}
-
-/// Creates the executor. It starts this guard program, and stores sessions in the current user's state directory.
-pub(super) fn executor() -> Result<Executor, Failure> {
-    let runs = runs_dir().map_err(|error| {
-        Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
-    })?;
-    Ok(Executor {
-        guard: std::env::current_exe()?,
-        sessions: runs.with_file_name("sessions"),
-        log: super::logging::for_children(),
-    })
 }
 
 /// The error for a bad request: what is wrong with it, and a hint.
@@ -186,60 +171,4 @@ fn request_from_options(options: &RequestOptions) -> Result<(ExecRequest, GivenO
         ..defaults
     };
     Ok((request, given))
-}
-
-/// Prints one event as a line of JSON.
-pub(super) fn print(event: &AgentEvent, out: &mut dyn Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, event)?;
-    out.write_all(b"\n")?;
-    out.flush()
-}
-
-/// Cancels the run at the first signal, such as Ctrl-C. guard then asks the run to end, and still prints its result.
-pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
-    let cancel = cancel.clone();
-    launch::on_signals(move || cancel.set())
-}
-
-/// At the first signal, sets both flags: `run` cancels the run, and `wait` ends the wait for a summary after the run.
-pub(super) fn cancel_both_on_signals(run: &Cancel, wait: &Cancel) -> io::Result<()> {
-    let (run, wait) = (run.clone(), wait.clone());
-    launch::on_signals(move || {
-        run.set();
-        wait.set();
-    })
-}
-
-/// Starts a thread that cancels the run when the reader closes standard output. Without this thread, guard would
-/// notice that only at the next event, and an agent may be silent for a long time.
-pub(super) fn cancel_without_reader(cancel: &Cancel) -> io::Result<()> {
-    let out = io::stdout().as_fd().try_clone_to_owned()?;
-    let cancel = cancel.clone();
-    let work = move || {
-        loop {
-            // Request no events: the kernel always reports errors and a closed reading end.
-            let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty())];
-            match poll(&mut fds, PollTimeout::NONE) {
-                Err(nix::errno::Errno::EINTR) => {}
-                Ok(1) if fds[0].any() == Some(true) => return cancel.set(),
-                _ => return,
-            }
-        }
-    };
-    std::thread::Builder::new().name("reader".to_string()).spawn(work).map(drop)
-}
-
-pub(super) fn exit(result: &ExecResult) -> Exit {
-    match result.run.error_kind {
-        None => Exit::Success,
-        Some(ErrorKind::InvalidInput | ErrorKind::SessionLost | ErrorKind::SessionBusy) => Exit::Usage,
-        Some(
-            ErrorKind::IdleTimeout | ErrorKind::Timeout | ErrorKind::BudgetExhausted | ErrorKind::RecordFull,
-        ) => Exit::TimedOut,
-        Some(ErrorKind::CommandNotFound) => Exit::CommandNotFound,
-        Some(ErrorKind::Internal | ErrorKind::SandboxUnavailable | ErrorKind::ConfigError) => {
-            Exit::OwnFailure
-        }
-        Some(_) => Exit::Problem,
-    }
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::chat::conversations;
 use super::chat_args::History;
+use super::conversation_store::conversations;
 use super::exit_code::Exit;
 use super::table::{self, Column};
-use super::{Failure, exec, note};
+use super::{Failure, executor, note};
 use crate::agent_exec::Cancel;
 use crate::conversation::{
     ConversationLine, Conversations, FilesUndone, NextPrompt, Record, Turn, TurnState,
@@ -240,8 +240,8 @@ fn diff(next: &NextPrompt, json: bool, out: &mut dyn Write) -> Result<(), Failur
 fn compact(conversations: &Conversations, id: &str, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     let mut conversation = conversations.open(id)?;
     let cancel = Cancel::default();
-    exec::cancel_on_signals(&cancel)?;
-    let done = conversation.compact_within(&exec::executor()?, &cancel, SUMMARY_WAIT)?;
+    executor::cancel_on_signals(&cancel)?;
+    let done = conversation.compact_within(&executor::executor()?, &cancel, SUMMARY_WAIT)?;
     if json {
         return Ok(print_json(&done, out)?);
     }

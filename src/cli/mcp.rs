@@ -16,7 +16,7 @@ use crate::mcp::{BatchAccess, McpConfig, PATH, serve, serve_http};
 
 pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     let roots = roots(&args.root)?;
-    let executor = super::exec::executor()?;
+    let executor = super::executor::executor()?;
     let state = executor.sessions.clone();
     let place = Arc::new(QueuePlace::find(&args.store)?);
     let work = super::control::work_stores(place)?;

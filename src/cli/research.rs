@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::exec::{executor, print};
+use super::executor::{executor, print_event};
 use super::exit_code::Exit;
 use super::research_args::{Research, llm_config};
 use super::research_display::{Lines, LiveDisplay, StreamDisplay};
@@ -187,7 +187,7 @@ fn follow(
             report.observe(&update);
             display.show(&update);
             if prints_events {
-                print(&update, out)?;
+                print_event(&update, out)?;
             }
         }
         if registry.ignored() > 0 {
@@ -336,7 +336,7 @@ fn fail(args: &Research, report: &Report, error: &AgentError, out: &mut dyn Writ
         research_id: report.research_id.clone(),
     };
     if args.stream_json {
-        print(&crate::research::AgentUpdate::research_failed(&failed), out)?;
+        print_event(&crate::research::AgentUpdate::research_failed(&failed), out)?;
     } else if args.json {
         serde_json::to_writer(&mut *out, &failed).map_err(io::Error::from)?;
         writeln!(out)?;

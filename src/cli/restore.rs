@@ -8,13 +8,13 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Failure;
-use super::diff::count;
 use super::exit_code::Exit;
 use super::json::print_json;
+use super::quantities::count;
 use super::run_reference::store;
 use super::runs::parse_age;
 use super::take_over_args::Restore;
-use super::worktree::here;
+use super::worktree_lookup::here;
 use crate::terminal_text;
 use crate::workspace::{self, Repository, SavedWork};
 

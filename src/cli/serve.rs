@@ -36,8 +36,8 @@ pub(super) fn run(args: &ServeArgs, _: &mut dyn Write) -> Result<Exit, Failure> 
     stop_on_signals(&stop, &worker_stop, lock)?;
     let worker = if args.no_worker { None } else { Some(start_worker(args, &place, &stop, &worker_stop)?) };
     let conversations = Some(ConversationService {
-        conversations: super::chat::conversations()?,
-        executor: super::exec::executor()?,
+        conversations: super::conversation_store::conversations()?,
+        executor: super::executor::executor()?,
     });
     let work = super::control::work_stores(place)?;
     let open_queue = work.open_queue.clone();

@@ -11,6 +11,7 @@ use super::exit_code::Exit;
 use super::task_admin::{cancel, clean, decide, list, show};
 use super::task_args::{Task, TaskBounds, TaskCommand, TaskOutput, TaskTests};
 use super::task_progress::{Form, TaskProgress};
+use super::task_store::{RESUME_HINT, failed, task_store};
 use super::{Failure, note, workflow};
 use crate::agent::{MissingKey, missing_key, named};
 use crate::agent_exec::Cancel;
@@ -23,13 +24,7 @@ use crate::pipeline::{
     Workflow, load, name_of, safety,
 };
 use crate::policy::{Config, PolicyDirs};
-use crate::transcript::runs_dir;
 use crate::workspace::{Repository, Request, TaskTree, WorkspaceError};
-
-/// The hint in errors about tasks that guard cannot read or write.
-const STATE_DIR_HINT: &str = "guard stores tasks below $XDG_STATE_HOME (default ~/.local/state): check free space and permissions there";
-
-const RESUME_HINT: &str = "fix the problem; `guard task resume` then continues the task";
 
 /// The maximum length of a request, in bytes. Users should put a longer request into a file of the repository.
 const LONGEST_REQUEST: usize = 110 << 10;
@@ -52,33 +47,6 @@ pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure
         Some(TaskCommand::Clean { ids, all }) => clean(&task_store, ids, *all, out),
         Some(TaskCommand::Cancel { id }) => cancel(&task_store, id, out),
     }
-}
-
-pub(super) fn task_store() -> Result<TaskStore, Failure> {
-    let runs = runs_dir().map_err(|error| {
-        Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
-    })?;
-    Ok(TaskStore { executor: super::exec::executor()?, tasks: runs.with_file_name("tasks"), runs })
-}
-
-pub(super) fn failed(error: impl Into<PipelineError>) -> Failure {
-    let error = error.into();
-    let hint = match &error {
-        PipelineError::Busy { .. } => {
-            "wait until that process ends, or stop it with `guard task cancel`".to_string()
-        }
-        PipelineError::NotBegun(_) => format!("the task was not started; {STATE_DIR_HINT}, then try again"),
-        PipelineError::Store(_) => format!("no work is lost; {STATE_DIR_HINT}, then try again"),
-        PipelineError::Unknown(_) => "`guard task list` lists the tasks".to_string(),
-        PipelineError::AlreadySucceeded(_) => {
-            "merge its branch; or remove the task and the branch with `guard task clean` and git branch -D"
-                .to_string()
-        }
-        PipelineError::WorkerStays { .. } => "end that process, and try again".to_string(),
-        PipelineError::Workspace(error) => error.hint().unwrap_or(RESUME_HINT).to_string(),
-        _ => RESUME_HINT.to_string(),
-    };
-    Failure::usage(error.to_string(), hint)
 }
 
 fn begin(arguments: &Task, task_store: TaskStore, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -377,7 +345,7 @@ fn drive(
     let cancel = Cancel::default();
     // Handle signals before any other thread starts. A thread that does not block a signal would let it end the
     // process.
-    super::exec::cancel_on_signals(&cancel)?;
+    super::executor::cancel_on_signals(&cancel)?;
     let progress = TaskProgress::new(form);
     let ended = work(cancel, &mut |event| progress.show(&event));
     let ending = match ended {

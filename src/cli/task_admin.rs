@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Failure;
 use super::exit_code::Exit;
-use super::task::failed;
+use super::task_store::{failed, task_store};
 use crate::pipeline;
 use crate::pipeline::task::journal::{Decision, Journal, TaskRow};
 use crate::pipeline::{PipelineError, Status, TaskSettings, TaskStore};
@@ -188,7 +188,7 @@ pub(super) fn clean_finished(
     is_removed: bool,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let task_store = super::task::task_store()?;
+    let task_store = task_store()?;
     if !task_store.tasks.exists() {
         return Ok(());
     }

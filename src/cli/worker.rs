@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::batch::{QueuePlace, load_types};
 use super::batch_args::WorkerArgs;
 use super::exit_code::Exit;
-use super::{Failure, exec, note};
+use super::{Failure, executor, note};
 use crate::batch::{StopFlag, TaskContext, Worker, WorkerEnd, WorkerLock, WorkerOptions};
 use crate::launch;
 use crate::transcript::runs_dir;
@@ -64,5 +64,5 @@ pub(super) fn task_context() -> Result<TaskContext, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
-    Ok(TaskContext { executor: exec::executor()?, types: load_types()?, runs })
+    Ok(TaskContext { executor: executor::executor()?, types: load_types()?, runs })
 }

@@ -13,8 +13,8 @@ use super::turn_view::{Tone, TurnView, format_line};
 use super::{failed_turn, work_commands};
 use crate::agent;
 use crate::agent_exec::{Cancel, Executor};
-use crate::cli::diff::count;
 use crate::cli::exit_code::Exit;
+use crate::cli::quantities::count;
 use crate::cli::{Failure, stdout_colour, terminal_summary};
 use crate::conversation::{
     Conversation, ConversationError, Conversations, FilesUndone, TurnOptions, TurnState,

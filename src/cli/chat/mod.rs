@@ -11,26 +11,12 @@ mod turn_view;
 mod work_commands;
 
 use std::io::Write;
-use std::time::Duration;
 
 use super::chat_args::Chat;
+use super::conversation_store::conversations;
 use super::exit_code::Exit;
-use super::run::user_config;
-use super::{Failure, exec};
-use crate::conversation::{
-    Conversation, ConversationError, Conversations, HistorySettings, NewConversation, TurnOptions,
-    check_message,
-};
-use crate::transcript::runs_dir;
-
-/// How long a command waits for a summary of older messages after it has printed the answer.
-pub(super) const SUMMARY_WAIT: Duration = Duration::from_secs(60);
-
-impl From<ConversationError> for Failure {
-    fn from(error: ConversationError) -> Self {
-        Failure::usage(error.to_string(), error.hint())
-    }
-}
+use super::{Failure, executor};
+use crate::conversation::{Conversation, NewConversation, TurnOptions, check_message};
 
 pub(super) fn run(args: &Chat, out: &mut dyn Write) -> Result<Exit, Failure> {
     // Check the options before guard creates a conversation, so that refused options leave no empty conversation.
@@ -40,7 +26,7 @@ pub(super) fn run(args: &Chat, out: &mut dyn Write) -> Result<Exit, Failure> {
         None => {
             // Check the terminal before guard creates a conversation.
             interactive::check_terminal()?;
-            let (conversation, executor) = (open_or_create(args)?, exec::executor()?);
+            let (conversation, executor) = (open_or_create(args)?, executor::executor()?);
             let (store, is_new) = (conversations()?, args.session.is_none());
             // This process holds the conversation's lock, so `guard history clear` would fail. Hints name `/clear`
             // instead.
@@ -48,19 +34,6 @@ pub(super) fn run(args: &Chat, out: &mut dyn Write) -> Result<Exit, Failure> {
             interactive::run(&store, conversation, is_new, &options, &executor, out)
         }
     }
-}
-
-/// Returns the stored conversations of the current user.
-pub(super) fn conversations() -> Result<Conversations, Failure> {
-    let runs = runs_dir().map_err(|error| {
-        Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
-    })?;
-    // The user can read conversations even if guard cannot use the configuration. Every turn reports that error.
-    let config = user_config().unwrap_or_default().conversation;
-    let history_settings =
-        HistorySettings { max_prompt_tokens: config.max_prompt_tokens, summary_model: config.summary_model };
-    let conversations = Conversations::at(runs.with_file_name("conversations"));
-    Ok(conversations.with_history_settings(history_settings))
 }
 
 /// Opens the conversation that `--session` names, and sets its model if the user gave one. Without `--session`, starts

@@ -2,10 +2,11 @@
 
 use std::io::{self, IsTerminal, Read, Write};
 
+use super::super::conversation_store::SUMMARY_WAIT;
 use super::super::exec_progress::ExecProgress;
 use super::super::exit_code::Exit;
 use super::super::{Failure, note, terminal_summary};
-use super::{Chat, SUMMARY_WAIT, check_message, exec, open_or_create, turn_options};
+use super::{Chat, check_message, executor, open_or_create, turn_options};
 use crate::agent_exec::Cancel;
 use crate::conversation::{Conversation, ConversationError, LONGEST_MESSAGE, TurnResult};
 use crate::terminal_text;
@@ -18,10 +19,10 @@ pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exi
     // Check the message before guard creates a conversation, so that a refused message leaves no empty conversation.
     check_message(&message)?;
     let mut conversation = open_or_create(args)?;
-    let executor = exec::executor()?;
+    let executor = executor::executor()?;
     let (cancel, has_signal) = (Cancel::default(), Cancel::default());
-    exec::cancel_both_on_signals(&cancel, &has_signal)?;
-    exec::cancel_without_reader(&cancel)?;
+    executor::cancel_both_on_signals(&cancel, &has_signal)?;
+    executor::cancel_without_reader(&cancel)?;
     let is_text = !args.json && !args.stream_json;
     if is_text && args.session.is_none() {
         note(&format!("guard: the id of this conversation is {}", conversation.id()));
@@ -33,7 +34,7 @@ pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exi
             progress.show(event);
         }
         if args.stream_json && broken.is_none() {
-            broken = exec::print(event, out).err();
+            broken = executor::print_event(event, out).err();
         }
         // If the reader has closed standard output, nobody needs the rest of the turn.
         if broken.is_some() && !cancel.is_set() {
@@ -66,7 +67,7 @@ fn read_message() -> Result<String, Failure> {
 fn print_json(result: &TurnResult, out: &mut dyn Write) -> Result<Exit, Failure> {
     serde_json::to_writer(&mut *out, result).map_err(io::Error::from)?;
     writeln!(out)?;
-    Ok(exec::exit(&result.exec))
+    Ok(executor::exit(&result.exec))
 }
 
 fn print_text(
@@ -83,5 +84,5 @@ fn print_text(
     }
     note(&terminal_summary::ending(&result.exec.run));
     note(&format!("  continue: guard chat --session {} --once 'MESSAGE'", conversation.short_id()));
-    Ok(exec::exit(&result.exec))
+    Ok(executor::exit(&result.exec))
 }

@@ -1,0 +1,84 @@
+//! What every command that asks an agent needs: the executor of requests, ways to cancel a request, and the output of
+//! its events and its exit code.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::Failure;
+use super::exit_code::Exit;
+use crate::agent::AgentEvent;
+use crate::agent_exec::{Cancel, ExecResult, Executor};
+use crate::launch;
+use crate::outcome::ErrorKind;
+use crate::transcript::runs_dir;
+
+/// Creates the executor. It starts this guard program, and stores sessions in the current user's state directory.
+pub(super) fn executor() -> Result<Executor, Failure> {
+    let runs = runs_dir().map_err(|error| {
+        Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
+    })?;
+    Ok(Executor {
+        guard: std::env::current_exe()?,
+        sessions: runs.with_file_name("sessions"),
+        log: super::logging::for_children(),
+    })
+}
+
+/// Cancels the run at the first signal, such as Ctrl-C. guard then asks the run to end, and still prints its result.
+pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
+    let cancel = cancel.clone();
+    launch::on_signals(move || cancel.set())
+}
+
+/// At the first signal, sets both flags: `run` cancels the run, and `wait` ends the wait for a summary after the run.
+pub(super) fn cancel_both_on_signals(run: &Cancel, wait: &Cancel) -> io::Result<()> {
+    let (run, wait) = (run.clone(), wait.clone());
+    launch::on_signals(move || {
+        run.set();
+        wait.set();
+    })
+}
+
+/// Starts a thread that cancels the run when the reader closes standard output. Without this thread, guard would
+/// notice that only at the next event, and an agent may be silent for a long time.
+pub(super) fn cancel_without_reader(cancel: &Cancel) -> io::Result<()> {
+    let out = io::stdout().as_fd().try_clone_to_owned()?;
+    let cancel = cancel.clone();
+    let work = move || {
+        loop {
+            // Request no events: the kernel always reports errors and a closed reading end.
+            let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty())];
+            match poll(&mut fds, PollTimeout::NONE) {
+                Err(nix::errno::Errno::EINTR) => {}
+                Ok(1) if fds[0].any() == Some(true) => return cancel.set(),
+                _ => return,
+            }
+        }
+    };
+    std::thread::Builder::new().name("reader".to_string()).spawn(work).map(drop)
+}
+
+/// Prints one event as a line of JSON.
+pub(super) fn print_event(event: &AgentEvent, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, event)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Returns the exit code for a result of an agent.
+pub(super) fn exit(result: &ExecResult) -> Exit {
+    match result.run.error_kind {
+        None => Exit::Success,
+        Some(ErrorKind::InvalidInput | ErrorKind::SessionLost | ErrorKind::SessionBusy) => Exit::Usage,
+        Some(
+            ErrorKind::IdleTimeout | ErrorKind::Timeout | ErrorKind::BudgetExhausted | ErrorKind::RecordFull,
+        ) => Exit::TimedOut,
+        Some(ErrorKind::CommandNotFound) => Exit::CommandNotFound,
+        Some(ErrorKind::Internal | ErrorKind::SandboxUnavailable | ErrorKind::ConfigError) => {
+            Exit::OwnFailure
+        }
+        Some(_) => Exit::Problem,
+    }
+}
