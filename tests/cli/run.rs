@@ -116,7 +116,7 @@ fn a_directory_for_temporary_files_is_no_place_to_work() {
         let result = result(&output);
         assert_eq!((output.status.code(), &result["error_kind"]), (Some(125), &"invalid_input".into()));
         assert!(
-            result["error"].as_str().unwrap().contains("its own directory for temporary files"),
+            result["error"].as_str().unwrap().contains("share this directory; create a directory inside it"),
             "{result}"
         );
         let below = format!("{directory}/guard-test-below-{}", std::process::id());
