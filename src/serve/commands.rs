@@ -88,7 +88,7 @@ fn command(asked: SendCommand) -> Result<AgentCommand, ApiError> {
         (status = 404, description = "There is no such batch.", body = ErrorBody),
         (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
         (status = 413, description = "The body is larger than 448 KiB.", body = ErrorBody),
-        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+        (status = 415, description = "The Content-Type header does not name JSON.", body = ErrorBody),
     ),
 )]
 pub(super) async fn command_to_batch(
@@ -119,7 +119,7 @@ pub(super) async fn command_to_batch(
         (status = 404, description = "There is no such conversation.", body = ErrorBody),
         (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
         (status = 413, description = "The body is larger than 448 KiB.", body = ErrorBody),
-        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+        (status = 415, description = "The Content-Type header does not name JSON.", body = ErrorBody),
     ),
 )]
 pub(super) async fn command_to_conversation(
@@ -148,7 +148,7 @@ pub(super) async fn command_to_conversation(
         (status = 404, description = "There is no such task.", body = ErrorBody),
         (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
         (status = 413, description = "The body is larger than 448 KiB.", body = ErrorBody),
-        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+        (status = 415, description = "The Content-Type header does not name JSON.", body = ErrorBody),
     ),
 )]
 pub(super) async fn command_to_task(
@@ -178,7 +178,7 @@ pub(super) async fn command_to_task(
         (status = 404, description = "There is no such research run.", body = ErrorBody),
         (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
         (status = 413, description = "The body is larger than 448 KiB.", body = ErrorBody),
-        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+        (status = 415, description = "The Content-Type header does not name JSON.", body = ErrorBody),
     ),
 )]
 pub(super) async fn command_to_research(

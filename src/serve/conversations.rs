@@ -215,7 +215,7 @@ fn read(shared: &Shared, id: &str) -> Result<Record, ApiError> {
         (status = 201, description = "The conversation was created.", body = ShownConversation),
         (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
         (status = 413, description = "The body is larger than 7 MiB.", body = ErrorBody),
-        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+        (status = 415, description = "The Content-Type header does not name JSON.", body = ErrorBody),
     ),
 )]
 pub(super) async fn start_conversation(
@@ -308,7 +308,7 @@ pub(super) async fn show_conversation(
         (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
         (status = 409, description = "Another client uses the conversation.", body = ErrorBody),
         (status = 413, description = "The body is larger than 7 MiB.", body = ErrorBody),
-        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+        (status = 415, description = "The Content-Type header does not name JSON.", body = ErrorBody),
     ),
 )]
 pub(super) async fn send_message(
