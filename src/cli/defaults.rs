@@ -61,9 +61,9 @@ impl Project {
     /// Reads the project's files from the commit `revision`. Returns `None` outside a repository, if the user cannot
     /// enter the directory, and if the commit contains neither a configuration nor a policy of the project.
     pub(super) fn read(directory: &Path, revision: &str) -> Result<Option<Self>, Failure> {
-        let bad = |problem: String| {
+        let bad = |file: &str, problem: String| {
             Failure::usage(
-                format!("{PROJECT_CONFIG} of {}: {problem}", directory.display()),
+                format!("{file} of {}: {problem}", directory.display()),
                 "correct the file and commit it; then `guard config show` shows what guard reads",
             )
         };
@@ -75,17 +75,19 @@ impl Project {
         }
         let files = files_at(directory, revision, &[PROJECT_CONFIG, PROJECT_POLICY], LARGEST_PROJECT);
         // A project may tighten the policy, so guard must not ignore its files when git cannot read them.
-        let files = files.map_err(|error| bad(error.to_string()))?;
+        let files = files.map_err(|error| bad(".guard", error.to_string()))?;
         let Some(files) = files else { return Ok(None) };
         let mut texts = files.into_iter().map(|file| file.map(String::from_utf8).transpose());
-        let mut next =
-            || texts.next().unwrap_or(Ok(None)).map_err(|_| bad("the text is not UTF-8".to_string()));
-        let (config_text, policy_text) = (next()?, next()?);
+        let mut next = |name: &str| {
+            texts.next().unwrap_or(Ok(None)).map_err(|_| bad(name, "the text is not UTF-8".to_string()))
+        };
+        let (config_text, policy_text) = (next(PROJECT_CONFIG)?, next(PROJECT_POLICY)?);
         if config_text.is_none() && policy_text.is_none() {
             return Ok(None);
         }
         let config_text = config_text.unwrap_or_default();
-        let mut config = ProjectConfig::parse(&config_text).map_err(|problem| bad(problem.to_string()))?;
+        let mut config =
+            ProjectConfig::parse(&config_text).map_err(|problem| bad(PROJECT_CONFIG, problem.to_string()))?;
         // A project's policy applies even if no configuration names it.
         if config.run.policy.is_none() && policy_text.is_some() {
             config.run.policy = Some(PROJECT_POLICY.to_string());
