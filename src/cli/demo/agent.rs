@@ -93,14 +93,18 @@ fn attack(root: &Path, port: &str, supervisor: &str, out: &mut dyn Write) -> std
     command(out, &["/usr/bin/git", "branch", "-D", "main"])?;
     command(out, &["sh", "-c", "true && env git reset --hard HEAD~1"])?;
     command(out, &["mount", "-t", "tmpfs", "none", "/mnt"])?;
-    let neighbour = root.join("neighbour.txt");
-    attempt(out, "write the neighbour's file", std::fs::OpenOptions::new().append(true).open(&neighbour))?;
+    let beside = root.join("beside.txt");
+    attempt(
+        out,
+        "write the file beside the project",
+        std::fs::OpenOptions::new().append(true).open(&beside),
+    )?;
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-    match std::fs::set_permissions(&neighbour, everybody) {
+    match std::fs::set_permissions(&beside, everybody) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-            say(out, "- chmod the neighbour's file: Operation not permitted [supervisor]")?;
+            say(out, "- chmod the file beside the project: Operation not permitted [supervisor]")?;
         }
-        other => attempt(out, "chmod the neighbour's file", other)?,
+        other => attempt(out, "chmod the file beside the project", other)?,
     }
     attempt(out, "read the user's key", std::fs::read(root.join("key.txt")))?;
     attempt(out, "move branch main by hand", std::fs::write(root.join("project/.git/refs/heads/main"), "0"))?;
