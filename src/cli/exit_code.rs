@@ -171,7 +171,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
         "guard verify",
         &[
             ("0", "The transcript is intact and its run finished."),
-            ("1", "The transcript was changed, or its head is not the expected one."),
+            ("1", "The transcript was changed, or its last hash is not the one given with `--head`."),
             ("2", "Bad usage, no such run, or the transcript cannot be read."),
             ("3", "The transcript is intact up to its last line, but the end of the run is missing."),
         ],
