@@ -85,7 +85,7 @@ const NAMES: [(&[&str], &str); 8] = [
         &[".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".pnpmfile.mjs", "bunfig.toml"],
         "a package manager, with every command",
     ),
-    (&[".mcp.json", "opencode.json"], "another agent, when it is started here"),
+    (&[".mcp.json", "opencode.json"], "any coding agent that is started in this worktree"),
     (
         &[
             ".gitlab-ci.yml",
@@ -112,7 +112,7 @@ const DIRECTORIES: [(&[&str], &str); 6] = [
     ),
     (
         &[".claude", ".gemini", ".codex", ".cursor", ".opencode", ".guard"],
-        "another agent, when it is started here",
+        "any coding agent that is started in this worktree",
     ),
     (
         &[".github/workflows", ".github/actions", ".circleci", ".gitea/workflows", ".forgejo/workflows"],
