@@ -31,6 +31,7 @@ impl From<QueueError> for Failure {
         let hint = match &error {
             QueueError::Postgres { .. } => "check the address, and that the database is running",
             QueueError::KeyReused(_) => "a key belongs to one submission; use a new key for other tasks",
+            QueueError::Unstorable { .. } => "change or remove the task that the message names",
             _ => "`guard doctor` checks the state directory and its disk",
         };
         Self::usage(error.to_string(), hint)
