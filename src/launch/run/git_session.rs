@@ -137,9 +137,12 @@ impl GitSession {
                 let data = json!({ "branch": self.workspace.branch(), "retryable": error.is_retryable() });
                 recorder.record(EventType::GitRefused, &message, &data);
                 if let ReceiveError::Trees(_) = error {
-                    let advice = "`guard worktree clean` removes the worktree; do not fetch from its private repository";
+                    let advice = format!(
+                        "do not fetch from the run's private repository; `guard worktree clean {}` removes it with the worktree",
+                        self.workspace.record().run_id
+                    );
                     ending.findings.push(Finding {
-                        instead: Some(advice.to_string()),
+                        instead: Some(advice),
                         ..Finding::new("danger.tree", message.clone(), None)
                     });
                 }
