@@ -322,7 +322,7 @@ impl Target {
             if directory.is_symlink() {
                 return Err(Failure::usage(
                     format!("{} is a symbolic link, so guard writes no policy there", directory.display()),
-                    "replace the link by a directory",
+                    "replace the link with a directory",
                 ));
             }
             let base = if path.exists() { String::new() } else { base_of(run)? };
