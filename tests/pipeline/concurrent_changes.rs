@@ -71,7 +71,7 @@ fn a_worktree_that_is_removed() {
     });
     assert_eq!(outcome.code, 2, "{}", describe_task(&outcome));
     assert!(outcome.error.contains("is no longer a worktree of the repository"), "{outcome}");
-    assert!(outcome.error.contains("hint: `guard task resume` creates it again"), "{outcome}");
+    assert!(outcome.error.contains("hint: `guard task resume` creates the worktree again"), "{outcome}");
     let outcome = fixture.about(&["resume", "--stream-json"]);
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
     // A user approves at a gate, and then the task cannot continue. The decision must not be lost.
@@ -104,7 +104,7 @@ fn a_worktree_that_is_no_longer_registered() {
     );
     let outcome = fixture.about(&["resume", &id]);
     outcome.expect_code(2);
-    assert!(outcome.error.contains("hint: rename it"), "{outcome}");
+    assert!(outcome.error.contains("hint: rename the directory to keep its files"), "{outcome}");
     assert_eq!(fixture.environment.run_outside("cat .worktrees/repository-x/mine.txt"), "mine\n");
     fixture.environment.run_outside("mv .worktrees/repository-x .worktrees/kept");
     let outcome = fixture.about(&["resume", &id, "--stream-json"]);

@@ -255,7 +255,7 @@ fn submodules_that_lead_elsewhere() {
     assert!(left.inspect().is_empty());
     let attacks = [
         ("[submodule \"known\"]\n\tpath = known\n\turl = https://example.com/other\n", "example.com"),
-        ("[submodule \"a\"]\n\tupdate = !touch /tmp/x\n", "runs it"),
+        ("[submodule \"a\"]\n\tupdate = !touch /tmp/x\n", "runs the command"),
         ("[submodule \"../../x\"]\n\tpath = x\n", "points outside"),
         ("[submodule \"a\"]\n\tpath = ../x\n", "outside"),
         ("[submodule \"a\"]\n\tpath = /x\n", "outside"),
