@@ -1,4 +1,5 @@
-// Makes node's built-in `fetch` use the proxy from the environment variables. Node does so itself since 22.21 and 24.5.
+// Makes node's built-in `fetch` use the proxy from the environment variables. Node 22.21, 24.5 and later do so
+// themselves, because guard sets NODE_USE_ENV_PROXY=1.
 // guard loads this script into every node process of a run through NODE_OPTIONS. To keep node's start fast, the script
 // loads no modules until the program calls `fetch`.
 'use strict';
@@ -21,7 +22,8 @@
     });
   };
 
-  // Opens a tunnel for TLS. If the proxy refuses, the program gets the proxy's message as the error.
+  // Connects to a server. For TLS, opens a tunnel through the proxy. If the proxy refuses the tunnel, the program gets
+  // the proxy's message as the error.
   const connect = (options, callback) => {
     const net = require('node:net');
     const tls = require('node:tls');
@@ -70,13 +72,13 @@
   const install = () => {
     if (isInstalled) return;
     isInstalled = true;
-    // Access to one of its classes loads node's undici, which sets the default dispatcher that is replaced below.
+    // Accessing `Response` makes node load undici, which sets the default dispatcher. The code below replaces it.
     void globalThis.Response;
     const usual = globalThis[key];
-    // Leave a dispatcher alone that the program has installed itself.
+    // If the program has installed its own dispatcher, do not replace it.
     if (!usual || usual.constructor.name !== 'Agent') return;
     class Dispatcher extends usual.constructor {
-      // For plain HTTP, the request line to the proxy holds the whole address.
+      // For plain HTTP, the request line to the proxy contains the whole URL.
       dispatch(options, handler) {
         const origin = new URL(options.origin);
         if (origin.protocol !== 'http:' || isDirect(origin.hostname)) return super.dispatch(options, handler);

@@ -2,9 +2,9 @@
 //! prints why the supervisor denied it.
 //!
 //! It is blocking code with no dependencies but `std` and no configuration. `build.rs` compiles it separately, and
-//! guard embeds it in its binary. The supervisor judges the exec of the real program like every other. If it denies
-//! the exec, the shim asks it for the reason. So the shim is not part of the security boundary: neither it nor a
-//! replacement for it can start a program that is not allowed.
+//! guard embeds it in its binary. The supervisor judges the exec of the real program like every other exec. If the
+//! supervisor denies the exec, the shim asks the supervisor for the reason. So the shim is not part of the security
+//! boundary: neither the shim nor a replacement for it can start a program that the policy does not allow.
 #![allow(clippy::print_stderr, reason = "the refusal is printed where the agent looks")]
 
 #[path = "../src/supervisor/shim/protocol.rs"]
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use protocol::{Answer, Question, SOCKET_VARIABLE, is_relevant};
 
-/// The exit code of a denied command: "cannot execute", as in shells.
+/// The exit code of a denied command. Shells return the same code for a command that they cannot execute.
 const DENIED: u8 = 126;
 const NOT_FOUND: u8 = 127;
 /// How long to wait for the supervisor's answer.
@@ -39,8 +39,8 @@ fn shim(argv: &[OsString]) -> u8 {
         eprintln!("guard: {}: command not found", name.to_string_lossy());
         return NOT_FOUND;
     };
-    // The supervisor judges this exec. The shim does not ask before it, because most commands are allowed, and the
-    // supervisor would then judge each of them twice.
+    // The supervisor judges this exec. The shim does not ask the supervisor before the exec: most commands are allowed,
+    // and the supervisor would judge each of them twice.
     let error = exec_program(&program, argv);
     if error.kind() != std::io::ErrorKind::PermissionDenied {
         eprintln!("guard: {}: {error}", program.display());
@@ -84,8 +84,8 @@ fn ask_for_reason(argv: &[OsString]) -> Result<Answer, String> {
     exchange().map_err(|error| error.to_string())
 }
 
-/// The value that replaces `core.hooksPath` in variables such as `GIT_CONFIG_KEY_0` of the real program. git has no
-/// setting of this name, so it ignores the matching `GIT_CONFIG_VALUE_0`.
+/// The name that replaces `core.hooksPath` in environment variables of the real program such as `GIT_CONFIG_KEY_0`.
+/// git has no setting of this name, so it ignores the value in the matching `GIT_CONFIG_VALUE_0`.
 const DROPPED: &str = "guard.dropped";
 
 /// Returns true if an environment variable sets git's `core.hooksPath`. Some agents set it for every command to keep
@@ -103,8 +103,8 @@ fn exec_program(program: &Path, argv: &[OsString]) -> std::io::Error {
     Command::new(program).arg0(&argv[0]).args(&argv[1..]).envs(dropped).exec()
 }
 
-/// Finds the first executable file of that name on PATH that is not the shim itself. Ignores relative directories in
-/// PATH.
+/// Finds the first executable file with the given name on PATH that is not the shim itself. Ignores relative
+/// directories in PATH.
 fn find_real_program(name: &OsStr) -> Option<PathBuf> {
     let own = std::fs::metadata("/proc/self/exe").ok()?;
     let path = std::env::var_os("PATH")?;
