@@ -1,5 +1,6 @@
-//! Deletes old runs after a run, as the section `[state]` of the user's configuration specifies: at most once an
-//! hour, and never a run that has not finished or whose work exists nowhere else.
+//! Deletes old runs after a run, as the section `[state]` of the user's configuration specifies. After guard has
+//! deleted all of them, it waits at least an hour before it looks again. It never deletes a run that has not finished
+//! or whose work exists nowhere else.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,15 +12,15 @@ use super::runs::{disk_use, holds_work};
 use crate::policy::StateConfig;
 use crate::transcript::{RunState, Store};
 
-/// The file in the directory of runs whose modification time is the time of the last deletion.
+/// The name of a file in the directory of runs. Its modification time says when guard last deleted all old runs.
 const MARKER: &str = ".last-cleanup";
 const INTERVAL: Duration = Duration::from_secs(60 * 60);
-/// The maximum number of runs that guard deletes after one run, so that the caller does not have to wait long. The
-/// next run deletes more.
+/// The maximum number of runs that guard deletes after one run, so that the caller does not have to wait long. If there
+/// are more old runs, guard deletes more after the next run, without waiting for `INTERVAL`.
 const MOST_DELETED: usize = 100;
 
-/// Deletes the old runs that exceed the configured limits, but not the run that has just finished. Does nothing if the
-/// last deletion was less than an hour ago. Only logs failures, because they do not concern the finished run.
+/// Deletes the old runs that exceed the configured limits, but not the run that has just finished. Does nothing if guard
+/// deleted all old runs less than an hour ago. Only logs failures, because they do not concern the finished run.
 pub(super) fn delete_old_runs(limits: &StateConfig, finished_run: &str) {
     let longest = limits.keep.filter(|keep| keep.0 > 0);
     let longest = longest.map(|keep| SignedDuration::from_secs(keep.0.try_into().unwrap_or(i64::MAX)));
@@ -40,8 +41,8 @@ pub(super) fn delete_old_runs(limits: &StateConfig, finished_run: &str) {
     };
     let now = Timestamp::now();
     let (mut kept_bytes, mut is_full, mut unwanted) = (0u64, false, Vec::new());
-    // The newest run comes first. Once a run exceeds the size limit, guard deletes it and all older runs that it may
-    // delete.
+    // The newest run comes first. Once a run and the newer runs together exceed the size limit, guard deletes that run
+    // and all older runs, except those that it must keep.
     for run in runs {
         let bytes = disk_use(&run.folder);
         let is_old = longest
