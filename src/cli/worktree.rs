@@ -1,5 +1,6 @@
 //! `guard worktree`: lists, shows, receives and removes the branches and worktrees that runs have left in the
-//! repository. Without a run's name or `--all`, guard never removes work that exists nowhere else.
+//! repository. Without a run's name or `--all`, guard removes only worktrees without new work. Otherwise it saves new
+//! work before it removes the worktree.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -21,7 +22,8 @@ use crate::workspace::{
     Workspace, WorkspaceError,
 };
 
-/// The maximum width of all columns before the path in `guard worktree list`.
+/// The width of the columns before the path in `guard worktree list`, with the gaps between them, if run ids are shown
+/// with eight characters and every other column has its maximum width.
 const LONGEST_BEFORE_PATH: usize = 76;
 
 pub(super) fn run(args: &Worktree, out: &mut dyn Write) -> Result<Exit, Failure> {
