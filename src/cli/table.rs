@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 
 /// The width of tables if neither the terminal nor `COLUMNS` gives one.
 const DEFAULT_WIDTH: usize = 80;
-/// The minimum width of the last column. The table leaves out other columns until the last one has this width.
+/// The minimum width of the last column, unless its cells need less. The table leaves out other columns until the last
+/// one has this width.
 const NARROWEST_LAST: usize = 12;
 /// The minimum width to which a table shrinks a column.
 const NARROWEST: usize = 8;
@@ -17,7 +18,8 @@ pub(super) struct Column {
     pub(super) title: &'static str,
     pub(super) cells: Vec<String>,
     pub(super) is_number: bool,
-    /// The maximum width of the column. The table shortens longer cells.
+    /// The maximum width of the column; the table shortens longer cells. Has no effect on the last column, which gets
+    /// the rest of the table's width.
     pub(super) widest: usize,
     /// Whether the table may make the column narrower than its cells if there is no room.
     pub(super) shrinks: bool,
@@ -33,7 +35,7 @@ impl Column {
     }
 }
 
-/// Returns the width that tables must fit into: the width of the terminal, the value of `COLUMNS`, or 80.
+/// Returns the width that tables must fit into: the width of the terminal, or else the value of `COLUMNS`, or else 80.
 pub(super) fn width() -> usize {
     let terminal = io::stdout();
     let of_terminal = crate::sys::terminal::columns(terminal.as_fd()).filter(|width| *width > 0);
