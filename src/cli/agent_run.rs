@@ -133,8 +133,9 @@ fn find_program(command: &[OsString]) -> Option<PathBuf> {
 }
 
 /// Adds to a request what the agent needs: arguments, variables, files in the private home, and the place where guard
-/// stores its conversations. The request must already have its final working directory. Keeps the variables that the
-/// request sets, and stores no conversations if the request copies paths out of the home itself (`--home-to`).
+/// stores the agent's conversations. The request must already have its final working directory. Keeps the variables
+/// that the request sets. Adds no place for conversations if the request copies paths out of the private home
+/// (`--home-to`).
 pub(super) fn prepare(profile: &Profile, request: &mut RunRequest) {
     request.command.splice(1..1, profile.added.iter().map(OsString::from));
     let options = &mut request.options;

@@ -19,7 +19,7 @@ use crate::terminal_text;
 use crate::transcript::{Event, EventType, Run, Step};
 
 /// Returns the policy with additional rules, which allow the commands that the user gave with `--allow`. A command that
-/// the policy already allows is no error: a script with the option must keep working when the rule has been saved.
+/// the policy already allows is no error: a script with the option must keep working after the user has saved the rule.
 pub(super) fn allow_for_one_run(policy: Policy, commands: &[String]) -> Result<Policy, Failure> {
     let mut policy = policy;
     for command in commands {
@@ -167,10 +167,10 @@ pub(super) fn save_answered(result: &RunResult) {
     }
 }
 
-/// Returns the refusal that `guard allow` should allow. With a number, returns the event with this number, and fails if
-/// that is not a refusal. Without a number, returns the only refusal that options of `guard run` can lift; refusals
-/// with the same options count as one. Then returns `None` if there is no such refusal; if there are several, lists
-/// them and fails.
+/// Returns the refusal of a run that `guard allow` should lift. With a number, returns the event with this number, and
+/// fails if that is not a refusal. Without a number, considers only the refusals that options of `guard run` can lift,
+/// and counts refusals with the same options as one. If there is exactly one, returns it; if there is none, returns
+/// `None`; if there are several, lists them and fails.
 fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option<Event>, Failure> {
     let refusals = refusals(run)?;
     if let Some(number) = number {
@@ -238,13 +238,14 @@ fn events(run: &Run, is_wanted: impl Fn(&Event) -> bool) -> Result<Vec<Event>, F
 struct Target {
     path: PathBuf,
     is_project: bool,
-    /// The name of the policy that the file extends if guard has to create it, and of the user's own policy. Empty for
-    /// a project's policy that exists.
+    /// The name of the policy that the file extends if guard has to create it. The file of a user's policy has the same
+    /// name. Empty for a project's policy that exists.
     base: String,
 }
 
-/// Returns the name of the policy that a new policy for later runs should extend: the policy of this run, or the first
-/// policy in its `extends` that guard finds by name. Fails if guard finds none of them.
+/// Returns the name of the policy that a new policy for later runs should extend: the policy of `run` if guard found it
+/// by its name, otherwise the first policy in its `extends` that guard finds by name. Fails if guard finds none of
+/// them.
 fn base_of(run: &Run) -> Result<String, Failure> {
     let name = run.policy().filter(|_| has_policy_of_user(run));
     let missing = run.policy().unwrap_or(BUILT_IN_POLICY);
@@ -273,7 +274,8 @@ pub(super) fn extendable_name<'n>(
 /// Returns the first of the policies `names` that guard finds. `name` is the policy that an error names.
 fn first_extendable<'n>(name: &str, mut names: impl Iterator<Item = &'n str>) -> Result<String, Failure> {
     let dirs = PolicyDirs::from_environment();
-    // A file that guard finds but cannot read has to be repaired, so use its name and not that of another policy.
+    // If guard finds the file of a policy but cannot read it, return the policy's name all the same: the user should
+    // repair the file, and the new policy should not extend another policy instead.
     let is_found =
         |name: &&str| !matches!(policy::find(name, &dirs, None), Err(PolicyError::NotFound { .. }));
     names.find(is_found).map(str::to_string).ok_or_else(|| {
@@ -345,8 +347,8 @@ impl Target {
         Ok(Self { path: directory.join(format!("{base}.toml")), is_project: false, base })
     }
 
-    /// Returns a sentence that names the run's policy, if the run did not use the user's policy to which guard adds the
-    /// rule but a file that extends it. `None` for the project's policy, or if the run's policy is not recorded.
+    /// Returns a sentence that names the run's policy if it is another file than the user's policy to which guard adds
+    /// the rule. Returns `None` if guard adds the rule to the project's policy, or if the run's policy is not recorded.
     fn other_file(&self, run: &Run) -> Option<String> {
         let is_own = |used: &&str| *used == self.base && has_policy_of_user(run);
         let used = run.policy().filter(|used| !self.is_project && !is_own(used))?;
@@ -384,7 +386,8 @@ impl Target {
 
     /// Returns the current text of the policy file, or the text of a new one if there is no file.
     fn text(&self) -> Result<String, Failure> {
-        // An agent may have committed a link in place of the project's file, which leads to a file of the user.
+        // An agent may have committed a symbolic link in place of the project's file. The link may lead to a file of
+        // the user.
         let links = if self.is_project { Links::Refuse } else { Links::Follow };
         let read = read_regular_file(&self.path, policy::LARGEST_FILE as u64, links).map_err(io::Error::from);
         match read.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other)) {

@@ -303,7 +303,7 @@ fn merge_hint(workspace: &Workspace, is_committed: bool) -> String {
     )
 }
 
-/// Commits what the run left uncommitted to the run's branch.
+/// Commits the run's uncommitted changes to the run's branch, and applies nothing.
 fn commit_only(
     args: &Apply,
     workspace: &mut Workspace,
@@ -350,7 +350,7 @@ fn refuse(
         print_json(&value, out)?;
         return Ok(Exit::Problem);
     }
-    // The hint may make the user merge the branch without guard, so show the findings before it.
+    // The hint may make the user merge the branch without guard, so show the findings before the hint.
     write_findings(findings, out)?;
     out.flush()?;
     match refusal {

@@ -20,8 +20,8 @@ use crate::batch::{
 use crate::terminal_text;
 use crate::transcript::runs_dir;
 
-/// The number of results that guard reads from the queue at once. With `--json` and `--jsonl`, guard prints each result
-/// before it reads more, so the memory it needs does not grow with the batch.
+/// The number of results that guard reads from the queue at once. With `--json` and `--jsonl`, guard prints these
+/// results before it reads the next ones, so the memory that it needs does not grow with the batch.
 const PAGE: usize = 500;
 /// The width of the progress bar, in columns.
 const BAR_WIDTH: usize = 30;
@@ -371,7 +371,8 @@ fn watch(queue: &mut dyn Queue, id: &str, out: &mut dyn Write) -> Result<Exit, F
             break row;
         }
         queue.wait(Duration::from_secs(1))?;
-        // A batch of small tasks changes many times a second; nobody reads that fast.
+        // Update the display at most ten times a second: a batch of small tasks changes more often than a person can
+        // read.
         std::thread::sleep(Duration::from_millis(100));
     };
     if is_terminal {

@@ -73,9 +73,10 @@ fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
     })
 }
 
-/// Returns the paths that a run in this directory could write: the policy's writable paths that are absolute, or
-/// `{worktree}` or `{home}`. For `{worktree}`, returns the directory of `--worktree`, or else the repository that
-/// contains the directory, or else the directory itself.
+/// Returns the paths that a run in `directory` could write: those writable paths of the policy that are absolute or
+/// are `{worktree}` or `{home}`. Replaces `{worktree}` by the directory of `--worktree`, or else by the top of the
+/// working tree that contains `directory`, or else by `directory` itself. Replaces `{home}` by the user's home
+/// directory.
 fn writable(args: &Check, directory: &Path, policy: &Policy) -> Vec<Vec<u8>> {
     let tree = match &args.worktree {
         Some(tree) => directory.join(tree),
@@ -171,8 +172,9 @@ struct Question {
     resolved: Option<String>,
 }
 
-/// Reads one command per line and answers with JSON lines. Flushes whenever no further line is waiting, so that a
-/// caller can send a line and wait for its answer. The exit code is that of the strictest answer.
+/// Reads one command per line from standard input, and prints each verdict as a line of JSON. Flushes the output
+/// whenever it has read all input so far, so that a caller can send a line and wait for the answer. Returns the exit
+/// code for the strictest verdict.
 fn stream(policy: &Policy, context: &Context, out: &mut dyn Write) -> Result<Exit, Failure> {
     let stdin = io::stdin();
     let mut input = io::BufReader::with_capacity(64 * 1024, stdin.lock());

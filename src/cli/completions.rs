@@ -98,8 +98,8 @@ fn fish_runs(path: &str) -> String {
     format!("complete -c guard -n '{}' -f -k -a '(guard __complete runs 2>/dev/null)'\n", seen.join("; and "))
 }
 
-/// Changes clap's script for zsh, so that arguments for runs and policies are completed by guard's own functions
-/// instead of file names.
+/// Changes clap's script for zsh, so that it completes arguments for runs and policies with guard's own functions.
+/// Without the change, it would complete these arguments with file names.
 fn zsh(script: &str) -> String {
     let mut text = String::new();
     for line in script.lines() {

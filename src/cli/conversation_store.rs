@@ -21,7 +21,8 @@ pub(super) fn conversations() -> Result<Conversations, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
-    // The user can read conversations even if guard cannot use the configuration. Every turn reports that error.
+    // If the configuration is invalid, use the defaults, so that the user can still read conversations. Every turn
+    // reports the error in the configuration.
     let config = user_config().unwrap_or_default().conversation;
     let history_settings =
         HistorySettings { max_prompt_tokens: config.max_prompt_tokens, summary_model: config.summary_model };

@@ -20,7 +20,7 @@ use crate::workspace::files_at;
 
 /// The policy of runs if neither the command line nor a configuration names one.
 pub(super) const BUILT_IN_POLICY: &str = "strict";
-/// The maximum size of the project files that guard reads, in bytes.
+/// The maximum size of the project's configuration and policy together, in bytes.
 const LARGEST_PROJECT: usize = 1 << 20;
 
 /// Where the value of a setting comes from.
@@ -30,7 +30,8 @@ pub(super) enum Origin {
     CommandLine,
     User(PathBuf),
     Project,
-    /// Entries of a list come from the project's configuration, and others from the user's, at this path.
+    /// The setting is a list. Some of its entries come from the project's configuration, the others from the user's
+    /// configuration at this path.
     ProjectAndUser(PathBuf),
 }
 
@@ -182,7 +183,7 @@ impl Defaults {
         Ok(Self { policy, policy_origin, policy_name, user: config.run.clone(), user_place, project })
     }
 
-    /// Returns what the project asks for beyond what the user allows, one line per item.
+    /// Returns what the project asks for beyond what the user allows, as text with one line for each item.
     pub(super) fn requests(&self) -> Result<Vec<String>, Failure> {
         let Some(project) = &self.project else { return Ok(Vec::new()) };
         let run = &project.config.run;
@@ -270,8 +271,8 @@ impl Defaults {
         Confirmed::open()?.add(&project.hash(), &project.directory)
     }
 
-    /// Fills in the defaults for arguments of a run that the command line leaves out, and adds to its lists. If
-    /// `is_attended` is true, leaves the time limits unset, because a person can end the run.
+    /// Fills in the defaults for arguments of a run that the command line leaves out, and adds the default entries to
+    /// lists. If `is_attended` is true, adds no time limits, because a person can end the run.
     pub(super) fn complete(&self, arguments: &mut args::Run, is_attended: bool) {
         let project = self.project.as_ref().map(|project| &project.config.run);
         let both: Vec<&RunDefaults> = project.into_iter().chain([&self.user]).collect();
@@ -293,8 +294,8 @@ impl Defaults {
         }
     }
 
-    /// Returns the prefix for the names of runs' branches that the project's configuration or else the user's sets;
-    /// `None` if neither does.
+    /// Returns the prefix for the names of runs' branches, from the project's configuration or else from the user's;
+    /// `None` if neither sets a prefix.
     pub(super) fn branch_prefix(&self) -> Option<&str> {
         let project = self.project.as_ref().and_then(|project| project.config.run.branch_prefix.as_deref());
         project.or(self.user.branch_prefix.as_deref())
@@ -312,7 +313,7 @@ impl Defaults {
             };
             (key, value, origin)
         };
-        // A run gets the entries of both lists.
+        // A run gets the entries of the project's list and those of the user's list.
         let list = |key: &'static str, of: fn(&RunDefaults) -> &Vec<String>, built_in: &str| {
             let (projects, users) = (of(&project), of(&self.user));
             let origin = match (projects.is_empty(), users.is_empty()) {
@@ -344,8 +345,8 @@ impl Defaults {
     }
 }
 
-/// Returns the differences between `base`, the name of the policy that the user allows, and `policy`. Returns none if
-/// `policy` extends `base` and only tightens it.
+/// Compares `policy` with the policy named `base`, which the user allows, and returns the differences. Returns no
+/// differences if `policy` extends `base` and only tightens it.
 fn looser(base: &str, policy: &Policy) -> Result<Vec<String>, Failure> {
     let extends_base = policy.extends.iter().any(|name| name == base);
     let loosens = policy.remarks.iter().any(|remark| remark.severity == Severity::Note);

@@ -36,7 +36,7 @@ pub(super) struct Background {
     /// A file in memory for what the background process prints to standard output before its command has started. It is
     /// not a pipe, because a pipe could fill up while the calling process does not read it.
     output: File,
-    /// A file in memory for what the background process prints to standard error in that time.
+    /// A file in memory for what the background process prints to standard error before its command has started.
     error: File,
 }
 
@@ -93,7 +93,7 @@ pub(super) fn await_start(background: Background, json: bool, out: &mut dyn Writ
     BufReader::new(started).read_line(&mut run_id)?;
     let run_id = run_id.trim_end().to_string();
     if run_id.is_empty() {
-        // Wait for the process first, because it prints its summary just before it ends.
+        // Wait for the process to end before reading its output, because it prints a summary just before it ends.
         let ended = waitpid(pid, None);
         io::stderr().write_all(&content(error)?)?;
         out.write_all(&content(output)?)?;

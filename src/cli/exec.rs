@@ -100,7 +100,8 @@ const FORMAT_HINT: &str = "a request is a JSON object such as {\"prompt\": \"…
 const USAGE_HINT: &str =
     "run guard exec 'PROMPT', or send a JSON request on standard input; see `guard exec --help`";
 
-/// Reads the request from options, a file or standard input. Also returns the options that the user has set.
+/// Reads the request from options, a file or standard input. Also returns those of its settings that the caller has
+/// given and that replace a conversation's own settings, such as the model.
 fn request(args: &Exec) -> Result<(ExecRequest, GivenOptions), BadRequest> {
     if args.options.has_request() {
         return request_from_options(&args.options);

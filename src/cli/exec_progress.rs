@@ -36,7 +36,7 @@ impl ExecProgress {
         Self { status, thread }
     }
 
-    /// Shows the first line of the event's message. Ignores events without a message, and output.
+    /// Shows the first line of the event's message. Ignores events without a message, and `output` events.
     pub(super) fn show(&self, event: &AgentEvent) {
         let first = event.message.lines().next().unwrap_or_default();
         let kind = event.event_type.strip_prefix("agent.").unwrap_or(&event.event_type);
@@ -49,7 +49,7 @@ impl ExecProgress {
 }
 
 impl Drop for ExecProgress {
-    /// Removes the progress line, so that the output after it begins at the left edge.
+    /// Removes the progress line, so that the output that follows begins in the first column.
     fn drop(&mut self) {
         self.status.0.lock().unwrap_or_else(PoisonError::into_inner).has_ended = true;
         self.status.1.notify_all();

@@ -1,5 +1,5 @@
-//! What every command that asks an agent needs: the executor of requests, ways to cancel a request, and the output of
-//! its events and its exit code.
+//! What every command that asks an agent needs: the executor of requests, ways to cancel a request, and functions that
+//! print an event and return the exit code for a result.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -14,7 +14,8 @@ use crate::launch;
 use crate::outcome::ErrorKind;
 use crate::transcript::runs_dir;
 
-/// Creates the executor. It starts this guard program, and stores sessions in the current user's state directory.
+/// Creates the executor. To run an agent, the executor starts another process of this guard binary. It stores sessions
+/// in the current user's state directory.
 pub(super) fn executor() -> Result<Executor, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
@@ -32,7 +33,8 @@ pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
     launch::on_signals(move || cancel.set())
 }
 
-/// At the first signal, sets both flags: `run` cancels the run, and `wait` ends the wait for a summary after the run.
+/// Sets both flags at the first signal: `run` cancels the run, and `wait` ends the wait for the summary of older
+/// messages after the run.
 pub(super) fn cancel_both_on_signals(run: &Cancel, wait: &Cancel) -> io::Result<()> {
     let (run, wait) = (run.clone(), wait.clone());
     launch::on_signals(move || {
@@ -48,7 +50,7 @@ pub(super) fn cancel_without_reader(cancel: &Cancel) -> io::Result<()> {
     let cancel = cancel.clone();
     let work = move || {
         loop {
-            // Request no events: the kernel always reports errors and a closed reading end.
+            // Request no events: the kernel reports errors and a closed reading end even if they are not requested.
             let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty())];
             match poll(&mut fds, PollTimeout::NONE) {
                 Err(nix::errno::Errno::EINTR) => {}

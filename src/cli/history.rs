@@ -28,7 +28,7 @@ pub(super) fn run(history: &History, out: &mut dyn Write) -> Result<Exit, Failur
         History::Diff { which, json } => diff(&conversations.next_prompt(&which.id)?, *json, out)?,
         History::Export { which, format } => {
             let text = conversations.read(&which.id)?.export((*format).into());
-            // A file gets the document unchanged. For a terminal, guard escapes control sequences.
+            // Print the document unchanged to a file or a pipe. On a terminal, escape control sequences.
             if io::stdout().is_terminal() {
                 write_indented("", &text, out)?;
             } else {

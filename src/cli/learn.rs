@@ -64,9 +64,9 @@ pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// Returns the policy that the learned policy extends: `policy` or, if guard does not find it by its name, the first of
-/// the policies in its `extends` that guard finds. In the second case, prints a note. Fails if guard finds none of
-/// them.
+/// Returns the policy that the learned policy extends: the one that guard finds by the name of `policy` or, if there is
+/// none, the first of the policies in its `extends` that guard finds. Prints a note if the returned policy is not
+/// `policy` itself. Fails if guard finds none of them.
 fn extendable(policy: &Policy) -> Result<Policy, Failure> {
     let name = allow::extendable_name(&policy.name, policy.extends.iter().map(String::as_str))?;
     let base = decide::load(&name, &PolicyDirs::from_environment(), false)?;
@@ -103,8 +103,8 @@ fn reference(path: &Path) -> String {
     shell_words::quote(&shown).into_owned()
 }
 
-/// Runs the command under the policy without its command rules. Returns the exit code, and the run's id if guard
-/// started the run.
+/// Runs the command under the policy without its command rules. Returns the exit code, and the run's id if the run has
+/// ended with a result.
 fn watch(args: &Learn) -> Result<(Exit, Option<String>), Failure> {
     let parsed = <args::Cli as clap::Parser>::try_parse_from(["guard", "run", "--", "/bin/true"]);
     let Ok(args::Cli { command: args::Command::Run(mut arguments), .. }) = parsed else {

@@ -1,7 +1,7 @@
 //! The checks of `guard doctor` besides the kernel: git, the agents, keys, PATH, and the state directory.
 //!
-//! A check contacts no host and prints no key. It starts only programs in directories that no agent and no other user
-//! can write.
+//! A check contacts no host and prints no key. It starts a program only from a directory that neither an agent nor
+//! another user can write to.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ pub(super) enum CheckState {
     Absent,
     /// guard can run commands, but the user should correct something.
     Warning,
-    /// guard cannot run commands until the user corrects something.
+    /// Runs fail until the user corrects something: all runs, or those that use this agent or this key.
     Problem,
 }
 

@@ -190,7 +190,7 @@ const MOST_SHOWN: usize = 50;
 
 /// Why a command of `guard` could not do its work.
 enum Failure {
-    /// Standard output cannot be written, or another input/output error occurred.
+    /// guard cannot write to standard output, or another input or output operation failed.
     Output(io::Error),
     /// guard cannot find, read or load the policy.
     Policy(Box<PolicyError>),
@@ -239,11 +239,12 @@ impl Failure {
     }
 }
 
-/// Returns a hint that names the command to check the file with the first error. If the first error is not in a file,
-/// the hint refers to the messages above it.
+/// Returns a hint with the command that checks the file that contains the first error. If the first error is not in a
+/// file, the hint refers to the messages that guard prints above the hint.
 fn lint_hint(problems: &[Diagnostic]) -> String {
     let first = problems.iter().find(|problem| problem.severity == Severity::Error);
-    // The rules of `--allow` come from no file, and `guard allow` checks a text before it writes the file.
+    // A policy text may be in no file: the rules of `--allow` come from the command line, and `guard allow` checks a
+    // text before it writes the file.
     let file = first.map(|problem| &problem.source).filter(|source| Path::new(&source.name).is_file());
     match file {
         Some(source) => format!("`{} --json` lists all errors", lint_command(Path::new(&source.name))),

@@ -58,8 +58,8 @@ fn pace(args: &Replay) -> Result<Pace, Failure> {
     Ok(Pace { speed, longest, due: Duration::ZERO, began: Instant::now(), last: None })
 }
 
-/// Converts the times of recorded output to pauses. Computes each pause from the start of the replay, so that delays
-/// caused by writing do not add up.
+/// Converts the times of recorded output to pauses. Measures from the start of the replay when each piece of output is
+/// due, so that delays caused by writing do not add up.
 struct Pace {
     /// The factor by which the replay is faster than the recording; zero means without pauses.
     speed: f64,

@@ -30,9 +30,9 @@ use crate::transcript::runs_dir;
 
 /// The name of the directory in the state directory that contains the journals of all research runs.
 pub(super) const RESEARCH: &str = "research";
-/// How long guard waits for cancelled runs to end before it exits.
+/// How long guard waits at the end for the agents' runs that have not ended yet.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The length at which the list of research runs cuts a query off, in characters.
+/// The maximum length of a query in the list of research runs, in characters.
 const LONGEST_QUERY: usize = 60;
 
 pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure> {

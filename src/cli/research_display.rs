@@ -1,4 +1,4 @@
-//! Shows the progress of research: as progress bars on a terminal, elsewhere as lines of text.
+//! Shows the progress of research: as progress bars on a terminal; elsewhere, and with `-v`, as lines of text.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -103,7 +103,8 @@ impl Lines {
         }
     }
 
-    /// Returns the id of the sub-query that ended and a text about its end; `None` if the update is not about an end.
+    /// If an update says that a sub-query has ended, returns the id of the sub-query and a text that says how it ended.
+    /// Otherwise returns `None`.
     fn ending(update: &AgentUpdate) -> Option<(usize, String)> {
         if let Some(done) = update.as_sub_query_completed() {
             return Some((done.id, format!(" ✓ Complete ({} tokens)", done.tokens_used)));
@@ -128,7 +129,7 @@ impl Lines {
         }
     }
 
-    /// Returns the lines to print for an update if there is no terminal.
+    /// Returns the lines to print for an update if guard draws no progress bars.
     pub(super) fn of(&mut self, update: &AgentUpdate) -> Vec<String> {
         self.remember(update);
         let mut lines = Vec::new();
@@ -202,7 +203,7 @@ impl LiveDisplay {
     }
 
     fn println(&self, line: &str) {
-        // Without a terminal, there is nowhere to print the line.
+        // Ignore errors: if the terminal is gone, there is nowhere to print the line.
         let _ = self.multi.println(line);
     }
 

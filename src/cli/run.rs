@@ -28,8 +28,8 @@ use crate::transcript::{Line, Observer, runs_dir};
 /// Runs the command, in this process or in the background (`--detach`), or only prints the plan of the run
 /// (`--dry-run`).
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
-    // guard may have inherited descriptors, such as the lock of a session. The programs that it starts must not inherit
-    // them, because they may outlive guard.
+    // guard may have inherited descriptors, such as the lock of a session. The programs that guard starts must not
+    // inherit them: such a program may outlive guard, and would keep the lock.
     process::close_on_exec_from(3)?;
     if !arguments.detach {
         return run_with(arguments, |policy| policy, out).map(|(exit, _)| exit);
@@ -165,7 +165,8 @@ fn run_or_plan(
         Err(error) => return report_plan_error(&launch.request, &error, form, out),
     };
     let not_started = result_before_start(&planned.plan);
-    // A person gets one line at the beginning and one at the end; programs and logs get the whole summary.
+    // A person at a terminal gets one line at the beginning and one at the end. Programs, log files and users of `-v`
+    // get the whole summary at the end.
     let is_seen_by_a_person = form == Form::PassThrough && io::stderr().is_terminal();
     let one_line = is_seen_by_a_person && !super::logging::is_verbose();
     if has_terminal && !arguments.quiet {
@@ -343,7 +344,7 @@ fn request(
     for pair in &arguments.env {
         let bytes = pair.as_bytes();
         let Some(at) = bytes.iter().position(|&byte| byte == b'=').filter(|&at| at > 0) else {
-            // A name without `=` passes the caller's own value.
+            // `--env NAME` without `=` passes the value that the variable has in guard's own environment.
             let kept = keys.others(&[]).into_iter().find(|(name, _)| name == pair).map(|(_, value)| value);
             let value = std::env::var_os(pair).or(kept).ok_or_else(|| {
                 Failure::usage(
@@ -367,7 +368,8 @@ fn request(
     let of_agent = of_agent.filter(|preset| !arguments.preset.contains(preset));
     let requested_presets: Vec<String> = arguments.preset.iter().chain(of_agent).cloned().collect();
     let hosts_of_agent = profile.map(|profile| profile.adapter.hosts()).unwrap_or_default();
-    // guard treats a key that no gateway of this run uses like any other variable.
+    // guard keeps out of the run only the keys that the gateways of this run use. It treats other keys like any other
+    // variable.
     let presets = policy.network.presets.iter().chain(&requested_presets);
     let gateways = presets.filter_map(|name| crate::policy::preset(name)).flat_map(|preset| preset.gateway);
     let kept: Vec<&str> = gateways

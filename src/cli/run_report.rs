@@ -187,7 +187,8 @@ pub(super) fn report(
     let result = &finished.result;
     if form == Form::PassThrough {
         if !quiet && one_line {
-            // Standard output may be a pager, which now uses the terminal. Print the line only if it contains news.
+            // If standard output is not a terminal, it may be a pipe to a pager, which still shows its output on the
+            // terminal. Then print the line only if it contains news.
             if io::stdout().is_terminal() || terminal_summary::has_news(result) {
                 note(&terminal_summary::ending(result));
             }
@@ -246,7 +247,7 @@ fn summary(result: &RunResult) -> Vec<String> {
         (true, false) => ", without namespaces",
     };
     let shims = if result.enforcement.seccomp && !result.enforcement.shims { ", without shims" } else { "" };
-    // A command that the policy refuses takes no time.
+    // Leave out the duration if the policy refused the command, because the command never ran.
     let after = match result.error_kind {
         Some(ErrorKind::PolicyDenied) => String::new(),
         _ => format!(" after {}", result.duration),
@@ -333,7 +334,7 @@ fn bytes(count: u64) -> String {
 }
 
 /// Returns the shortest text that identifies a run for `guard diff` and `guard apply`: `@` if the run is the newest
-/// one in its repository, otherwise its branch.
+/// one with a worktree in its repository, otherwise its branch.
 fn reference(run_id: &str, branch: &str) -> String {
     let newest = || {
         let runs = runs_dir().ok()?;

@@ -166,8 +166,8 @@ impl WorkspaceRequest<'_> {
         Ok((place, true))
     }
 
-    /// Returns the branch that the run is to continue, without `refs/heads/`: that of `--branch`, or with
-    /// `--continue` that of `--name`. Returns `None` if the run gets a new branch.
+    /// Returns the branch that the run is to continue if it exists, without `refs/heads/`: the branch of `--branch`, or
+    /// with `--continue` the branch for `--name`. Returns `None` if the options name no branch to continue.
     fn given_branch(&self, repository: &Repository) -> Result<Option<String>, WorkspaceProblem> {
         let args::Run { branch, continues, .. } = self.arguments;
         if !continues {
@@ -257,8 +257,8 @@ impl WorkspaceRequest<'_> {
         }
     }
 
-    /// Prints which dependencies and uncommitted changes of the user's checkout the run gets, and which git-ignored
-    /// files it does not get.
+    /// Prints which dependencies of the user's checkout the run gets, how many uncommitted changes it gets, and which
+    /// files that git ignores it does not get.
     fn note_ignored(&self, task: &GitSession) {
         let checkout = task.checkout();
         let top = &checkout.worktree;
@@ -320,7 +320,7 @@ impl WorkspaceRequest<'_> {
     }
 }
 
-/// Why guard cannot create a run's worktree, and what the user can do.
+/// Why guard cannot create or open a run's worktree, and what the user can do.
 pub(super) struct WorkspaceProblem {
     pub(super) kind: ErrorKind,
     pub(super) message: String,

@@ -97,7 +97,7 @@ fn is_in_repository(run: &Run, repository: &Repository) -> bool {
     if let Some(directory) = run.repository() {
         return directory == main_directory(&repository.common_dir);
     }
-    // The run has no worktree, or an older version of guard recorded it.
+    // The transcript names no repository: the run has no worktree, or an older version of guard recorded the run.
     let is_inside = |top: &Path| run.directory().is_some_and(|directory| directory.starts_with(top));
     repository.toplevel.as_deref().is_some_and(is_inside)
         || Record::read(&run.folder).is_ok_and(|record| record.common_dir == repository.common_dir)
@@ -285,9 +285,10 @@ pub(super) fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// Parses an age such as `30d`, which was given as the value of `option`.
+/// Parses an age such as `30d`. `option` is the name of the option with the age, for error messages.
 pub(super) fn parse_age(option: &str, text: &str) -> Result<SignedDuration, Failure> {
-    // A number alone would mean seconds. A user who types `30` means days, and would lose every run.
+    // Require a unit. A number alone would mean seconds, but a user who types `30` probably means days, and would lose
+    // all runs.
     let has_unit = text.trim().ends_with(|last: char| last.is_ascii_alphabetic());
     let age = TimeLimit::parse(text).filter(|_| has_unit).and_then(|age| i64::try_from(age.0).ok());
     age.map(SignedDuration::from_secs).ok_or_else(|| {
@@ -348,7 +349,8 @@ fn prune(
     Ok(())
 }
 
-/// Removes temporary files of killed runs, and directories of runs that never began.
+/// Removes temporary files of killed runs, and directories of runs that never began. With `dry_run`, only prints what
+/// it would remove.
 fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io::Result<()> {
     let scratch = std::env::temp_dir();
     for run in runs {

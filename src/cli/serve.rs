@@ -31,7 +31,7 @@ pub(super) fn run(args: &ServeArgs, _: &mut dyn Write) -> Result<Exit, Failure> 
     drop(place.open()?);
     let listener = listen(args, &place)?;
     let (stop, worker_stop) = (Stop::default(), StopFlag::default());
-    // The lock keeps submissions on this machine from starting another worker.
+    // While this process holds the lock, no submission on this machine starts another worker.
     let lock = if args.no_worker { None } else { place.lock_worker()? };
     stop_on_signals(&stop, &worker_stop, lock)?;
     let worker = if args.no_worker { None } else { Some(start_worker(args, &place, &stop, &worker_stop)?) };

@@ -40,7 +40,7 @@ pub(super) fn run(args: &Stop, out: &mut dyn Write) -> Result<Exit, Failure> {
     let ids = store.ids()?;
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let short = short_ids(&ids);
-    // Ask all runs to end before waiting for the first.
+    // Ask all runs to end before waiting for the first one, so that they end at the same time.
     let problems: Vec<Option<String>> = runs.iter().map(|run| ask_to_end(run, args.now)).collect();
     let deadline = Instant::now().checked_add(Duration::from_secs(args.wait));
     let mut exit = Exit::Success;

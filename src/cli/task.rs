@@ -343,8 +343,7 @@ fn drive(
         _ => Form::Lines,
     };
     let cancel = Cancel::default();
-    // Handle signals before any other thread starts. A thread that does not block a signal would let it end the
-    // process.
+    // Handle signals before any other thread starts. If a thread did not block them, a signal would end the process.
     super::executor::cancel_on_signals(&cancel)?;
     let progress = TaskProgress::new(form);
     let ended = work(cancel, &mut |event| progress.show(&event));
@@ -387,7 +386,7 @@ fn own_failure(problem: &str, output: &TaskOutput, out: &mut dyn Write) -> Resul
 enum ResumeFrom<'a> {
     /// The earlier step with this name.
     Step(&'a str),
-    /// The step that the task has reached, with higher limits or another test command.
+    /// The step that the task has reached. The fields are the new limits, and the new test command if there is one.
     CurrentStep(LimitOverrides, Option<Vec<String>>),
 }
 

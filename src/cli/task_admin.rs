@@ -140,7 +140,7 @@ pub(super) fn decide(
         );
         return Err(Failure::usage(message, "`guard task show` shows the state of the task"));
     };
-    // The first word in the list of verdicts approves, the second rejects.
+    // In the list of the step's verdicts, the first word means approval, the second means rejection.
     let verdict = words.get(usize::from(!is_yes)).copied().unwrap_or_default().to_string();
     if !is_yes && feedback.trim().is_empty() {
         return Err(Failure::usage(
@@ -181,8 +181,8 @@ pub(super) fn clean(
     Ok(Exit::Success)
 }
 
-/// Removes the finished tasks of the repositories for whose common directory `is_meant` returns true. If `is_removed`
-/// is false, only prints how many there are.
+/// Removes the finished tasks of all repositories for which `is_meant` returns true; its argument is the repository's
+/// common git directory. If `is_removed` is false, only prints how many tasks there are.
 pub(super) fn clean_finished(
     is_meant: &dyn Fn(&Path) -> bool,
     is_removed: bool,

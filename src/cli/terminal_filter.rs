@@ -7,8 +7,8 @@
 /// The maximum length of a control sequence that the filter passes, in bytes. Drawing sequences are much shorter.
 const LONGEST: usize = 64;
 
-/// The private modes that make the terminal send input, or that leave it in a bad state if the recording is
-/// incomplete.
+/// The private modes of terminals that the filter does not pass. They make the terminal send input, or leave it in a
+/// bad state if the recording is incomplete.
 const INPUT_MODES: &[&str] = &[
     "9", "1000", "1001", "1002", "1003", "1004", "1005", "1006", "1007", "1015", "1016", "2004", "2031",
     "2048",

@@ -1,5 +1,5 @@
 //! The two lines that guard prints about a run for a person at a terminal, one when the run begins and one when it
-//! ends. With `-v`, guard prints the whole summary instead.
+//! ends. With `-v`, `guard run` prints the whole summary instead of the second line.
 
 use super::run_reference;
 use crate::launch::{LaunchPlan, Limits};

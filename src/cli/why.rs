@@ -26,7 +26,7 @@ const MOST_EXPLAINED: usize = 100;
 /// The explanation of one decision.
 #[derive(Debug, Serialize)]
 struct Explanation {
-    /// The number of the event that recorded the decision; `None` if guard did not make it in a run.
+    /// The number of the event that recorded the decision; `None` if guard did not make the decision in a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     event: Option<u64>,
     decision: &'static str,
@@ -174,12 +174,12 @@ fn explain_command(command: &[OsString], policy: Option<&str>) -> Result<Explana
     })
 }
 
-/// Where a path is, as seen by a run in the current directory that gets its own worktree.
+/// Where a path is, relative to the repository and the worktree of a run in the current directory.
 enum PathPlace {
     /// In the repository. The run uses the copy of the file or directory in its worktree; the field is the path of the
     /// copy.
     Copied(PathBuf),
-    /// In the user's git directory, or in a checkout of the repository of which the run gets no copy.
+    /// In the user's git directory, or in a checkout of the repository that the run does not get a copy of.
     UsersRepository,
     /// Outside the repository, or the run gets no worktree.
     Elsewhere,

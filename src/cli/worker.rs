@@ -12,7 +12,7 @@ use crate::batch::{StopFlag, TaskContext, Worker, WorkerEnd, WorkerLock, WorkerO
 use crate::launch;
 use crate::transcript::runs_dir;
 
-/// How long the queue must be empty before a worker with `--until-idle` exits.
+/// How long a worker with `--until-idle` must have had no task before it exits.
 const IDLE_TIME: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &WorkerArgs, _: &mut dyn Write) -> Result<Exit, Failure> {
@@ -59,7 +59,7 @@ pub(super) fn concurrency(option: Option<u16>) -> usize {
     option.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
 }
 
-/// Returns the executor, the task types and the directories that a worker of this user needs.
+/// Returns what a worker of this user needs: the executor, the task types and the directory of runs.
 pub(super) fn task_context() -> Result<TaskContext, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")

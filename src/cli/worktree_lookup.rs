@@ -23,8 +23,8 @@ pub(super) fn here() -> Result<Repository, Failure> {
     })
 }
 
-/// Finds a workspace by its name. Without a name, and for `@`, finds the newest workspace that has a worktree in this
-/// repository.
+/// Finds the workspace of the run that the user named. Without a name, and for `@`, finds the newest workspace that has
+/// a worktree in the repository of the current directory.
 pub(super) fn find_or_newest(name: Option<&str>) -> Result<(PathBuf, workspace::Record), Failure> {
     match name.filter(|name| *name != "@") {
         Some(name) => find(name),
@@ -81,7 +81,7 @@ pub(super) fn short_branch(record: &workspace::Record) -> &str {
     record.branch.trim_start_matches("refs/heads/")
 }
 
-/// Returns the start time that a run's id contains; `None` if guard did not create the id.
+/// Returns the start time that a run's id contains; `None` if the id contains no time, because guard did not create it.
 fn time_of(id: &str) -> Option<Timestamp> {
     let (seconds, nanoseconds) = uuid::Uuid::try_parse(id).ok()?.get_timestamp()?.to_unix();
     Timestamp::new(seconds.try_into().ok()?, nanoseconds.try_into().ok()?).ok()

@@ -65,7 +65,8 @@ impl ChatEditor {
             Editor::with_history(config.clone(), FileHistory::with_config(&config)).map_err(error)?;
         editor.set_helper(Some(Assistant { models }));
         let continued = ContinuedLines::default();
-        // Bind Ctrl-J like Enter: a key that the user presses before the editor starts reading may arrive as Ctrl-J.
+        // Bind Ctrl-J like Enter: if the user presses Enter before the editor starts reading, the terminal may convert
+        // the key to Ctrl-J.
         for (enter, modifiers) in [(KeyCode::Enter, Modifiers::NONE), (KeyCode::Char('J'), Modifiers::CTRL)] {
             let begins_line = Event::from(KeyEvent(enter, modifiers | Modifiers::ALT));
             editor.bind_sequence(begins_line, EventHandler::Simple(Cmd::Newline));
@@ -91,7 +92,7 @@ impl ChatEditor {
                 Err(ReadlineError::Signal(_)) => continue,
                 Err(other) => return Err(error(other)),
             }
-            // A dumb terminal has no line editor, so no key binding handles a backslash before Enter.
+            // On a dumb terminal there is no line editing, so no key binding handles a backslash before Enter.
             if self.is_dumb && text.ends_with('\\') {
                 text.pop();
                 text.push('\n');

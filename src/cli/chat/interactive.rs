@@ -49,7 +49,7 @@ pub(super) fn run(
 ) -> Result<Exit, Failure> {
     // Start the signal thread before any other thread, because threads inherit which signals are blocked.
     let signals = TurnSignals::start()?;
-    // Change to the agent's directory, because paths in messages and slash commands refer to it.
+    // Change to the agent's directory, because paths in messages and slash commands are relative to it.
     std::env::set_current_dir(&conversation.record().settings.cd)?;
     let models = agent::named(conversation.agent())
         .map(|adapter| adapter.models.into_iter().flat_map(|(short, long)| [short, long]).collect());
@@ -165,7 +165,8 @@ impl Chat<'_> {
                 }
                 view.show(event);
             });
-            // Show the answer if it was not streamed. The text of an error is printed below instead.
+            // Show the answer if the agent has not streamed it. If the turn failed, show no answer: the code below
+            // prints the error.
             let answer = if result.exec.run.success { result.exec.run.result.as_str() } else { "" };
             view.finish(answer);
             result

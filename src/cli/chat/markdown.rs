@@ -17,7 +17,7 @@ const ITALIC: &str = "\x1b[3m";
 const CODE: &str = "\x1b[36m";
 
 /// The maximum number of characters that the renderer holds back while it waits for the end of an emphasis, a code
-/// span or a fence line. After that it prints the text as it is.
+/// span or a fence line. If the end has not arrived by then, the renderer prints the text as it is.
 const WINDOW: usize = 240;
 /// The maximum indentation of a line that may begin with a marker, in bytes.
 const DEEPEST: usize = 24;
@@ -221,7 +221,8 @@ impl Markdown {
         }
     }
 
-    /// Prints plain text up to the next character that may have a special meaning.
+    /// Prints plain text up to the next character that may have a special meaning, or ends the line at a line end.
+    /// Returns the number of bytes consumed, or `None` if it needs more text.
     fn plain(&mut self, rest: &str, is_end: bool) -> Option<usize> {
         let is_special = |one: char| {
             matches!(one, '\n' | '\r')
@@ -252,8 +253,8 @@ impl Markdown {
         }
     }
 
-    /// Prints `content` in the style of its Markdown marks: a backtick means code; one, two or three `*` mean italic,
-    /// bold, or both.
+    /// Prints `content` in the style of its Markdown marks: backticks mean code; one, two or three `*` or `_` mean
+    /// italic, bold, or both.
     fn marked(&mut self, mark: char, marks: usize, content: &str) {
         let styles: &[&'static str] = match (mark, marks) {
             ('`', _) => &[CODE],

@@ -10,7 +10,7 @@ fn rendered(text: &str) -> String {
     out
 }
 
-/// Renders a text that arrives in pieces, which begin at these positions.
+/// Renders a text that arrives in pieces. `cuts` are the byte offsets at which a new piece begins, modulo the length.
 fn rendered_in_pieces(text: &str, cuts: &[usize], has_styles: bool) -> String {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
     cuts.retain(|cut| text.is_char_boundary(*cut));

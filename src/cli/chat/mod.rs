@@ -24,7 +24,7 @@ pub(super) fn run(args: &Chat, out: &mut dyn Write) -> Result<Exit, Failure> {
     match &args.once {
         Some(message) => once::run(args, message, out),
         None => {
-            // Check the terminal before guard creates a conversation.
+            // Also check the terminal before guard creates a conversation.
             interactive::check_terminal()?;
             let (conversation, executor) = (open_or_create(args)?, executor::executor()?);
             let (store, is_new) = (conversations()?, args.session.is_none());

@@ -1,4 +1,5 @@
-//! `guard chat --once`: runs one turn. Prints the answer to standard output and everything else to standard error.
+//! `guard chat --once`: runs one turn. Prints the answer, or JSON if the user wants it, to standard output, and
+//! everything else to standard error.
 
 use std::io::{self, IsTerminal, Read, Write};
 
@@ -46,8 +47,8 @@ pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exi
         return Err(error.into());
     }
     let exit = if is_text { print_text(&conversation, &result, out)? } else { print_json(&result, out)? };
-    // The answer is printed. Wait for the summary, which makes the next turn cheaper but is not necessary. A signal
-    // ends the wait; a reader that closes standard output does not.
+    // The answer is printed. If guard is summarising the older messages, wait: the summary makes the next turn cheaper,
+    // but is not necessary. A signal ends the wait; a reader that closes standard output does not.
     out.flush()?;
     conversation.wait_for_compaction(SUMMARY_WAIT, &has_signal);
     Ok(exit)
@@ -56,7 +57,8 @@ pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exi
 fn read_message() -> Result<String, Failure> {
     let mut bytes = Vec::new();
     io::stdin().lock().take(LONGEST_MESSAGE as u64 + 1).read_to_end(&mut bytes)?;
-    // The limit may cut a longer message inside a character, so check the length first.
+    // Check the length before the encoding: guard reads only one byte more than the limit, so it may have cut a longer
+    // message inside a character.
     if bytes.len() > LONGEST_MESSAGE {
         return Err(ConversationError::LongMessage(bytes.len()).into());
     }

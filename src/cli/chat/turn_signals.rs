@@ -53,7 +53,7 @@ impl TurnSignals {
         lock(&self.state).farewell = text;
     }
 
-    /// Calls `work`, and cancels it with `cancel` if the user presses Ctrl-C meanwhile.
+    /// Calls `work`. Cancels it with `cancel` if Ctrl-C or another signal that asks guard to exit arrives meanwhile.
     pub(super) fn during<T>(&self, cancel: &Cancel, work: impl FnOnce() -> T) -> T {
         lock(&self.state).running = Some(cancel.clone());
         let keys = HiddenKeys::start();

@@ -176,7 +176,7 @@ impl TurnView {
         self.shared.lock().print(&out);
     }
 
-    /// Ends the display. Prints the answer if no event contained it.
+    /// Ends the display. Prints `answer` unless the display has shown a part of the answer since the last tool call.
     pub(super) fn finish(mut self, answer: &str) {
         if !self.has_answer && !answer.trim().is_empty() {
             self.show_answer(answer, true);

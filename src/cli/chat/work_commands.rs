@@ -19,7 +19,8 @@ struct OpenRun {
     worktree: PathBuf,
 }
 
-/// Returns the runs of the conversation that worked in its current worktree, oldest first. Fails if there are none.
+/// Returns the runs of the conversation that worked in the conversation's current worktree, oldest first. Fails if
+/// there are none.
 fn open_runs(conversation: &Conversation) -> Result<Vec<OpenRun>, Failure> {
     let store = store()?;
     let record = conversation.record();
@@ -110,7 +111,7 @@ pub(super) fn why(
 }
 
 /// Parses the arguments of a slash command with guard's command-line parser. If they are invalid or ask for help,
-/// prints the message and returns `None`.
+/// prints the parser's message and returns `None`.
 fn parsed(command: &str, run: Option<&str>, arguments: &[String]) -> Option<Command> {
     let words = ["guard", command].into_iter().chain(run).chain(arguments.iter().map(String::as_str));
     match parse(words.map(OsString::from)) {

@@ -44,7 +44,7 @@ fn command(out: &mut dyn Write, words: &[&str]) -> std::io::Result<()> {
                 code => say(out, &format!("  (exit code {})", code.unwrap_or(-1))),
             }
         }
-        // The supervisor denied the program start. The line that it printed before names the rule.
+        // The supervisor denied the program start. The demo's observer prints a line that names the rule.
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => say(out, "  (Permission denied)"),
         Err(error) => say(out, &format!("  ({error})")),
     }
@@ -81,7 +81,7 @@ fn fix_bug(out: &mut dyn Write) -> std::io::Result<()> {
     command(out, &["git", "log", "--format=%s", "main..HEAD"])
 }
 
-/// Returns the path of the git directory in the worktree's `.git` file.
+/// Returns the path of the git directory that the worktree's `.git` file names.
 fn own_git_folder() -> std::io::Result<PathBuf> {
     let text = std::fs::read_to_string(".git")?;
     Ok(PathBuf::from(text.trim_start_matches("gitdir: ").trim_end()))

@@ -141,7 +141,8 @@ fn observer() -> Observer {
         let mut out = io::stdout().lock();
         let _ = match line.event_type {
             EventType::Output => text("text").lines().try_for_each(|line| writeln!(out, "  |  {line}")),
-            // Do not show shims, which only start the real program of the same name.
+            // Do not show the start of a shim, which only starts the real program of the same name, or of the scripted
+            // agent itself.
             EventType::Exec if text("path").ends_with("/guard-shim") || line.message.contains(AGENT) => {
                 Ok(())
             }

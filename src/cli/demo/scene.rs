@@ -53,7 +53,8 @@ impl Scene {
         let server = TcpListener::bind(("127.0.0.1", 0))?;
         server.set_nonblocking(true)?;
         let main_before = main_branch(&project)?;
-        // Wait, so that these files are older than the agent's files, even by the coarse clock of the file system.
+        // Wait, so that these files have older modification times than the files that the agent changes. The clock of a
+        // file system may be coarse.
         std::thread::sleep(std::time::Duration::from_millis(30));
         Ok(Self { root, server, main_before })
     }
