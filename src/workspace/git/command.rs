@@ -29,10 +29,11 @@ use crate::sys::signals;
 /// Which configuration files apply to a git call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// All configuration files of the user, the system and the repository apply, but [`OVERRIDES`] override them. Only
-    /// for calls that read nothing that an agent wrote.
+    /// All configuration files of the user, the system and the repository apply, but [`OVERRIDES`] override them. For
+    /// calls on the user's own repository, and for checkouts, which need the user's filters.
     User,
-    /// Only the repository's configuration applies, but [`OVERRIDES`] and [`NEUTRAL_OVERRIDES`] override it.
+    /// Only the repository's configuration applies, but [`OVERRIDES`] and [`NEUTRAL_OVERRIDES`] override it. For calls
+    /// that may read files or objects that an agent wrote.
     Neutral,
 }
 
