@@ -502,8 +502,8 @@ fn describe(difference: &Difference) -> String {
     }
 }
 
-/// Writes the saved content to a directory's `.git` file if the run changed that file. If the run replaced the file
-/// by another one, moves the replacement to the run's directory.
+/// Restores a directory's `.git` file to its saved content if the run changed or removed the file. Moves whatever the
+/// run left at `.git` to the run's directory.
 pub fn restore_git_file(
     directory: &Path,
     saved: &[u8],
@@ -520,8 +520,8 @@ pub fn restore_git_file(
 pub enum RestoredGitFile {
     /// The `.git` file still had its saved content.
     Unchanged,
-    /// guard restored the `.git` file. If the run had replaced it by another file, this is the path to which guard
-    /// moved the replacement.
+    /// guard restored the `.git` file. The path is where guard moved what the run had left at `.git`; `None` if guard
+    /// moved nothing.
     Restored(Option<PathBuf>),
 }
 

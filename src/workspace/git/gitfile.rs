@@ -23,8 +23,9 @@ pub(crate) fn content(target: &Path) -> Vec<u8> {
     [b"gitdir: ", target.as_os_str().as_bytes(), b"\n"].concat()
 }
 
-/// Makes the worktree's `.git` file point to the git directory `target`. If there is a `.git` that guard did not
-/// write, moves it to the run's directory and returns its new path; otherwise returns `None`.
+/// Makes the worktree's `.git` file point to the git directory `target`. If there is a `.git` with any other content,
+/// moves it to the run's directory and returns its new path. Overwrites a `.git` file that points to the run's
+/// quarantine repository, because guard wrote it, and then returns `None`.
 pub(crate) fn point_at(worktree: &Path, target: &Path, run_folder: &Path) -> io::Result<Option<PathBuf>> {
     restore_dir_access(worktree)?;
     let wanted = content(target);
@@ -34,8 +35,9 @@ pub(crate) fn point_at(worktree: &Path, target: &Path, run_folder: &Path) -> io:
     write_git_file(worktree, &wanted, run_folder)
 }
 
-/// Makes the worktree's `.git` a regular file with the content `wanted`. If there is a `.git` that guard did not
-/// write, moves it to the run's directory and returns its new path; otherwise returns `None`.
+/// Replaces the worktree's `.git` by a regular file with the content `wanted`. Moves the old `.git` to the run's
+/// directory and returns its new path. Overwrites a `.git` file that points to the run's quarantine repository,
+/// because guard wrote it, and then returns `None`, as it does if there was no `.git`.
 pub(crate) fn write_git_file(
     worktree: &Path,
     wanted: &[u8],
