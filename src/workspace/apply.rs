@@ -49,7 +49,8 @@ pub struct ApplyRequest {
     pub dry_run: bool,
 }
 
-/// What would change if guard applied the work of a run. Making the plan changes no ref, index or working tree.
+/// What would change if guard applied the work of a run. Making the plan changes no ref, no index and no file's
+/// content.
 pub struct ApplyPlan {
     /// The user's branch to apply the work to, without `refs/heads/`; `None` if `HEAD` is detached.
     pub into: Option<String>,

@@ -44,7 +44,8 @@ pub struct SavedWork {
     pub tip: Option<SavedRef>,
     /// The ref that points to a commit with the run's uncommitted work; `None` if guard saved none.
     pub work: Option<SavedRef>,
-    /// All other refs: those with the saved working trees of a task.
+    /// All other refs: `head`, which points to the commit of a detached `HEAD` in the worktree, and refs to the saved
+    /// working trees of a task.
     pub others: Vec<SavedRef>,
 }
 

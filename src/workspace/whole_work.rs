@@ -148,7 +148,7 @@ impl WorkReader {
     }
 
     /// Builds a jailed (sandboxed) git call on the worktree that uses a copy of the worktree's index. git uses the
-    /// attributes in the commit that the run started from, which no agent wrote.
+    /// attributes in the commit that the run started from, because the run's agent did not write that commit.
     fn tree_git(&self, verb: &str) -> Result<Git, WorkspaceError> {
         let record = &self.record;
         let tree = JailedWorktree {

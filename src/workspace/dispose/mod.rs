@@ -47,8 +47,8 @@ pub struct DisposeReport {
     pub kept: bool,
     /// True if guard has received commits that the agent made on the branch.
     pub has_commits: bool,
-    /// Paths of at most a hundred files that are neither committed nor ignored by git, and of all directories that git
-    /// cannot read.
+    /// Paths of at most a hundred files with uncommitted changes (new, changed or deleted files), and of all
+    /// directories that git cannot read. A new directory counts as one path.
     pub uncommitted: Vec<PathBuf>,
     /// Files in the worktree that differ from the tip of the branch; at most a thousand.
     pub changes: Vec<(PathBuf, Changed)>,
@@ -136,7 +136,8 @@ impl Workspace {
     }
 
     /// True if [`Self::dispose`] with [`KeepPolicy::Auto`] would keep the workspace: it has new commits or uncommitted
-    /// work, its branch has moved, or its worktree existed before the run (`--here`). Changes nothing.
+    /// work, its branch has moved, the user has checked out something else in its worktree, or the worktree existed
+    /// before the run (`--here`). Changes nothing.
     pub fn holds_new_work(&self) -> Result<bool, WorkspaceError> {
         if matches!(self.record.state, State::Opening | State::Removing | State::Removed) {
             return Ok(false);

@@ -17,7 +17,8 @@ const OWN_LOCK_AGE: Duration = Duration::from_secs(2);
 const SHARED_LOCK_AGE: Duration = Duration::from_secs(10);
 
 impl Workspace {
-    /// Removes lock files that a killed guard or its git processes left behind.
+    /// Removes lock files that a killed guard or its git processes left behind. If a receive was interrupted, also
+    /// removes the objects that git had not accepted yet.
     pub(crate) fn remove_stale_locks(&self) {
         let record = &self.record;
         let lock = |dir: &Path, name: &str| dir.join(format!("{name}.lock"));

@@ -19,10 +19,12 @@ use crate::workspace::run::create::Workspace;
 use crate::workspace::run::extra_files;
 use crate::workspace::{WorkspaceError, at};
 
-/// Timeout for the first attempt of `git status`. If it is exceeded, guard moves FIFOs that may block git, and tries
-/// again.
+/// Timeout for the first attempt of a git call that reads ignore files, such as `git status`. If the call exceeds it,
+/// guard moves FIFOs that may block git out of the worktree, and tries again. Also the timeout for listing the files
+/// in new directories.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout for the second attempt of `git status`, and for committing uncommitted work.
+/// Timeout for the second attempt of a git call that reads ignore files, and for calls that read all trees of a commit
+/// or all files of a worktree.
 pub(crate) const RETRY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum number of uncommitted paths in a report.
 const MAX_PATHS: usize = 100;

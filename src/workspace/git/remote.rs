@@ -1,9 +1,10 @@
 //! Reads the URLs of the user's remotes, and pushes one branch to a remote.
 //!
-//! A push is the only git call that guard makes over the network with the user's credentials. It uses the user's git
-//! configuration, and creates or moves forward one branch and nothing else. It runs no hooks of the local repository
-//! (they may call a file that an agent wrote) and has no terminal. If an agent may have written to the repository, the
-//! push obeys no repository setting that chooses programs or receives credentials.
+//! A push is the only git call that guard makes in order to use the network. (In a partial clone that the user trusts,
+//! git may also fetch missing objects during other calls.) The push uses the user's git configuration, and creates or
+//! moves forward one branch and nothing else. It runs no hooks of the local repository (they may call a file that an
+//! agent wrote) and has no terminal. If an agent may have written to the repository, the push obeys no repository
+//! setting that chooses programs or receives credentials.
 
 use std::time::Duration;
 

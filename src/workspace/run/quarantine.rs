@@ -27,7 +27,7 @@ const PRIVATE_REFS: &[&[u8]] = &[
     b"refs/replace/",
 ];
 
-/// The committer's name and email for the agent's commits if the user has configured none.
+/// The committer's name and email for the agent's commits if the user has not configured both.
 const DEFAULT_IDENTITY: (&str, &str) = ("guard agent", "agent@guard.invalid");
 
 /// The committer's name and email for the agent's commits, and whether git signs them.
@@ -98,7 +98,8 @@ pub(crate) fn create(git: &Path, before: &Path, parts: &QuarantineSpec<'_>) -> i
 const EXCLUDES: &str = "info/user-excludes";
 const ATTRIBUTES: &str = "info/user-attributes";
 
-/// Maximum size of a copied ignore or attribute file, in bytes. guard copies an index of any size.
+/// Maximum size of each file that guard copies into the quarantine repository, in bytes. The file `index` may have any
+/// size.
 const MAX_BYTES: u64 = 64 << 20;
 
 fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {

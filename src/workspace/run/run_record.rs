@@ -30,8 +30,7 @@ pub enum State {
     Open,
     /// guard is receiving the run's branch into the user's repository.
     Receiving,
-    /// guard has received the run's branch, but the worktree's `.git` file still points to the run's private
-    /// repository.
+    /// guard has received the run's branch, but has not yet given the worktree back to the user or removed it.
     Received,
     /// guard keeps the worktree, and its `.git` file points to the user's repository again.
     Kept,
