@@ -1,9 +1,9 @@
 //! Applies the work of a run to the branch that the user has checked out.
 //!
-//! guard makes a plan first: git merges in a jail, without a working tree, and the plan says what would change, or
-//! why the work cannot be applied. Only then does guard change the user's working tree, index and branch, as `git
-//! merge` does: it refuses to overwrite changes of the user, and moves the branch only if no other process has
-//! moved it. No hooks run.
+//! guard makes a plan first: git merges in a jail, without a working tree, and the plan says what would change, or why
+//! the work cannot be applied. Only then does guard change the user's working tree, index and branch. Like `git
+//! merge`, guard refuses to overwrite changes of the user. It moves the branch only if no other process has moved the
+//! branch meanwhile. No hooks run.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +26,7 @@ const MAX_SUBJECTS: usize = 100;
 /// Timeout for `git status` and for the checkout in the user's working tree.
 const CHECKOUT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How the work of a run is added to the user's branch.
+/// How guard applies the work of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApplyMethod {
     /// guard merges the run's own commits into the user's branch: by a fast-forward or a merge commit.
@@ -40,10 +40,10 @@ pub enum ApplyMethod {
 /// How the user wants the work of a run to be applied.
 #[derive(Debug, Clone)]
 pub struct ApplyRequest {
-    /// How the work is added to the user's branch.
+    /// How guard applies the work.
     pub method: ApplyMethod,
-    /// The message for the commit that guard makes; `None` for a default message. If guard makes a commit from the
-    /// run's uncommitted work and also merges, only the first of the two commits gets this message.
+    /// The message for the commit that guard makes; `None` for a default message. If guard commits the run's
+    /// uncommitted work and then merges, only the commit of the uncommitted work gets this message.
     pub message: Option<String>,
     /// True if guard must not write anything to the repository, and only plan.
     pub dry_run: bool,
@@ -58,7 +58,7 @@ pub struct ApplyPlan {
     pub work: WholeWork,
     /// The paths that will change in the user's working tree.
     pub files: Vec<PathBuf>,
-    /// How the work is added to the user's branch.
+    /// How guard applies the work.
     pub method: ApplyMethod,
     /// True if the user's branch only moves forward to the run's commits, without a new commit.
     pub is_fast_forward: bool,
@@ -66,12 +66,13 @@ pub struct ApplyPlan {
     pub old: String,
     /// The commit that will be checked out; `None` if the changes stay uncommitted.
     pub new: Option<String>,
-    /// The message of the commit that guard makes from the run's uncommitted work; `None` if it makes none.
+    /// The message of the commit with the run's uncommitted work that guard adds to the run's branch; `None` if guard
+    /// adds none.
     pub work_message: Option<String>,
     /// True if the user has git hooks that `git merge` or `git commit` would run. guard does not run them.
     pub has_hooks: bool,
-    /// The commit that guard made from the run's uncommitted work, on top of the run's branch; `None` if there is
-    /// none.
+    /// The commit that guard made from the run's uncommitted work, on top of the run's branch; `None` if there was no
+    /// uncommitted work.
     work_commit: Option<String>,
     /// The tree that will be checked out, or a commit with that tree.
     tree: String,
@@ -91,13 +92,15 @@ pub enum Planned {
         /// The work of the run.
         work: WholeWork,
     },
-    /// The user's working tree has changes or untracked files at these paths, which applying would overwrite.
+    /// The user's working tree has changes or untracked files at these paths, and applying the work would overwrite
+    /// them.
     Overlaps(Vec<PathBuf>),
 }
 
 impl Workspace {
-    /// Plans how to apply the work of the run to the branch that the user has checked out in `repository`. Fails if the
-    /// work or the user's working tree is in a state in which guard cannot apply it.
+    /// Plans how to apply the work of the run to the branch that the user has checked out in `repository`. Fails if
+    /// guard cannot apply the work now, for example because guard has not received the run's commits yet, or because a
+    /// merge is in progress in the user's working tree.
     pub fn plan_apply(
         &self,
         repository: &Repository,
@@ -236,7 +239,7 @@ impl Workspace {
     fn read_to_commit(&self, reader: &WorkReader) -> Result<WholeWork, WorkspaceError> {
         let worktree = &self.record.worktree;
         let path = |path: &Path| crate::terminal_text::escape(&path.to_string_lossy()).into_owned();
-        // Hooks of the repository may execute files in the worktree, which the agent wrote.
+        // The hint says to commit without hooks, because hooks may execute files that the agent wrote in the worktree.
         let by_hand = || {
             let worktree = shell_words::quote(&worktree.to_string_lossy()).into_owned();
             let worktree = crate::terminal_text::escape(&worktree);
@@ -361,7 +364,8 @@ impl Workspace {
             git.args([branch, new, &work.tip]).run()?;
             self.replace_index(&reader.index())?;
         }
-        // The user may have added commits to the branch: write its current commit to the workspace's record.
+        // The user may have added commits to the run's branch: write the branch's current commit to the workspace's
+        // record.
         let tip = work_commit.unwrap_or(&work.tip);
         if self.record.tip != tip {
             self.record.tip = tip.to_string();
@@ -458,15 +462,15 @@ fn overlaps(
         changes.iter().filter(|change| change.is_deleted).map(|change| change.path.as_path()).collect();
     let is_in_the_way = |path: &Path| {
         let is_dir = |place: &Path| place.symlink_metadata().map(|data| data.is_dir());
-        // The user has a file where this path needs a directory.
+        // Look for a file of the user at a path where the work needs a directory.
         let above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
         let mut files = above.filter(|above| matches!(is_dir(&top.join(above)), Ok(false)));
         if files.any(|above| !deleted.contains(above)) {
             return true;
         }
         match is_dir(&top.join(path)) {
-            // A directory is not in the way if the work deletes files in it: git itself then refuses to remove
-            // untracked files in it.
+            // A directory of the user is in the way, unless the work deletes files in it. In that case guard leaves
+            // the check to git, which refuses to remove a directory with untracked files.
             Ok(true) => !deleted.range(path..).next().is_some_and(|below| below.starts_with(path)),
             Ok(false) => true,
             Err(_) => false,

@@ -198,8 +198,8 @@ pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, Workspa
     at("create", &scratch, std::fs::create_dir_all(&scratch))?;
     let objects: Vec<Vec<u8>> =
         reader.record.objects.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
-    // git starts the merge drivers that the attributes and the configuration name, so it runs in a jail. The drivers
-    // write their temporary files to git's working directory.
+    // This jail allows child processes, because git starts the merge drivers that the attributes and the configuration
+    // name. The drivers write their temporary files to git's working directory.
     let bounds = Bounds { cpu_seconds: 120, memory: 4 << 30, file: libc::RLIM_INFINITY };
     let merged = reader
         .jailed("merge-tree", &[&scratch], false, bounds)?

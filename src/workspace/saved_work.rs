@@ -62,7 +62,7 @@ impl SavedWork {
     }
 }
 
-/// Builds a git call that reads refs and commits of a repository, and obeys nothing that an agent wrote.
+/// Builds a git call on the refs and commits of a repository. git obeys nothing that an agent wrote.
 fn git(repository: &Repository, verb: &str) -> Result<Git, WorkspaceError> {
     let common_dir = &repository.common_dir;
     let git = Git::new(Trust::Neutral, verb)?.git_dir(common_dir).current_dir(common_dir);

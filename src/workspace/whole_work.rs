@@ -24,7 +24,8 @@ use crate::sys::remove_tree::remove_tree;
 const MAX_PATCH_BYTES: usize = 256 << 20;
 /// Maximum size of a list of paths from git, in bytes.
 const MAX_LIST_BYTES: usize = 256 << 20;
-/// Maximum number of nested repositories and files that are too large, together. guard refuses a worktree with more.
+/// Maximum number of paths that guard leaves out of the whole work: nested repositories, and files above
+/// [`MAX_FILE_BYTES`]. guard refuses a worktree with more of them.
 const MAX_LEFT_OUT: usize = 1_000;
 /// Maximum size of an uncommitted file that guard includes, in bytes. A sparse file can be larger than any disk.
 pub(crate) const MAX_FILE_BYTES: u64 = 1 << 30;

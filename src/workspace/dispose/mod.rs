@@ -63,7 +63,8 @@ pub struct DisposeReport {
     pub moved: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Maximum size of a file that guard commits when it saves uncommitted work.
+/// Maximum size of a file that guard commits when it saves uncommitted work, in bytes. guard moves a worktree with a
+/// larger file to the run's directory instead.
 const MAX_SAVED_FILE_BYTES: u64 = 1 << 30;
 
 impl Workspace {
@@ -211,7 +212,8 @@ impl Workspace {
     /// Removes the quarantine repository (the run's private git directory) and the files that guard made for it.
     /// Keeps the workspace's record, and the files that guard moved out of the worktree.
     fn drop_quarantine(&self) -> Result<(), WorkspaceError> {
-        // Rename the quarantine first: if it were half deleted, it would look as if the agent had damaged it.
+        // Rename the quarantine before deleting it: a half-deleted quarantine would look as if the agent had damaged
+        // it.
         let (git, leaving) = (self.quarantine(), self.run_folder.join("leaving"));
         at("remove", &leaving, remove_tree(&leaving))?;
         if git.symlink_metadata().is_ok() {
@@ -502,11 +504,11 @@ impl Workspace {
     fn remove_worktree(&self) -> Result<(), WorkspaceError> {
         let record = &self.record;
         let admin_dir = self.find_admin_dir();
-        // Do not remove a directory of the same name that this run did not create.
+        // Do not remove a directory at the worktree's path that this run did not create.
         if admin_dir.is_some() || record.state != State::Opening {
             at("remove", &record.worktree, remove_tree(&record.worktree))?;
         } else if let Some(begun) = self.unfinished_admin_dir() {
-            // git was killed after it had created its git directory for the worktree, so the worktree is still empty.
+            // git was killed after it had created the worktree's git directory, so the worktree is still empty.
             let _ = fs::remove_dir(&record.worktree);
             at("remove", &begun, remove_tree(&begun))?;
         }
@@ -539,7 +541,8 @@ impl Workspace {
         self.worktree_head().is_some_and(|head| head != format!("ref: {}", self.record.branch))
     }
 
-    /// Writes the mark of this run to the lock file of the worktree, before guard removes the worktree.
+    /// Writes the mark of this run to the lock file of the worktree, before guard removes the worktree. If the removal
+    /// is interrupted, the mark shows that what is left of the worktree belongs to this run.
     fn mark_as_own(&self) -> Result<(), WorkspaceError> {
         let Some(admin_dir) = self.find_admin_dir() else { return Ok(()) };
         let locked = admin_dir.join("locked");
@@ -576,8 +579,8 @@ impl Workspace {
         fs::read_dir(worktrees).ok()?.flatten().map(|entry| entry.path()).find(leads_here)
     }
 
-    /// Finds a git directory that git began to create for this run's worktree before it was interrupted: it does not
-    /// contain the worktree's path yet. Returns `None` if there is none.
+    /// Finds a git directory that git began to create for this run's worktree before git was interrupted. Such a
+    /// directory does not contain the worktree's path yet. Returns `None` if there is none.
     fn unfinished_admin_dir(&self) -> Option<PathBuf> {
         let is_begun = |dir: &PathBuf| {
             let text = gitfile::read_following_links(&dir.join("locked"), 8192).unwrap_or_default();

@@ -33,8 +33,9 @@ impl Workspace {
         if record.state == State::Receiving {
             remove_abandoned_objects(&record.common_dir);
         }
-        // git takes this lock whenever it deletes a ref. While guard receives a branch or removes a worktree, the
-        // lock is probably guard's own. In other states another running git may hold it.
+        // git takes the lock on `packed-refs` whenever it deletes a ref. If guard was receiving the branch or removing
+        // the worktree, the lock is probably guard's own. In other states another git may hold the lock, so guard
+        // removes it only if no git process runs in the repository.
         let is_likely_ours = matches!(record.state, State::Receiving | State::Removing);
         let of_all = record.common_dir.join("packed-refs.lock");
         let around = record.common_dir.parent().unwrap_or(&record.common_dir);

@@ -206,7 +206,7 @@ impl Workspace {
             return true;
         }
         let place = self.record.worktree.join(path);
-        // Deleting a file changes the ctime of its directory.
+        // A deleted file has no ctime any more, but its deletion changed the ctime of its directory: begin there.
         let mut witnesses = place.ancestors().skip(usize::from(change == Changed::Deleted));
         let found = witnesses.find_map(|path| path.symlink_metadata().ok());
         // The clocks of file systems are coarse: a file can appear slightly older than it is.

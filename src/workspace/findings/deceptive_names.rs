@@ -50,8 +50,8 @@ pub(crate) fn name_problem(part: &[u8]) -> Option<(NameProblem, &'static str)> {
 
 const WINDOWS: &str = "on Windows this is another file, or a device";
 
-/// True if the name has only harmless ASCII characters, as most names have. Only the check for device names is then
-/// necessary.
+/// True if the name has only harmless ASCII characters, and neither begins nor ends with a dot. Most names are of this
+/// kind, and need no other check than that for device names.
 fn is_plain(part: &[u8]) -> bool {
     part.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
         && !part.starts_with(b".")

@@ -33,8 +33,8 @@ impl Setting {
     }
 }
 
-/// Parses a git configuration file. Skips lines that git would reject, and continues after them: to report more
-/// settings than git reads is safe, to report fewer is not.
+/// Parses a git configuration file. Skips lines that git would reject, and continues after them: reporting more
+/// settings than git reads is safe, reporting fewer is not.
 pub fn settings(text: &[u8]) -> Vec<Setting> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut reader = Reader { text, at: 0 };

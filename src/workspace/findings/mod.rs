@@ -90,7 +90,7 @@ pub enum DangerKind {
     Deceptive,
     /// A file that a tool executes or obeys without an explicit command.
     Automatic,
-    /// A file or directory whose content guard could not check.
+    /// A file or directory whose content guard could not check, or findings that guard does not list.
     Unseen,
 }
 
@@ -282,8 +282,8 @@ pub fn inspect_with_changes(inspection: &Inspection) -> Result<Inspected, Danger
 /// its hooks and settings that make git run a program.
 pub fn repositories(root: &Path, places: &[PathBuf]) -> Vec<Danger> {
     use std::os::unix::ffi::OsStrExt;
-    // The inspection uses the path of the user's repository to recognise its submodules. The repositories here cannot
-    // be its submodules, so pass a path that does not exist.
+    // The inspection uses the path of the user's repository to recognise submodules of that repository. None of the
+    // repositories in `places` is such a submodule, so pass a path that does not exist.
     let inspection = Inspection::new(Path::new("/nonexistent"), root, None, None);
     let mut findings = Findings {
         list: BTreeSet::new(),

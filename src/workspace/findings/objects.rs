@@ -60,7 +60,7 @@ impl Commits {
     }
 }
 
-/// Maximum size of one list of files from git, in bytes: enough for some hundred thousand files.
+/// Maximum size of one list of files from git, in bytes: enough for several hundred thousand files.
 const MAX_LISTED_BYTES: usize = 64 << 20;
 /// Maximum size of a file whose content guard checks, in bytes. guard does not read larger files.
 pub(crate) const MAX_CONTENT_BYTES: u64 = 1 << 20;
@@ -70,7 +70,8 @@ pub(crate) struct Objects<'a> {
     inspection: &'a Inspection,
     deadline: Instant,
     reader: Option<(Running, ChildStdin, ChildStdout)>,
-    /// True if some output of the `cat-file` process was not read, so that the process cannot be used again.
+    /// True if a request to the `cat-file` process failed. guard then cannot use the process again, because it may
+    /// still write output of the failed request.
     is_unusable: bool,
 }
 

@@ -1,5 +1,5 @@
 //! Checks all files in the agent's worktree. Opens each directory relative to its open parent, never through a
-//! symbolic link. Opens only regular files, and only those whose names may mean danger.
+//! symbolic link. Opens only regular files, and only those that tools may execute or obey, according to their names.
 
 use std::ffi::CStr;
 use std::io;
@@ -186,7 +186,7 @@ impl Walk<'_, '_> {
             _ => dir.stat_of(&entry.name).unwrap_or(None),
         };
         if entry.is_dir == Some(true) || stat.is_some_and(|stat| stat.is_dir()) {
-            // A directory of such a name with committed files contains source code.
+            // A directory with a name in `GENERATED_DIRS` but with committed files contains source code.
             let is_generated = is_generated || GENERATED_DIRS.contains(&name) && !self.is_tracked(&below);
             dirs.push((entry, is_generated));
             return Ok(());

@@ -61,8 +61,8 @@ const OVERRIDES: &[(&str, &str)] = &[
     ("hook.push-to-checkout.enabled", "false"),
 ];
 
-/// Settings that guard also overrides in calls with [`Trust::Neutral`], because these may read files that an agent
-/// wrote.
+/// Settings that guard also overrides in calls with [`Trust::Neutral`], because such calls may read files that an
+/// agent wrote.
 const NEUTRAL_OVERRIDES: &[(&str, &str)] = &[
     // git checked who owns the repository when guard looked for it. Since then guard has named the repository
     // explicitly.

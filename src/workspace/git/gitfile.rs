@@ -2,7 +2,8 @@
 //! points to the quarantine repository. Otherwise it points to the worktree's git directory in the user's repository.
 //!
 //! The agent can write to the directory that contains the `.git` file. If guard finds an unexpected file or directory
-//! in its place (a "foreign" one), it moves that to the run's directory, and never follows or deletes it.
+//! in place of the `.git` file (a "foreign" one), guard moves it to the run's directory, and never follows or deletes
+//! it.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -84,7 +85,7 @@ pub fn moved_files(run_folder: &Path) -> PathBuf {
 /// the run's directory is on another file system and guard cannot copy everything to it, leaves the file or directory
 /// where it is, and renames it to `foreign-NAME-ID`. Returns the new path.
 pub(crate) fn move_foreign(thing: &Path, run_folder: &Path) -> io::Result<PathBuf> {
-    // The kernel moves a directory only if its owner may write to it.
+    // The kernel moves a directory to another parent only if the caller may write to the moved directory itself.
     restore_dir_access(thing)?;
     let dir = moved_files(run_folder);
     fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir)?;

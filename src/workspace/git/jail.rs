@@ -73,8 +73,9 @@ impl Jail {
     }
 }
 
-/// Returns the seccomp filter of a jail: with `no_children`, one that forbids to start processes. guard compiles each
-/// filter only once, because parsing the list of system calls takes longer than all other steps.
+/// Returns the seccomp filter of a jail. With `no_children`, the filter also forbids the jailed process to start other
+/// processes. guard compiles each filter only once, because parsing the list of system calls takes longer than all
+/// other steps.
 fn filter(no_children: bool) -> Result<Vec<libc::sock_filter>, SandboxError> {
     static MADE: [OnceLock<Vec<libc::sock_filter>>; 2] = [const { OnceLock::new() }; 2];
     let place = &MADE[usize::from(no_children)];

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use super::repository::is_id;
 use crate::sys::fs::{Links, OpenError, open_regular_file};
 
-/// Maximum size of `packed-refs`, in bytes. If four times the file's size before the run is more, guard uses that
-/// number as the maximum, up to [`ABSOLUTE_MAX_BYTES`]. guard reads the file line by line.
+/// Maximum size of `packed-refs`, in bytes. For a repository with many refs, the maximum is instead four times the
+/// size of the file before the run, but not more than [`ABSOLUTE_MAX_BYTES`].
 const MAX_BYTES: u64 = 64 << 20;
 /// Maximum size of `packed-refs`, in bytes, even if the file was larger before the run.
 const ABSOLUTE_MAX_BYTES: u64 = 1 << 30;
@@ -213,8 +213,8 @@ pub(crate) struct ChangedRef {
 pub(crate) struct ChangedRefs {
     /// The changed refs, but no more than [`MAX_CHANGED`] refs with [`MAX_CHANGED_BYTES`] of names.
     pub(crate) listed: Vec<ChangedRef>,
-    /// The number of changed refs that are not in `listed`. Includes one for all loose refs that guard did not read,
-    /// because there are more than [`MAX_REFS`].
+    /// The number of changed refs that are not in `listed`. If there are more than [`MAX_REFS`] loose refs, guard does
+    /// not read all of them, and counts those that it did not read as one changed ref.
     pub(crate) left_out: usize,
     /// True if any changed ref contains an object id now, or if guard did not read all loose refs. The object with such
     /// an id may be work that exists nowhere else.
@@ -306,7 +306,7 @@ fn collect_loose(
     found: &mut BTreeMap<Vec<u8>, Option<String>>,
     remaining: &mut Option<usize>,
 ) {
-    // Do not follow a symbolic link, and stop at the maximum depth.
+    // The agent may have replaced the directory by a symbolic link: do not follow it.
     let is_dir = dir.symlink_metadata().is_ok_and(|data| data.is_dir());
     if depth > MAX_DEPTH || !is_dir {
         return;

@@ -121,9 +121,9 @@ impl Repository {
         })
     }
 
-    /// Builds a `git push` with the timeout `limit`, to which the caller adds the branch. git pushes nothing else, even
-    /// if the user's git configuration adds other branches. Unless the user trusts the repository, git uses only
-    /// network protocols.
+    /// Builds a `git push` call with the timeout `limit`. The caller adds the remote and the branch. git pushes
+    /// nothing else, even if the user's git configuration adds other branches. Unless the user trusts the repository,
+    /// git uses only network protocols.
     fn push_call(&self, remote: &str, limit: Duration) -> Result<Git, GitError> {
         let git = Git::new(Trust::User, "push")?
             .args(["--porcelain", "--recurse-submodules=no", "--no-follow-tags", "--no-signed"])
@@ -153,8 +153,8 @@ impl Repository {
     }
 }
 
-/// True if the name is a valid `refs/heads/…` of at most 1024 bytes after this prefix, without characters that have a
-/// meaning in a refspec.
+/// True if the name is `refs/heads/` followed by a valid branch name of at most 1024 bytes, without characters that
+/// have a meaning in a refspec.
 fn is_branch(name: &str) -> bool {
     let Some(short) = name.strip_prefix("refs/heads/") else { return false };
     let is_plain = |c: char| !c.is_control() && !c.is_whitespace() && !"~^:?*[\\".contains(c);

@@ -139,7 +139,8 @@ impl Repository {
     /// Reads what `HEAD` points to, in both ref formats.
     pub(crate) fn read_head(&self) -> Result<Head, WorkspaceError> {
         let commit = self.commit("HEAD")?;
-        // In the format `files`, the file `HEAD` contains the branch. Only a reftable needs a git process.
+        // In the format `files`, the file `HEAD` contains the branch. With a reftable, only a git call can find the
+        // branch.
         let text = at("read", &self.git_dir, read_following_links(&self.git_dir.join("HEAD"), 64 << 10))?;
         let mut branch =
             text.strip_prefix(b"ref: ").map(|name| String::from_utf8_lossy(name).trim_end().to_string());

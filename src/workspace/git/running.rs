@@ -215,7 +215,8 @@ impl Running {
     /// still running two seconds later.
     pub(crate) fn terminate(&mut self) {
         let pid = self.child.id() as i32;
-        // If git leads a session, signal its whole process group: its children would keep the pipe open.
+        // If git leads a session, signal its whole process group: otherwise git's children would keep the output pipe
+        // open.
         let pid = nix::unistd::Pid::from_raw(if self.is_session_leader { -pid } else { pid });
         let _ = nix::sys::signal::kill(pid, GIT_END_SIGNAL);
         let deadline = Instant::now() + Duration::from_secs(2);

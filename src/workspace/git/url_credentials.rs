@@ -54,8 +54,8 @@ fn split_key(key: &str) -> Option<(&str, &str, &str)> {
     (first < last).then(|| (&key[..first], &key[first + 1..last], &key[last + 1..]))
 }
 
-/// Returns the text without the user names, passwords and query strings of its URLs, and adds those of them that can be
-/// credentials to `found`. With `has_addresses`, also removes the token from `user:TOKEN@host:path`.
+/// Returns the text without the user names, passwords and query strings of its URLs. Adds the parts of these that may
+/// be credentials to `found`. With `has_addresses`, also removes the token from `user:TOKEN@host:path`.
 fn remove_credentials(text: &[u8], has_addresses: bool, found: &mut Vec<Vec<u8>>) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -248,7 +248,7 @@ impl Workspace {
 /// Maximum number of commits to receive at once.
 const MAX_NEW_COMMITS: usize = 100_000;
 
-/// Maximum number of threads with which git searches for deltas, because each thread needs memory.
+/// Maximum number of threads with which git searches for deltas: each thread needs memory.
 const MAX_THREADS: usize = 4;
 
 fn threads() -> usize {

@@ -19,7 +19,7 @@ use crate::workspace::git::command::{Git, GitError, Running};
 const MAX_PATHS: u64 = 2_000_000;
 /// Maximum number of paths in a received commit, as a multiple of the number of paths in the index before the run.
 const MAX_GROWTH_FACTOR: u64 = 4;
-/// Maximum total length of the paths in a commit, in bytes for each path that the commit may have.
+/// Maximum total length of the paths in a commit, divided by the maximum number of paths in a commit, in bytes.
 const MAX_AVERAGE_PATH_BYTES: u64 = 512;
 /// Maximum number of different tree objects to read.
 const MAX_TREES: usize = 2_000_000;
@@ -27,7 +27,8 @@ const MAX_TREES: usize = 2_000_000;
 const MAX_BYTES: u64 = 2 << 30;
 /// Maximum size of one tree object, in bytes.
 const MAX_TREE_BYTES: u64 = 64 << 20;
-/// Number of trees to request from git at once: their ids must fit into the pipe's buffer.
+/// Number of trees to request from git at once. Their ids must fit into the pipe's buffer, because guard reads no
+/// answer before it has written all of the ids.
 const BATCH: usize = 256;
 
 /// Why the trees of a commit are too large, or why guard cannot measure them.
@@ -62,8 +63,8 @@ fn path_count_text(paths: &u64) -> String {
     if *paths == u64::MAX { format!("at least {paths}") } else { paths.to_string() }
 }
 
-/// Returns which limit a commit with `paths` paths exceeds. A commit with an allowed number of paths has paths that are
-/// too long.
+/// Returns which limit a commit with `paths` paths exceeds. If the number of paths does not exceed `limit`, the paths
+/// together are too long.
 fn excess_text(paths: u64, limit: u64) -> String {
     if paths > limit {
         return format!("and the limit is {limit}");

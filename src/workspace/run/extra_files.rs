@@ -20,7 +20,7 @@ pub struct ExtraFile {
     /// The path of the copy or link, relative to the top of the run's worktree.
     #[serde(with = "super::run_record::path")]
     pub path: PathBuf,
-    /// True if guard made a symbolic link to the user's file, false if it made a copy.
+    /// True if guard made a symbolic link to the user's file, or if `is_layer` is true; false if guard made a copy.
     pub is_link: bool,
     /// True if guard shows the user's directory to the run through an overlay mount: what the run writes there does
     /// not change the user's directory. Without a mount namespace the run gets a symbolic link instead.

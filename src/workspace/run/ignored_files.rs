@@ -40,8 +40,8 @@ pub(crate) fn start_listing(repository: &Repository, top: &Path) -> Result<Runni
     Ok(call.args(list).start()?)
 }
 
-/// Waits for the git call from [`start_listing`], and parses its output. Lists dependencies after the first 64 under
-/// `others`. If git failed, the result is empty.
+/// Waits for the git call from [`start_listing`], and parses its output. Puts the dependency directories after the
+/// first 64 into `others`. If git failed, the result is empty.
 pub(crate) fn finish_listing(listing: Running, top: &Path) -> Ignored {
     let mut ignored = Ignored::default();
     let names = listing.expect_success().unwrap_or_default();

@@ -15,8 +15,8 @@ const MAX_DIFF_BYTES: usize = 256 << 20;
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Applies the user's changes since `HEAD`, including new and deleted files, to a new worktree at the same commit.
-/// Does not copy ignored files and nested repositories. Returns the number of changed paths. Fails if an untracked file
-/// is larger than 256 MiB.
+/// Does not copy ignored files and nested repositories. Returns the number of changed paths. Fails if the diff or an
+/// untracked file is larger than 256 MiB.
 pub(crate) fn apply(
     repository: &Repository,
     top: &Path,

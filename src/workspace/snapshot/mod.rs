@@ -12,8 +12,8 @@
 //!   git packs meanwhile. If git only moves a value into `packed-refs`, guard reports no difference.
 //! - **files that git obeys** (configuration, hooks, attributes, grafts, alternates, everything else except objects)
 //!   with their SHA-256, so that guard reports no difference if a file is rewritten with the same content. For files
-//!   above one MiB (such as a large index), and after 16 MiB in total, it records only the metadata; no program can
-//!   set the ctime.
+//!   above one MiB (such as a large index), and after 16 MiB in total, it records only the metadata. The metadata
+//!   shows every write, because it includes the ctime, which no program can set.
 //! - **reflogs** with their SHA-256 as well, because `git gc` rewrites all of them with the same content. Hashing
 //!   thousands of reflogs would take longer than everything else, so guard compares all after the first thousand only
 //!   by size and mode. The size shows added and removed lines, but not a line replaced by another of the same length.
@@ -79,11 +79,11 @@ const MAX_BYTES: u64 = 16 << 20;
 const MAX_LOGS: usize = 1_000;
 /// Maximum depth of directories to read.
 const MAX_DEPTH: usize = 32;
-/// Minimum length of a list of files or refs for which guard uses methods that pay only for long lists, such as several
-/// threads.
+/// Minimum length of a list of files or refs for which guard uses methods that are faster only for long lists, such as
+/// several threads.
 const PARALLEL_THRESHOLD: usize = 1_000;
 
-/// The state while guard takes a fingerprint: the rest of each limit, and the earlier fingerprint if there is one.
+/// The state while guard takes a fingerprint: what is left of each limit, and the earlier fingerprint if there is one.
 struct Scan<'a> {
     earlier: Option<&'a Fingerprint>,
     root: PathBuf,
@@ -94,7 +94,8 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Subtracts the number of entries from the rest of the limit, and drops the entries beyond it.
+    /// Subtracts the number of entries from `self.entries`, which is what is left of the limit. Drops the entries
+    /// beyond the limit.
     fn count_entries(&mut self, entries: &mut Vec<Entry>) {
         if entries.len() > self.entries {
             self.cut = true;
@@ -156,8 +157,8 @@ impl Fingerprint {
             .map_or(0, |passed| i64::try_from(passed.as_nanos()).unwrap_or(i64::MAX));
         let root = common.canonicalize().map_err(failed)?;
         let dir = OpenDirectory::open(&root).map_err(failed)?;
-        let device = dir.stat().map_err(failed)?.device;
         // The device number may change with a reboot. guard then reads every file again, which only takes longer.
+        let device = dir.stat().map_err(failed)?.device;
         let mut scan =
             Scan { earlier, root, entries: MAX_ENTRIES, bytes: MAX_BYTES, logs: MAX_LOGS, cut: false };
         let mut found = Self {
@@ -353,8 +354,8 @@ impl Fingerprint {
     }
 }
 
-/// Removes the tab that `git gc` adds to each line of a reflog without a message, so that equal logs have equal
-/// hashes.
+/// Removes the tab that `git gc` adds to the end of each reflog line that has no message, so that equal logs have
+/// equal hashes.
 fn normalise_log(log: &[u8]) -> Vec<u8> {
     let lines = log.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\t").unwrap_or(line));
     lines.collect::<Vec<_>>().join(&b'\n')

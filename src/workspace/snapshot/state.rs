@@ -112,7 +112,8 @@ impl State {
     }
 }
 
-/// An open directory. Its methods open files relative to its descriptor, so that they do not depend on its path.
+/// An open directory. Its methods open files relative to its descriptor, so they reach the same directory even if
+/// another process renames it or puts another one in its place.
 pub(crate) struct OpenDirectory(OwnedFd);
 
 /// An entry of a directory.

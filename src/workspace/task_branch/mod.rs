@@ -37,7 +37,8 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 const SAVE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The environment variable that makes git-lfs check out pointer files. Without this variable, git-lfs would download
-/// the objects that an agent's commit names from the server in the agent's `.lfsconfig`, with the user's credentials.
+/// the objects that an agent's commit names. It would use the server in the agent's `.lfsconfig` and the user's
+/// credentials.
 pub(crate) const SKIP_SMUDGE: (&str, &str) = ("GIT_LFS_SKIP_SMUDGE", "1");
 
 /// A task's worktree and branch.

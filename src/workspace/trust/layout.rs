@@ -59,7 +59,7 @@ pub(crate) fn check_pointer(repository: &Repository, settings: &Settings, doubts
             let back = read_path_line(&git_dir.join("gitdir"), b"", git_dir);
             back.is_some_and(|back| is_same_file(&back, &dot_git))
         } else {
-            // The git directory of a submodule has its working tree in the setting `core.worktree`.
+            // The git directory of a submodule names its working tree in the setting `core.worktree`.
             let named = settings.repository_value("core.worktree");
             named.is_some_and(|path| is_same_file(&git_dir.join(OsStr::from_bytes(path)), top))
         }
@@ -103,7 +103,8 @@ pub(crate) fn check_parts(repository: &Repository, doubts: &mut Vec<String>) {
 }
 
 /// Checks the hooks directory if it is inside the repository, because guard copies it and follows its symbolic links.
-/// Trusts a hooks directory outside the repository, because the user chose it.
+/// Trusts a hooks directory outside the repository, because the user chose it. Leaves the directory `hooks` of the git
+/// directory to [`check_parts`].
 pub(crate) fn check_hooks(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
     let Some(dir) = hooks::source(repository, settings) else { return };
     if is_inside_repository(&dir, repository) && !is_same_file(&dir, &repository.common_dir.join("hooks")) {

@@ -3,9 +3,9 @@
 //!
 //! An agent may have created the repository in which the user starts a run, for example during an earlier run in a
 //! plain directory. Such a repository can make guard run a program outside the sandbox (filters), or give the agent
-//! files from outside this directory (by a `.git` file that points to another repository, by alternates, by files
-//! that guard copies). guard cannot distinguish such a repository from one that the user made. Therefore guard
-//! collects everything suspicious (the "doubts"), and refuses a repository with doubts unless the user gives
+//! files from outside the repository (by a `.git` file that points to another repository, by alternates, by files that
+//! guard copies). guard cannot distinguish such a repository from one that the user made. Therefore guard collects
+//! everything suspicious (the "doubts"), and refuses a repository with doubts unless the user gives
 //! `--trust-repository`.
 
 mod layout;
