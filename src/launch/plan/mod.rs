@@ -1,8 +1,8 @@
 //! Turns a request and its policy into a [`LaunchPlan`]: a complete description of a run that has not started yet.
 //!
-//! [`plan`] inspects the machine (which paths exist, where a program is) but must create and change nothing. So guard
-//! can show a plan (`guard run --dry-run`), and tests can compare plans. The code that executes a plan makes no
-//! decisions.
+//! [`plan`] inspects the machine (which paths exist, where a program is) but must create and change nothing that a run
+//! uses. It may run package tools to find their default hosts, and caches the answers. So guard can show a plan (`guard
+//! run --dry-run`), and tests can compare plans. The code that executes a plan makes no decisions.
 pub(crate) mod ancestor_configs;
 pub(crate) mod api_keys;
 mod environment;
@@ -173,8 +173,8 @@ fn home_files(
     own.chain(network.home_files().into_iter().map(|(path, text)| (home.join(path), text))).collect()
 }
 
-/// Plans the run that `request` describes, and gives it the id `run_id`. Changes nothing on disk. Fails if guard may
-/// not or cannot start such a run.
+/// Plans the run that `request` describes, and gives it the id `run_id`. Changes nothing on disk except the cached
+/// answers of package tools. Fails if guard may not or cannot start such a run.
 pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchError> {
     let _span = tracing::info_span!("plan", run = %run_id, policy = %request.policy.name).entered();
     let folder = working_directory(request)?;
