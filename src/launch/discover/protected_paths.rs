@@ -1,5 +1,5 @@
-//! The paths in the user's home directory to which guard must never give a run access, even if a toolchain or a
-//! program seems to need them.
+//! The paths in the user's home directory to which guard must never give a run access on its own, even if a toolchain
+//! or a program seems to need them. Only a policy or an option such as `--read` can grant them.
 //!
 //! guard finds toolchains by environment variables and symbolic links, which any program may have set. So guard
 //! checks every path that it finds, and refuses the home directory itself, its ancestors, and every path that
@@ -8,8 +8,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Files and directories below a home directory that contain keys, passwords, tokens or shell history. guard grants
-/// access neither to them, nor to paths inside them, nor to their ancestors.
+/// Files and directories below a home directory that contain keys, passwords, tokens or shell history. On its own,
+/// guard grants access neither to them, nor to paths inside them, nor to their ancestors.
 const SECRETS: &[&str] = &[
     ".anthropic",
     ".aws",
@@ -105,7 +105,7 @@ impl HomeListing {
     }
 }
 
-/// The paths in one home directory to which guard must never give a run access.
+/// The paths in one home directory to which guard must never give a run access on its own.
 pub(crate) struct ProtectedPaths {
     /// The path of the home directory as the caller gave it, and its real path if that is different.
     homes: Vec<PathBuf>,
