@@ -152,7 +152,7 @@ pub struct Options {
 /// The limits of a run. `None` means unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// The maximum number of seconds without output, a new program or CPU use.
+    /// The maximum number of seconds without output, a new program, network traffic or CPU use.
     pub idle_seconds: Option<u64>,
     /// The maximum number of seconds from the start of the run to its end.
     pub total_seconds: Option<u64>,

@@ -96,8 +96,8 @@ pub(crate) struct Running {
     pub(crate) recorder: Recorder,
     pub(crate) writer: Writer,
     pub(crate) tally: DenialCounter,
-    /// A counter that increases with output, questions to the user, program starts and network requests. While it
-    /// changes, the run is not idle.
+    /// A counter that increases with output, program starts and data that the network proxy transfers. While the
+    /// counter changes, the run is not idle.
     pub(crate) activity: Arc<AtomicU64>,
     pub(crate) network: Network,
     /// The network proxy; `None` until its thread runs.
