@@ -26,11 +26,12 @@ use crate::supervisor::Ask;
 use crate::sys::terminal;
 use crate::transcript::{self, EventType, Line, Observer, Sink, Stream};
 
-/// The minimum and maximum, in bytes, of the space that the transcript may use for events other than output. Between
-/// these bounds, it may use as much for other events as for output.
+/// The minimum and maximum, in bytes, of the space that guard adds to the output limit for other events. Between these
+/// bounds, guard adds as much as the output limit. When the transcript reaches the sum, guard drops further output, and
+/// at twice the sum it ends the run.
 const EVENT_BYTES: std::ops::RangeInclusive<u64> = (8 << 20)..=(64 << 20);
-/// Bytes that the transcript may use beyond its limit, for events that are still in memory when it reaches the limit.
-/// The recorder and the writer together never have more in memory.
+/// Bytes that the transcript may use beyond the size at which guard ends the run, for events that are then still in
+/// memory. The recorder and the writer together never have more in memory.
 const RESERVE_BYTES: u64 = 64 << 20;
 
 /// Begins the transcript and connects the standard streams. If the run has a terminal on which guard may ask the user
