@@ -111,7 +111,8 @@ pub(crate) fn step_failed(step: &'static str) -> impl FnOnce(io::Error) -> Failu
 pub struct Finished {
     /// The run's result, as guard recorded it in the transcript.
     pub result: RunResult,
-    /// How the agent ended; `None` if it never ran.
+    /// How the agent process ended, even if it could not execute the program; `None` if guard does not know, because
+    /// init was killed.
     pub ended: Option<Ended>,
 }
 
