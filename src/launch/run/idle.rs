@@ -1,8 +1,8 @@
 //! Decides whether a run without output is working, by the CPU time of init and all its descendants.
 //!
-//! A compiler can work for minutes without output, while an agent that waits for a model that never answers also has
-//! no output. CPU use distinguishes these cases. When a parent reaps a process, the kernel adds the CPU time of that
-//! process to the parent's, so a sample lacks only the time of processes that have ended but are not reaped.
+//! A compiler can work for minutes without output, while an agent that waits for a model that never answers also has no
+//! output. CPU use distinguishes these cases. When a parent reaps a process, the kernel adds the CPU time of that
+//! process to the parent's, so a sample lacks only the time of ended processes whose parent ignores SIGCHLD.
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,8 @@ impl CpuActivity {
         self.runnable_samples = if sample.is_runnable { self.runnable_samples + 1 } else { 0 };
         let is_working = is_work(elapsed, sample.used.saturating_sub(since.used))
             || self.runnable_samples >= RUNNABLE_SAMPLES;
-        // The total decreases when a process ends that its parent does not reap.
+        // The total decreases when a process ends whose parent ignores SIGCHLD: the kernel then adds its CPU time to no
+        // other process.
         let used = since.used.min(sample.used);
         self.since = Some(if is_working { sample } else { Sample { used, ..since } });
         is_working
