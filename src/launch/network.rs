@@ -285,8 +285,8 @@ impl NetworkPlan {
         }
         // Newer Node versions read the proxy variables only if this is set.
         variables.push(("NODE_USE_ENV_PROXY".into(), "1".into()));
-        // Make the C library resolve names over TCP, because guard answers such requests, and without the machine's
-        // search domains.
+        // Make the C library send DNS queries over TCP, because guard's DNS server answers only those. Make it ignore
+        // the machine's search domains.
         variables.push(("RES_OPTIONS".into(), "use-vc ndots:0".into()));
         variables.push(("LOCALDOMAIN".into(), ".".into()));
         // Disable checks for updates: guard would deny them, and every result would list the denials.

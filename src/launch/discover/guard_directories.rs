@@ -1,4 +1,4 @@
-//! Protects guard's own directories: guard must not let a run write to its records, configuration or policies.
+//! Protects the directories that contain guard's records, configuration and policies: no run may write there.
 //!
 //! Otherwise a run could change the permissions of the next run, or the events that `guard log` shows of this run.
 

@@ -87,9 +87,9 @@ impl Search<'_> {
     }
 
     /// Grants access to the installation prefix of a `bin` directory: its parent, if that also contains `lib`. If the
-    /// prefix is part of Nix's store or of a Homebrew installation, grants the whole of it. If what it would grant is a
-    /// git repository, grants only the prefix's `bin` and `lib`. Skips prefixes of the system, which a policy grants as
-    /// `{system}`.
+    /// prefix is part of Nix's store or of a Homebrew installation, grants the whole store or installation. If the
+    /// directory to grant is a git repository, grants only the prefix's `bin` and `lib`. Skips prefixes of the system,
+    /// which a policy grants as `{system}`.
     fn grant_prefix(&mut self, bin: &Path) {
         let Some(prefix) = bin.parent().filter(|prefix| prefix.join("lib").is_dir()) else { return };
         if prefix == Path::new("/") || prefix.starts_with("/usr") {
@@ -144,8 +144,9 @@ fn leads_through(path: &Path, directories: &[PathBuf]) -> bool {
     false
 }
 
-/// Returns the symbolic links that lead to a program, one after the other, and finally the file itself, each in its
-/// real directory. `None` if they do not lead to a regular file, or if there are too many links.
+/// Returns the symbolic links that lead to a program, one after the other, and finally the file itself. In each path,
+/// the links in the parent directory are resolved. `None` if they do not lead to a regular file, or if there are too
+/// many links.
 fn link_chain(program: &Path) -> Option<Vec<PathBuf>> {
     let mut chain = Vec::new();
     let mut path = program.to_path_buf();

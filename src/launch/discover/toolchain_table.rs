@@ -148,7 +148,8 @@ use OfflineUse::{Adds, Reads, Unpacks};
 
 #[rustfmt::skip]
 pub(crate) static CACHES: &[Cache] = &[
-    // cargo continues if it cannot write an index entry. It never changes the directory of a crate.
+    // Without network access, cargo needs no new index entries: it continues if it cannot write one. It never changes
+    // the directory of an unpacked crate.
     cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/index", (2, Reads)),
     cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/cache", (1, Reads)),
     cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/src", (1, Unpacks("registry/cache"))),

@@ -261,7 +261,7 @@ impl Search<'_> {
 
     /// Grants access to the directories of PATH that are not part of the toolchains in `found` and `unwanted`, and that
     /// `{system}` in a policy does not cover. If such a directory is the `bin` of an installation prefix, grants access
-    /// to the prefix instead, if guard may.
+    /// to the whole prefix instead, if [`Search::may_grant`] allows that.
     fn grant_path(&self, found: &[Toolchain], unwanted: &[Toolchain]) -> Toolchain {
         let mut granted = Found::new("path");
         let path = self.value("PATH").unwrap_or_default();
@@ -284,10 +284,10 @@ impl Search<'_> {
         granted.into_toolchain()
     }
 
-    /// Returns true if guard may grant access to a directory of PATH that is inside the user's home directory, or
-    /// outside it and not a directory such as `/opt` directly below `/`. CI images often have toolchains in a home
-    /// directory other than `HOME`. Such a home directory may also contain keys, so guard checks its protected paths as
-    /// well.
+    /// Returns true if guard may grant access to a directory of PATH. For a directory inside the user's home directory,
+    /// leaves the check of the protected paths to [`Search::grant`]. Elsewhere, refuses `/`, a directory directly below
+    /// `/` such as `/opt`, and the protected paths of another home directory: CI images often have toolchains in a home
+    /// directory other than `HOME`, which may also contain keys.
     fn may_grant(&self, path: &Path) -> bool {
         let other_home = path
             .ancestors()

@@ -70,7 +70,7 @@ pub(super) fn environment(
     let mut directories: Vec<PathBuf> = shims.iter().map(|directory| directory.to_path_buf()).collect();
     // Skip relative entries: with them, the meaning of a command would depend on the working directory.
     let entries = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
-    // The run does not see links in the user's home directory, such as `~/.nvm/current`, but it sees their targets.
+    // Resolve links in the user's home directory, such as `~/.nvm/current`: the run sees only their targets.
     let in_home = |directory: &PathBuf| request.home.as_ref().is_some_and(|home| directory.starts_with(home));
     directories.extend(entries.map(|directory| match directory.canonicalize() {
         Ok(real) if in_home(&directory) => real,

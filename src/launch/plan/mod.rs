@@ -294,7 +294,8 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
 impl LaunchPlan {
     /// Adapts the grants and the environment once guard knows whether the run has a mount namespace. Adds grants for
     /// the configuration files above the working directory, except those that the mounts hide. With a mount namespace,
-    /// also names the temporary directory as the run sees it (`/tmp`), and grants the run its own terminals.
+    /// also replaces the path of the temporary directory by `/tmp`, where the run sees it, and grants the run access to
+    /// its own terminals.
     pub fn adapt_to_namespaces(mut self, has_mount_namespace: bool) -> Self {
         let mut above = std::mem::take(&mut self.settings_above);
         above.retain(|grant| !(has_mount_namespace && self.view_covers(&grant.path)));
@@ -364,7 +365,7 @@ fn is_program(path: &Path) -> bool {
 }
 
 /// Returns the path of the program that the first word of the command names. A word with a slash is a path relative to
-/// `directory`. guard searches any other word in the agent's PATH, but not in the directory of the shims.
+/// `directory`. For any other word, guard searches the agent's PATH except the directory of the shims.
 fn find_program(
     command: &[OsString],
     directory: &Path,

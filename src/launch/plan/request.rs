@@ -156,7 +156,7 @@ pub struct Limits {
     pub idle_seconds: Option<u64>,
     /// The maximum number of seconds from the start of the run to its end.
     pub total_seconds: Option<u64>,
-    /// The maximum number of processes that the run may have at the same time.
+    /// The maximum number of processes and threads that the run may have at the same time.
     pub processes: Option<u64>,
     /// The maximum number of files that one process may have open.
     pub open_files: Option<u64>,

@@ -1,10 +1,10 @@
 //! The shims that the agent finds on its PATH as `git`, `sh`, `bash` and so on. A shim tells the agent why the
 //! supervisor denied a command.
 //!
-//! guard's binary contains the shim program (`shims/main.rs`), so that guard is a single file. The first run that
-//! needs the shim program writes it to guard's state directory. It is a separate program because the agent starts it
-//! with every command, and guard itself would take twice as long to start (1.26 ms instead of 0.59 ms, where `git
-//! --version` takes 1.2 ms; medians of 500): the loader would have to relocate all of guard.
+//! guard's binary contains the shim program (`shims/main.rs`), so that guard is a single file. The first run that needs
+//! the shim program writes it to guard's state directory. It is a separate program because it starts with every git and
+//! shell command of the agent, and guard itself would take twice as long to start (1.26 ms instead of 0.59 ms, where
+//! `git --version` takes 1.2 ms; medians of 500): the loader would have to relocate all of guard.
 
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
@@ -75,8 +75,8 @@ impl Shims {
     /// Writes the shim program and the links. Must work while other runs create or use the same files.
     fn fill(&self) -> io::Result<()> {
         let program = self.program();
-        // The directory's name contains a hash of the program. Reading the file instead would take a fifteenth of a
-        // launch.
+        // Compare only the length, because the directory's name contains a hash of the program. Reading the file would
+        // take a fifteenth of a launch.
         let is_complete = |data: std::fs::Metadata| data.is_file() && data.len() == SHIM_PROGRAM.len() as u64;
         if !program.symlink_metadata().is_ok_and(is_complete) {
             replace_file(&program, SHIM_PROGRAM, 0o755, Durability::Synced)?;

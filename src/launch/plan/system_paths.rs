@@ -108,8 +108,9 @@ pub(crate) fn devices() -> Vec<Grant> {
 
 /// The maximum number of files and directories that guard examines for one run. Each takes a few microseconds.
 const MAX_ENTRIES: usize = 100_000;
-/// How long guard may take to examine the directories: some file systems are slow. Usually it takes milliseconds, but
-/// with fifty runs on two cores it took more than half a second, and a run without `/usr/local` is of no use.
+/// How long guard may take to examine the directories: some file systems are slow. Usually guard needs milliseconds.
+/// The limit is much longer, because guard needed more than half a second with fifty runs on two cores, and a run that
+/// cannot read `/usr/local` is of no use.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// The maximum depth of directories that guard examines.
 const MAX_DEPTH: usize = 48;

@@ -1,13 +1,13 @@
-//! Checks the working directory of a run. Refuses a path with a symbolic link that an agent could have created, a
-//! home directory, a shared temporary directory, and guard's own directories.
+//! Checks the working directory of a run. Refuses the root directory, the user's home directory, a shared temporary
+//! directory, guard's own directories, and a path with a symbolic link that an agent could have created.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{LaunchError, RunRequest};
 
-/// Refuses a directory whose path contains a symbolic link that an agent could have created. A program that starts runs
-/// in directories of given names would otherwise follow a link that an earlier run left, and let the run work in a
+/// Refuses a directory whose path contains a symbolic link that an agent could have created. Otherwise, an earlier run
+/// could leave a link, and a program that later starts guard in a directory of this name would let the run work in a
 /// different directory. Allows links that belong to root (such as `/home`); if guard itself runs as root, only those in
 /// the root directory. Does not check the rest of a path after a component that does not exist. guard calls this only
 /// for a directory that the caller names, not for the caller's current directory.
@@ -61,7 +61,7 @@ pub(crate) fn working_directory(request: &RunRequest) -> Result<PathBuf, LaunchE
                 .into(),
         ));
     }
-    // The parent of the directory of all runs also contains the shims.
+    // Protect the parent of the directory of all runs, because it also contains the shims.
     let records = request.runs.parent().unwrap_or(&request.runs);
     let is_worktree =
         request.checkout.as_ref().is_some_and(|checkout| directory.starts_with(&checkout.worktree));

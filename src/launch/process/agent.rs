@@ -85,9 +85,9 @@ fn restrict(
     reset_signals()?;
     step("drop capabilities", process::drop_capabilities())?;
     step("set no_new_privs", process::set_no_new_privileges())?;
-    // Install the filters before Landlock: installing them takes the longest, and guard can start the supervisor
-    // meanwhile. After this, every system call of which the filter notifies the supervisor blocks until the supervisor
-    // answers. The canary makes the first such call.
+    // Install the filters before Landlock: this step takes the longest and needs no answer from guard, which starts the
+    // supervisor meanwhile. Afterwards, each system call of which the filter notifies the supervisor blocks until the
+    // supervisor answers. The canary makes the first such call.
     step("install the seccomp filter", seccomp::install(&resources.filters.deny))?;
     let listener = seccomp::install_listener(&resources.filters.notify)
         .map_err(|error| StartError::Listener(error.to_string()))?;

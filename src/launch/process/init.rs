@@ -112,7 +112,8 @@ fn restrict_signals_of_init() -> Result<(), StartError> {
 
 /// Sets up the namespaces and mounts of init, which is PID 1 of its PID namespace.
 fn enter_namespaces(plan: &LaunchPlan, user: Option<(u32, u32)>) -> Result<(), StartError> {
-    // When PID 1 dies, the kernel kills every process in its namespace.
+    // Make init die with guard. Init is PID 1 of its PID namespace, so the kernel then kills every process in the
+    // namespace.
     process::die_with_parent()?;
     // A process that is not dumpable does not own its `/proc` files, and so could not write its uid and gid maps.
     let _ = process::set_dumpable(true);

@@ -143,7 +143,7 @@ impl InitRequest {
     }
 }
 
-/// Messages from the agent process to guard, before it executes the program.
+/// Messages that the agent process sends to guard before it executes the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AgentMessage {
     /// The agent process has installed the seccomp filters. The message carries the seccomp listener.
@@ -217,8 +217,8 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Returns the resources used by all processes that the calling process, or one of these processes, has reaped.
-    /// Returns zeros if the kernel does not report them.
+    /// Returns the resources used by all processes that the calling process has reaped, and by those that they had
+    /// reaped themselves. Returns zeros if the kernel does not report them.
     pub(crate) fn by_children() -> Self {
         let Ok(used) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return Self::default() };
         let milliseconds =

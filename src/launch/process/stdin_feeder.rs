@@ -92,9 +92,9 @@ impl Source {
         })
     }
 
-    /// Returns true if the pending input is for the agent. Pending input of a terminal is not, while another program
-    /// (such as `less` at the end of a pipe) reads single keys, or while guard is in the background, where a read
-    /// would stop guard.
+    /// Returns true if the pending input is for the agent. Input of a terminal is not for the agent in two cases: while
+    /// another program (such as `less` at the end of a pipe) reads single keys from the terminal, and while guard is in
+    /// the background, where a read would stop guard (SIGTTIN).
     fn is_for_agent(&self) -> bool {
         let Self::Terminal(fd) = self else { return true };
         let reads_lines = tcgetattr(fd).is_ok_and(|modes| modes.local_flags.contains(LocalFlags::ICANON));

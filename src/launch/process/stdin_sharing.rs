@@ -18,7 +18,7 @@ const MAX_ANCESTORS: usize = 64;
 const SHELLS: [&str; 10] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "yash", "rbash", "fish"];
 
 /// Returns the name and process id of the nearest ancestor of guard that is a shell and reads its commands from
-/// `input`. `None` if none of the nearest [`MAX_ANCESTORS`] ancestors is.
+/// `input`. `None` if there is no such shell among the nearest [`MAX_ANCESTORS`] ancestors.
 pub(crate) fn shell_reading_commands_from(input: &OwnedFd) -> Option<(String, i32)> {
     let own = std::fs::metadata(format!("/proc/self/fd/{}", input.as_raw_fd())).ok()?;
     let mut pid = nix::unistd::getppid().as_raw();

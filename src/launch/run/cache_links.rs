@@ -1,6 +1,6 @@
-//! Gives the user's package caches to a run without a mount namespace, as directories of symbolic links. guard
-//! creates the links of a cache only when a program starts that may use it: a cache has thousands of entries, and
-//! most runs use none.
+//! Gives the user's package caches to a run without overlay mounts, as directories of symbolic links. In a run without
+//! a mount namespace, guard creates the links of a cache only when a program starts that may use the cache: a cache has
+//! thousands of entries, and most runs use none.
 //!
 //! At that time the agent is running and can change its private home directory at will. So guard creates the links in
 //! a directory that the run cannot reach, and renames that directory into place through descriptors that it opened
@@ -22,7 +22,7 @@ use crate::launch::plan::LaunchPlan;
 use crate::launch::plan::git_paths::Checkout;
 use crate::sandbox;
 
-/// The maximum number of entries of one directory to which guard makes links. More links would take too long, so the
+/// The maximum number of links that guard makes to the entries of one directory. More links would take too long, so the
 /// run does not see the other entries.
 const MAX_LINKS: usize = 20_000;
 

@@ -22,8 +22,9 @@ pub(crate) fn make_directories(plan: &LaunchPlan) -> io::Result<()> {
     private.into_iter().try_for_each(|directory| DirBuilder::new().mode(0o700).create(directory))
 }
 
-/// Copies the saved files, the planned files and the imports into the private home directory, writes the script that
-/// makes Node's `fetch` use the proxy if the run may reach any host, and creates the shims.
+/// Copies the saved files (with the agent's history and login), the planned files and the imports into the private home
+/// directory, writes the script that makes Node's `fetch` use the proxy if the run may reach any host, and creates the
+/// shims.
 pub(crate) fn write_files(plan: &LaunchPlan) -> io::Result<()> {
     plan.home_state.copy_into(&plan.home)?;
     for (to, text) in &plan.home_files {

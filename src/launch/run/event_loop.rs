@@ -233,7 +233,7 @@ impl Running {
     }
 
     /// Waits until the agent ends by itself, until init is gone, or until guard must end the run because of a limit, a
-    /// signal or a failed supervisor. Then kills every process of the run that is left.
+    /// signal, or a failed supervisor or transcript. Then kills every process of the run that is left.
     fn wait(&mut self, supervisor: &supervisor::Handle) -> RunEnd {
         let signals = SignalWaiter::new(&awaited_signals()).ok();
         let mut end = RunEnd::default();
@@ -255,7 +255,8 @@ impl Running {
                 Event::Signal(_) if kill_at.is_some() => break,
                 Event::Signal(signal) => {
                     end.stop_reason = Some(StopReason::Signal(signal));
-                    // If the run has a terminal, the agent has already received Ctrl-C and did not end because of it.
+                    // If the run has a terminal, the agent has already received the user's Ctrl-C and has not ended. So
+                    // send SIGTERM.
                     let was_interrupted = self.raw.is_some() && signal == Signal::SIGINT;
                     let forwarded = if was_interrupted { Signal::SIGTERM } else { signal };
                     kill_at = Some(self.ask_to_end(
@@ -297,7 +298,8 @@ impl Running {
         if end.stop_reason.is_none() && self.exhausted.load(Ordering::Acquire) {
             end.stop_reason = Some(StopReason::Budget);
         }
-        // No program can start once the transcript is full, so the end of the agent counts as early in this case too.
+        // No program can start once the transcript is full. So guard treats the run as ended early, even if the agent
+        // ended by itself.
         if end.stop_reason.is_none() && self.recorder.full_at().is_some() {
             end.stop_reason = Some(StopReason::Record);
         }
@@ -307,7 +309,8 @@ impl Running {
         end
     }
 
-    /// Returns the limit that the run has reached; `None` if it has reached none.
+    /// Returns the limit that the run has reached, or [`StopReason::Transcript`] if guard cannot write the transcript;
+    /// `None` if the run may continue.
     fn limit_reached(&self, clock: &mut Clock) -> Option<StopReason> {
         let now = Instant::now();
         let activity = self.activity.load(Ordering::Relaxed);

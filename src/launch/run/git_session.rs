@@ -113,8 +113,8 @@ impl GitSession {
     }
 
     /// Copies the agent's commits into the user's repository, inspects the files that the agent left, and makes the
-    /// worktree's `.git` file point to the user's repository again. The agent must have ended. What fails becomes a
-    /// finding or the `failure` of the result.
+    /// worktree's `.git` file point to the user's repository again. The agent must have ended. If a step fails, adds a
+    /// finding or sets the `failure` of the result.
     pub(crate) fn end(mut self, recorder: &Recorder, since: SystemTime) -> Ending {
         self.is_ending = true;
         let mut ending = Ending::default();

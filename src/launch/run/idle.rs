@@ -42,8 +42,8 @@ struct Sample {
 
 impl CpuActivity {
     /// Starts over, because activity other than CPU use has shown that the run is alive. The next sample is due after
-    /// half an interval. guard does not take it at once, because a short run needs no sample. It takes it early enough
-    /// to take a second one, which can show work, before the shortest idle limit of one second.
+    /// half an interval: not at once, because a short run needs no sample, but early enough for a second sample, which
+    /// can show work, before the shortest idle limit of one second.
     pub(crate) fn reset(&mut self, now: Instant) {
         *self = Self { last: Some(now.checked_sub(SAMPLE_INTERVAL / 2).unwrap_or(now)), ..Self::default() };
     }
@@ -92,7 +92,7 @@ fn is_work(elapsed: Duration, used: Duration) -> bool {
     used * MIN_SHARE_DIVISOR >= elapsed
 }
 
-/// Parses `/proc/PID/stat`. Returns true if the process is runnable, and the CPU time of the process and its reaped
+/// Parses `/proc/PID/stat`. Returns whether the process is runnable, and the CPU time of the process and its reaped
 /// children; `None` if the text has another form.
 fn parse_stat(stat: &str) -> Option<(bool, Duration)> {
     // The process name may contain parentheses and blanks, so the other fields begin after the last parenthesis.
@@ -140,7 +140,8 @@ mod tests {
         assert!(!at(0, 500), "a first sample shows nothing");
         // One tick in a second and a half is the work of a timer; more ticks are real work.
         assert!(!at(500, 500) && !at(1000, 510) && !at(1500, 510) && at(1600, 540));
-        // guard starts over at this sample. A decrease of the total is not subtracted from later work.
+        // guard compares these samples with the one at 1600 ms. A decrease of the total is not subtracted from later
+        // work.
         assert!(!at(2100, 540) && !at(2600, 100) && at(2700, 140));
     }
 

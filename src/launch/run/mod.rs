@@ -343,7 +343,7 @@ fn start(
     }
 }
 
-/// Starts the run's processes in one mode. `files` passes the files that one attempt has created on to the next
+/// Starts the run's processes in one mode. `files` hands the files that a failed attempt has created to the next
 /// attempt.
 fn try_start(
     mut plan: LaunchPlan,

@@ -28,8 +28,8 @@ pub(crate) struct SearchedDirectory {
 }
 
 /// Searches for git repositories in every directory that the run may write to, except the directories in `private`.
-/// `working` is the run's working directory. If another of the directories is itself a git directory, leaves that one
-/// out.
+/// `working` is the run's working directory. If a directory other than `working` is itself a git directory, does not
+/// report it as a repository.
 pub(crate) fn search(grants: &[Grant], working: &Path, private: &[&Path]) -> Vec<SearchedDirectory> {
     let mut roots: Vec<PathBuf> = grants
         .iter()

@@ -50,8 +50,9 @@ pub fn on_signals(work: impl Fn() + Send + 'static) -> io::Result<()> {
 /// Starts a thread that receives signals while guard cleans up a run whose processes are all dead or dying.
 ///
 /// The first signal makes guard stop waiting for slow readers of its output. If `was_stopped` is true, a signal or a
-/// limit has ended the run and counts as the first signal. The next signal ends guard, whatever it is doing, after a
-/// few seconds to complete the current step. `guard worktree clean` can finish the cleanup later, as after `kill -9`.
+/// limit has ended the run and counts as the first signal; guard then stops waiting after [`READER_TIMEOUT`]. The next
+/// signal ends guard, whatever it is doing, after a few seconds to complete the current step. `guard worktree clean`
+/// can finish the cleanup later, as after `kill -9`.
 pub(crate) fn watch_for_second_signal(was_stopped: bool) {
     let mut was_stopped = was_stopped;
     let work = move || loop {

@@ -49,7 +49,7 @@ impl Running {
         asker: Option<Box<dyn Ask>>,
         group: &Group,
     ) -> Result<(Enforcement, Handle), StartFailure> {
-        // guard prepares all this while the agent process restricts itself.
+        // Make the following preparations while the agent process restricts itself.
         let writable = self.writable();
         let context = self.context(policy, &writable);
         let repositories = self.repositories(&writable);

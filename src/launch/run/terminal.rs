@@ -136,7 +136,8 @@ const CLEAN_SCREEN: &str = concat!(
     "\x1b[999;1H",                                                                // the last line
 );
 
-/// Enough empty lines to scroll all output of the agent off the screen.
+/// How many empty lines guard writes before a question, to scroll the agent's output off the screen. No usual screen
+/// has more lines.
 const SCROLL_LINES: usize = 200;
 
 /// guard accepts an answer only after no input has arrived for this time. Replies of the terminal to control

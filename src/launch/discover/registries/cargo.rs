@@ -113,7 +113,7 @@ fn read_settings(settings: &toml::Table, file: &Path, addresses: &mut Vec<(Strin
 fn add_fetched_indexes(search: &mut Search<'_>, indexes: &[Index]) {
     for index in indexes {
         // Older versions of Cargo fetch their index as a git repository from a host such as github.com, which serves
-        // much more.
+        // much more than crates.
         if index.directory.join(".git").exists() || index.directory.join("HEAD").exists() {
             let path = index.directory.display();
             search.note(&format!(

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use super::url::{self, Host, Target};
 use super::{Search, ini, query_tool};
 
-/// A Python program that prints pip's default index. pip has no command for that.
+/// A Python program that prints the URL of pip's default index, and the host that stores the index's files. pip has no
+/// command for that.
 const PRINT_DEFAULT: &str =
     "from pip._internal.models.index import PyPI; print(PyPI.url, PyPI.file_storage_domain)";
 
