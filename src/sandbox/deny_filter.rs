@@ -329,8 +329,8 @@ const TRUNCATING_OPENS: &[(&str, u8)] = &[("open", 1), ("openat", 2)];
 
 /// Compiles the filter for a helper process of guard. The filter denies sockets, truncation by path, and the calls that
 /// `policies/syscalls.toml` denies in all runs or sends to the supervisor. With `no_children` the helper may also not
-/// start processes (threads are allowed) or change metadata, and the filter denies most calls for all arguments that
-/// the file denies only for some.
+/// start processes (threads are allowed) or change metadata. Of the calls that the file denies only for some arguments,
+/// the filter then denies most for all arguments.
 pub fn helper_filter(no_children: bool) -> Result<Vec<sock_filter>, SandboxError> {
     // Deny these calls only for some arguments: no C library can start a program without them.
     let needed = [
@@ -389,8 +389,8 @@ const ALWAYS_NOTIFIED: &[&str] = &["execve", "execveat", "connect", "bind", "lis
 /// Calls that create a process or thread. `clone3` is missing here, because `policies/syscalls.toml` denies it.
 pub const FORKS: &[&str] = &["clone", "fork", "vfork"];
 
-/// Calls that change metadata, which Landlock does not restrict. In a run without a mount namespace, the supervisor
-/// performs them for the process.
+/// Calls that change the metadata of files, which Landlock does not restrict. In a run without a mount namespace, the
+/// supervisor judges these calls and performs them for the process.
 pub const METADATA: &[&str] = &[
     "chmod",
     "fchmod",
@@ -414,8 +414,8 @@ pub const METADATA: &[&str] = &[
     "removexattrat",
 ];
 
-/// Calls that act on a process by its id, with the index of the id argument. The filter allows id 0 (the caller
-/// itself), and sends calls with another id to the supervisor.
+/// Calls that act on a process by its id, with the index of the id argument. In a run that shares its namespaces with
+/// the host, the filter allows id 0 (the caller itself), and sends calls with another id to the supervisor.
 pub const ON_PROCESSES: &[(&str, u8)] = &[
     ("prlimit64", 0),
     ("setpriority", 1),

@@ -1,8 +1,8 @@
 //! Converts grants into a Landlock ruleset and applies it.
 //!
-//! The input is a list of paths with rights. The output is a ruleset, or this process restricted by it. The ruleset
-//! denies everything that the list does not grant and that this kernel's Landlock version can restrict: other files,
-//! TCP, and signals and abstract sockets to processes outside the run.
+//! The input is a list of paths with rights. The output is a ruleset; one function also restricts this process by it.
+//! The ruleset denies everything that the list does not grant and that this kernel's Landlock version can restrict:
+//! other files, TCP, and signals and abstract sockets to processes outside the run.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;

@@ -79,8 +79,8 @@ pub fn prepare_mounts(user: Option<(u32, u32)>) -> Result<PreparedMounts, Sandbo
     if let Some((uid, gid)) = user {
         map_user(uid, gid)?;
     }
-    // Do this first, because no mount made here may propagate to the host. Mounts that the host makes before
-    // `apply_mount_plan` still propagate here.
+    // Do this first, so that no mount in this namespace propagates to the host. Mounts that the host makes before
+    // `apply_mount_plan` still propagate into this namespace.
     let one_way = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     in_step("stop mount propagation to the host", change_mount(Path::new("/"), one_way))?;
     let plain = sys::NO_SUID | sys::NO_DEVICES | sys::NO_EXEC | sys::READ_ONLY;
@@ -224,7 +224,8 @@ fn clone_trees(plan: &MountPlan) -> Result<Vec<(OwnedFd, PathBuf)>, SandboxError
     Ok(trees)
 }
 
-/// Creates the mount point of a tree if it is missing. This works only in directories that the run can write to.
+/// Creates the mount point of a tree if it is missing. This works only in directories that the run can write to, and in
+/// hidden directories, which are still writable at this point.
 fn create_mount_point(place: &Path, tree: &OwnedFd) -> io::Result<()> {
     if place.symlink_metadata().is_ok() {
         return Ok(());

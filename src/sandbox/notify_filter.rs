@@ -91,8 +91,8 @@ fn distance(to: usize) -> Result<u8, SandboxError> {
     u8::try_from(to).map_err(|_| SandboxError::Filter(problem.to_string()))
 }
 
-/// Returns instructions that notify the supervisor if all conditions hold, and otherwise continue after the last
-/// instruction.
+/// Returns instructions that notify the supervisor if all conditions hold, and otherwise continue with the instruction
+/// after the last of them.
 fn notify_if(conditions: &[Condition]) -> Result<Vec<sock_filter>, SandboxError> {
     // Build the instructions from the end, so that the jump distances are known.
     let mut parts: Vec<Vec<sock_filter>> = vec![vec![NOTIFY]];

@@ -1,7 +1,7 @@
 //! Probes which features this kernel supports, and compares them with those that a policy needs.
 //!
-//! The probe tries to use each feature instead of comparing kernel release numbers. It changes nothing in this
-//! process: it tries namespaces in a child process.
+//! The probe asks the kernel for each feature or tries to use it, instead of comparing kernel release numbers. It
+//! changes nothing in this process: it tries namespaces in a child process.
 
 use serde::Serialize;
 
