@@ -1,5 +1,5 @@
-//! Notifies all waiting requests when the queue may have changed. One thread watches the queue, and only while a
-//! request waits, so sixty-four waiting clients cost as much as one.
+//! Notifies all waiting requests when the queue may have changed. One thread watches the queue for all of them, and
+//! only while a request waits.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const LONGEST_WATCH: Duration = Duration::from_secs(1);
 /// The minimum time between two checks of the queue by one request. A queue with small tasks changes hundreds of
 /// times a second.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The time that the thread sleeps after the queue failed.
+/// How long the thread sleeps after it could not use the queue.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A handle to the thread that watches the queue.

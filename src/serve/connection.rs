@@ -128,7 +128,8 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Listener) -> io::Result
                     }
                 }
                 Ok(None) => {}
-                // The process has most likely run out of file descriptors: wait until a connection closes.
+                // The process has most likely run out of file descriptors. Wait a moment, because a connection may
+                // close.
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             },
             Some(_) = connections.join_next() => {}
@@ -167,7 +168,7 @@ async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin, server: A
 }
 
 impl Server {
-    /// Checks a request before it reads a byte of the body, and passes the request to the router.
+    /// Checks a request before the server reads any byte of its body, and passes the request to the router.
     async fn respond(&self, request: Request<Incoming>, is_known: &AtomicBool) -> Response<Body> {
         let (head, body) = request.into_parts();
         if let Err(refusal) = self.check(&head, is_known) {

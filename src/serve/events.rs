@@ -21,7 +21,7 @@ use crate::agent::AgentEvent;
 use crate::batch::queue::{BatchRow, EndedTask};
 use crate::batch::{BatchStatus, Page, TaskResult, TaskStatus, respond};
 
-/// The time between two comments that keep the connection alive.
+/// How long a stream may be silent before the server sends a comment, which keeps the connection alive.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The number of ended tasks that the server reads from the queue at once.
 const PAGE: usize = 8;
@@ -72,8 +72,8 @@ pub(super) async fn stream(
     Ok((headers, body).into_response())
 }
 
-/// Returns the batch and the next tasks that have ended. Reads the batch first: if it has ended, the second query
-/// finds all tasks that have ended.
+/// Returns the batch and the next tasks that have ended. Reads the batch first: if the batch has ended by then, no task
+/// can end after the second query, so the client misses none.
 async fn look(shared: &Shared, id: &str, after: i64) -> Result<(Option<BatchRow>, Vec<EndedTask>), ApiError> {
     let id = id.to_string();
     shared.queues.run(move |queue| Ok((queue.batch(&id)?, queue.ended_tasks(&id, after, PAGE)?))).await

@@ -201,7 +201,7 @@ pub(super) async fn submit(
     let key = header(&headers, &IDEMPOTENCY_KEY)?.map(str::to_string);
     let (text, permit) = body::read(&shared, &headers, body, body::LARGEST).await?;
     let parser = shared.clone();
-    // Parsing a large submission and resolving its directories takes a while.
+    // Use another thread, because parsing a large submission and resolving its directories takes a while.
     let parsed = tokio::task::spawn_blocking(move || {
         let tasks = parse(&parser, &query, &text);
         drop((text, permit));

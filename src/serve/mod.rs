@@ -1,4 +1,5 @@
-//! `guard serve`: batches and conversations over HTTP, for programs of the same user on the same machine.
+//! `guard serve`: batches, conversations and commands to work over HTTP, for programs of the same user on the same
+//! machine.
 //!
 //! ```text
 //!   client ─► listener ─► Host, Origin, token ─► router ─► handlers ─► queue pool ─► queue
@@ -7,11 +8,11 @@
 //!                                                  └─► document (OpenAPI), made from the handlers
 //! ```
 //!
-//! For batches, the server only reads and writes the queue; workers, in this process or in others, carry out the
-//! tasks. Turns of conversations run in threads of this process, and the server cancels a turn when its client
-//! disconnects. All state is in the queue and in the stored conversations, so clients continue after a restart of the
-//! server with the ids that they have. Time and memory are bounded whatever a client sends: see the constants of
-//! `connection`, `body`, `parameters` and `conversations`.
+//! For batches, the server only reads and writes the queue; workers, in this process or in others, carry out the tasks.
+//! Turns of conversations run in threads of this process, and the server cancels a turn when its client disconnects.
+//! All state is in the queue and in the stored conversations, so after a restart of the server, clients can continue to
+//! use the ids that they have. Time and memory are bounded whatever a client sends: see the constants of `connection`,
+//! `body`, `parameters` and `conversations`.
 #![forbid(unsafe_code)]
 
 mod body;
@@ -46,7 +47,7 @@ pub use socket::{Socket, SocketError};
 
 /// The maximum number of requests that wait for a change of the queue or stream results at the same time.
 const MOST_WAITING: usize = 64;
-/// The maximum number of threads for blocking work: calls to the queue, and the parsing of submissions.
+/// The maximum number of threads for blocking work, such as calls to the queue and the parsing of submissions.
 const MOST_BLOCKING: usize = 32;
 
 /// The configuration of the server.

@@ -115,7 +115,8 @@ pub(super) async fn batch_response(
     status: StatusCode,
 ) -> Result<Response, ApiError> {
     let wanted = id.to_string();
-    // The server reads the counts before the results, for the reason given in `respond`.
+    // Read the counts before the results: a task that ends in between is then pending in the counts, so the client
+    // polls again.
     let summary = shared.queues.run(move |queue| respond(queue, &wanted, Page::SUMMARY)).await?;
     let summary = summary.ok_or_else(|| ApiError::unknown_batch(id))?;
     let mut results = Results::new(shared, id, page, Form::Array);
