@@ -92,7 +92,7 @@ fn read(given: JsonObject) -> Result<Check, String> {
 
 fn evaluate(asked: &Check) -> Result<Checked, String> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    // A path is not accepted: guard would read the file, and its error messages could reveal the content.
+    // Reject a path: guard would read the file, and the error messages could reveal its content.
     if !asked.policy.bytes().all(is_name) || asked.policy.ends_with(".toml") {
         return Err("the parameter `policy` must be the name of a policy, not a path".to_string());
     }

@@ -1,5 +1,5 @@
-//! The MCP server over HTTP on loopback: accepts connections, and limits what is read from them before
-//! authentication.
+//! The MCP server over HTTP on loopback: accepts connections, and limits how much the server reads from them before it
+//! has authenticated the client.
 //!
 //! The server must never listen on anything but loopback, and must bound time and memory for every client.
 
@@ -99,7 +99,8 @@ pub(super) async fn serve(
                         });
                     }
                 }
-                // Most likely out of file descriptors: wait until a connection closes.
+                // The process has most likely run out of file descriptors. Wait a moment, because a connection may
+                // close.
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             },
             Some(_) = connections.join_next() => {}

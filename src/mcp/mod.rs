@@ -6,11 +6,11 @@
 //!   clients ───► http ─► Host, Origin, token ─────────┘                 └─► store: results on disk
 //! ```
 //!
-//! A call of the tool `gemini` becomes a request to the executor. The server reports the progress of the call,
-//! and cancels it if the client asks for that. The client can request the result again by the call's id. Over
-//! standard input and output, all calls end when the client disconnects. Over HTTP, a call continues until it
-//! is done, the client cancels it explicitly, or the server stops. The batch tools only read and write the
-//! queue; a worker in another process executes the tasks, even if the client and the server end.
+//! A call of the tool `gemini` becomes a request to the executor. The server reports the progress of the call, and
+//! cancels it if the client asks for that. The client can later request the stored result by the call's id. Over
+//! standard input and output, all calls end when the client disconnects. Over HTTP, a call continues until it is done,
+//! the client cancels it explicitly, or the server stops. The batch tools read and write the queue, and start a worker
+//! if none is running. The worker executes the tasks in another process, even if the client and the server end.
 #![forbid(unsafe_code)]
 
 mod batches;

@@ -1,8 +1,8 @@
 //! Stores the results of calls on disk, so that clients that stopped waiting can ask for them later, even after this
 //! server has ended.
 //!
-//! Each call has a file from its beginning. The server that runs the call holds a lock on the file. If a file has
-//! neither a result nor a lock, the server ended before the call did.
+//! The server creates a file for each call when the call begins, and holds a lock on the file while it runs the call.
+//! If a file contains no result and is not locked, the server ended before the call did.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -143,7 +143,7 @@ fn read(path: &Path) -> Option<(Record, State)> {
     let record: Result<Record, _> = serde_json::from_slice(&text);
     match record {
         _ if is_running => {
-            // The record may be partly written. The id is the file name.
+            // The server may still be writing the record, so take the id from the file name.
             let id = path.file_stem()?.to_str()?.to_string();
             let unread = Record { call_id: id, cd: PathBuf::new(), began: String::new(), result: None };
             Some((record.unwrap_or(unread), State::Running))

@@ -26,9 +26,9 @@ use crate::client_access::Roots;
 use crate::outcome::ErrorKind;
 use crate::work_commands::WorkStores;
 
-/// How often a running call reports progress.
+/// How often the server reports the progress of a running call to the client.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a client may take to accept a progress message before the message is dropped.
+/// How long a client may take to accept a progress message before the server drops the message.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of simultaneous tool calls that read transcripts or policies.
 const MOST_READING: usize = 4;
@@ -66,8 +66,7 @@ pub(super) struct Server {
     pub(super) shared: Arc<Shared>,
     /// A number that identifies the client among all clients of this server.
     pub(super) client: u64,
-    /// Whether the client's calls end when the client disconnects. Over HTTP they do not, because a client may
-    /// reconnect.
+    /// True if the client's calls end when the client disconnects. False over HTTP, where a client may reconnect.
     pub(super) ends_with_client: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The sessions of HTTP clients. Their number is limited; the server closes an idle session to make room for a new one.
+//! The sessions of HTTP clients. When the maximum number is open, the server closes an idle session to make room for a
+//! new one.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -14,7 +14,7 @@ use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
 
 /// The name of the MCP tool that runs the Gemini CLI.
 pub(super) const NAME: &str = "gemini";
-/// The default idle limit, in seconds: how long an agent may be inactive before its run is ended.
+/// The default idle limit, in seconds: how long an agent may be inactive before guard ends its run.
 const IDLE: u64 = 300;
 /// The default limit on the total duration of an attempt, in seconds.
 const TOTAL: u64 = 1800;
@@ -183,7 +183,7 @@ pub(super) fn answer(id: &str, result: ExecResult) -> Value {
     serde_json::to_value(answer).unwrap_or_default()
 }
 
-/// The time limits of a call, with defaults where the client's parameters cannot be parsed.
+/// The time limits of a call, with the defaults for parameters that the client has not set or that cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
     idle: u64,

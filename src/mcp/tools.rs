@@ -36,7 +36,7 @@ fn object(schema: Schema) -> Arc<JsonObject> {
 }
 
 /// Rewrites a schema for clients with limited JSON Schema support: it has one `type` or an `anyOf`, never a list of
-/// types, and no `format`. Null is not allowed for optional values; they are left out instead.
+/// types, and no `format`. The schema does not allow null for an optional value, which a program leaves out instead.
 fn make_portable(schema: &mut Value, is_required: bool) {
     if schema.as_bool() == Some(true) {
         *schema = json!({ "type": "object", "additionalProperties": true });
