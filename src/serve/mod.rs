@@ -89,7 +89,7 @@ struct Shared {
 }
 
 /// Serves until `stop` is set. Then ends the waiting and streaming requests, cancels the turns of conversations, and
-/// returns after at most a few seconds.
+/// returns when they have ended, after 14 seconds at the latest.
 pub fn serve(config: ServeConfig, listener: Listener, stop: &Stop) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
