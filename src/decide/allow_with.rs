@@ -1,7 +1,7 @@
 //! Finds what would allow a denied command: an option of `guard run` for one run, and a rule for the policy.
 //!
-//! The option quotes the smallest command that the policy denies for the same reason. [`rules_to_allow`] turns such a
-//! command into rules that lift exactly the denials of this command, and nothing else. This code does no I/O.
+//! The option `--allow` quotes the smallest command that the policy denies for the same reason. [`rules_to_allow`]
+//! turns such a command into rules that lift the denials of this command and no others. This code does no I/O.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,8 @@ use crate::command::{Analysis, Arg, Context, Intent, Request, is_known_verb};
 use crate::policy::{Action, Conditions, PathAccess, PathPattern, Pattern, Place, Policy, Rule};
 use crate::terminal_text;
 
-/// The maximum number of denials that guard lifts to allow one command.
+/// The maximum number of times that guard judges one program start while it builds a rule for it. Each time that the
+/// program start is still denied, guard makes the rule lift one more denial.
 const MOST_LIFTED: usize = 8;
 /// The maximum length of a rule's id, without a number that makes it unique. A policy allows 64 characters.
 const LONGEST_ID: usize = 56;
@@ -84,8 +85,9 @@ impl AllowRule {
         Some(Self { rule, slug, command: command.to_string() })
     }
 
-    /// Makes this rule lift the denial by the rule `denying`, but only for commands with the same arguments, paths and
-    /// variables of the intent that `denying` matches. `None` if no pattern can match one of them.
+    /// Makes this rule also lift the denials by the rule `denying`. Limits this rule to commands with the subcommand,
+    /// arguments, paths and variables of the intent that `denying` matches. `None` if guard can write no pattern for
+    /// one of them.
     fn lift(&mut self, denying: &Rule, intent: &Intent) -> Option<()> {
         let when = &mut self.rule.when;
         if !denying.when.subcommands.is_empty() && intent.git.is_none() {
@@ -119,10 +121,10 @@ impl AllowRule {
         Some(())
     }
 
-    /// Extends this rule so that it also allows the commands that git starts for the verb of the intent. Does nothing if
-    /// the rule has conditions other than the verb, because the commands that git starts do not fulfil them. Leaves out
-    /// commands that a rule of the user or the project refuses: who allows `git pull` has not changed their mind about
-    /// `git merge`.
+    /// Extends this rule so that it also allows the commands that git starts for the verb of the intent. Does nothing
+    /// if the rule has conditions other than the verb, because the commands that git starts do not fulfil them. Leaves
+    /// out commands that a rule of the user or the project refuses: if the user's policy denies `git merge` and the
+    /// user allows `git pull`, `git merge` stays denied.
     fn allow_helpers(&mut self, policy: &Policy, intent: &Intent, context: &Context) {
         let Some(git) = intent.git.as_ref().filter(|_| self.depends_on_verb_only()) else { return };
         for helper in helpers(&git.name()) {
@@ -141,7 +143,7 @@ impl AllowRule {
             }
         }
         if git.name() == "pull" {
-            // `git pull` merges, but it never discards a merge that has begun.
+            // `git pull` runs `git merge`, but never with these options, which abandon a merge in progress.
             self.rule.when.unless_flags = ["--abort", "--quit"].map(str::to_string).to_vec();
         }
     }
@@ -192,9 +194,10 @@ impl AllowRule {
         &self.rule.id
     }
 
-    /// Returns the rule as TOML text for a policy file. Its id begins with `ids`, which must differ between the files
-    /// of a chain of policies: two files of a chain may be edited independently, and must not get rules with the same
-    /// id. `is_taken` returns true for an id that the policy already uses; the rule's id then gets a number at its end.
+    /// Returns the rule as TOML text for a policy file. The rule's id begins with `ids`. If one policy file extends
+    /// another, the caller must pass a different `ids` for each: the files may be edited independently, but must not
+    /// contain rules with the same id. `is_taken` returns true for an id that the policy already uses; the rule's id
+    /// then gets a number at its end.
     pub fn to_toml(&self, ids: &str, reason: &str, is_taken: impl Fn(&str) -> bool) -> String {
         let Rule { when, lifts, .. } = &self.rule;
         let ids: String = ids.chars().take(LONGEST_ID - LONGEST_SLUG - 1).collect();
@@ -246,8 +249,8 @@ fn is_built_in(policy: &Policy, id: &str) -> bool {
 /// Returns the commands that git itself starts for a verb and without which the verb fails. The supervisor judges each
 /// of them when it starts, so a rule that allows the verb must allow them too. The list must not contain a command that
 /// runs programs which its caller chooses, such as `git remote-ext`, or that connects by other means than the proxy.
-/// An agent can start the commands itself too: with `git ls-remote`, for example, `git remote-https` can also download
-/// objects from a host that the policy allows.
+/// An agent can also start the listed commands directly: a rule for `git ls-remote`, for example, also allows
+/// `git remote-https`, which can download objects from every host that the policy allows.
 fn helpers(verb: &str) -> &'static [&'static str] {
     match verb {
         "push" => &[
@@ -322,7 +325,7 @@ pub fn rules_to_allow(
 }
 
 /// Returns the rule that allows one intent (one program start) of a command. Fails if no rule can, or if the rule would
-/// have to lift more than `MOST_LIFTED` denials.
+/// have to lift `MOST_LIFTED` denials or more.
 pub(super) fn rule_for(policy: &Policy, intent: &Intent, command: &str) -> Result<AllowRule, CannotAllow> {
     let fixed = |by: &str| CannotAllow::Fixed(command.to_string(), by.to_string());
     let mut rule = AllowRule::new(intent, command).ok_or_else(|| fixed("git.default"))?;

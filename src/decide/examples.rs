@@ -17,12 +17,12 @@ pub struct ExampleFailure {
     pub diagnostic: Diagnostic,
 }
 
-/// Loads a policy by name or path and checks its examples. Skips the examples of built-in policies unless `always` is
-/// true, because guard's own tests have checked them.
+/// Loads a policy by name or path and checks its examples. If the policy is built in, checks the examples only if
+/// `always` is true, because guard's own tests have checked them.
 pub fn load(reference: &str, dirs: &PolicyDirs, always: bool) -> Result<Policy, PolicyError> {
     let source = find(reference, dirs, None)?;
     if source.built_in && !always {
-        // A built-in policy extends only built-in ones.
+        // A built-in policy extends only built-in ones, so there are no other examples to check.
         return load_source(source, dirs);
     }
     load_text(source, dirs)
@@ -35,7 +35,8 @@ pub fn load_text(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyErro
     if let Some(policy) = &policy {
         problems.extend(check_examples(policy).into_iter().map(|failure| failure.diagnostic));
         problems.extend(rules_without_effect(policy));
-        // Extended files have examples too. Check each file's examples against the policy that ends with that file.
+        // The files that this policy extends have examples too. Check them against the policy that such a file itself
+        // defines, because this policy may be stricter.
         for parent in policy.sources[..policy.own_source()].iter().filter(|source| !source.built_in) {
             if let (Some(parent), _) = load_with_problems(parent.clone(), dirs)? {
                 problems.extend(check_examples(&parent).into_iter().map(|failure| failure.diagnostic));
@@ -51,8 +52,8 @@ pub fn load_text(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyErro
     }
 }
 
-/// Checks the examples in the policy's own text. Skips those of the policies that it extends: they need not hold
-/// here, because this policy may be stricter.
+/// Checks the examples in the policy's own text. Skips the examples of the policies that it extends: they need not
+/// hold for this policy, which may be stricter.
 pub fn check_examples(policy: &Policy) -> Vec<ExampleFailure> {
     let own = policy.own_source();
     let context = example_context();
@@ -70,8 +71,9 @@ pub fn check_examples(policy: &Policy) -> Vec<ExampleFailure> {
     failures
 }
 
-/// Returns a warning for each `allow` rule in the policy's own file that allows nothing, because a rule of the policy
-/// that it extends still denies the commands. Tries only the simplest command of each rule.
+/// If the policy extends another, returns a warning for each `allow` rule in the policy's own file that allows
+/// nothing, because another rule or a default action still applies to the commands. Tries only the simplest command of
+/// each rule.
 fn rules_without_effect(policy: &Policy) -> Vec<Diagnostic> {
     let own = policy.own_source();
     let is_own = |rule: &&Rule| rule.place.source == own && own > 0 && rule.action == Action::Allow;

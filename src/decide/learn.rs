@@ -66,7 +66,8 @@ pub fn learn(base: &Policy, name: &str, seen: &Seen, context: &Context) -> Learn
         // A shim is guard's own file. Ignore its path, because `argv` contains the name of the program that the shim
         // replaces.
         let resolved = Some(command.program.clone()).filter(|path| file_name(path) != SHIM);
-        // The name that people type may be a link to a file of another name, such as python3 to python3.11.
+        // A command may start a program by a link, such as python3, to a file with another name, such as python3.11.
+        // Allow both names.
         if let (Some(typed), Some(program)) = (command.argv.first(), &resolved)
             && file_name(typed) != file_name(program)
         {

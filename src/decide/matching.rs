@@ -45,7 +45,7 @@ fn program(when: &Conditions, action: Action, intent: &Intent) -> bool {
             let by_path = intent.program.path.as_ref().is_some_and(|path| pattern.matches(path));
             return by_path || (action != Action::Allow && pattern.matches(called));
         }
-        // `git-VERB` is another name of git.
+        // A rule for `git` also matches git's programs for single verbs, such as `git-reset`.
         pattern.matches(name)
             || (action != Action::Allow && called_name != name.as_slice() && pattern.matches(called_name))
             || (intent.git.is_some() && pattern.as_str() == "git")

@@ -107,8 +107,8 @@ fn rule_on<'p>(policy: &'p Policy, extra: Option<&'p Rule>, intent: &Intent) -> 
         (Some(_), false) => &policy.git_default_action,
         (Some(_), true) => &policy.git_other_action,
     };
-    // guard judges an intent whose program or verb is unknown when the program starts. The expansion of an alias is a
-    // separate intent.
+    // If the program or the verb is not known yet, the default does not apply: guard judges the intent again when its
+    // program starts. The default does not apply to an alias either: its expansion is a separate intent.
     let undecided = is_alias || matches!(intent.deferred, Some(Deferred::Program | Deferred::Verb));
     let default_holds = !lifted && !undecided;
     match best {

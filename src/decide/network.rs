@@ -10,7 +10,7 @@ use crate::policy::{Host, HostAccess, HostEntry, Network, special_class};
 /// A host entry that allows access, and the source of the entry.
 #[derive(Debug, Clone)]
 pub struct Allowed {
-    /// The entry, which matches the hosts that it allows.
+    /// The entry: the hosts and ports, or the HTTP requests, that it allows.
     pub entry: HostEntry,
     /// The source of the entry: `policy`, or the preset and its reason.
     pub why: String,
