@@ -29,7 +29,7 @@ pub struct Case {
     pub label: Option<Action>,
     /// The command as written in the file.
     pub text: String,
-    /// The command, parsed for the policy's decision.
+    /// The command in the form in which the policies judge it.
     pub request: Request,
 }
 

@@ -11,7 +11,7 @@ use crate::policy::Action;
 use crate::terminal_text;
 
 /// Renders the audit table: one line for each case, grouped by corpus. A line consists of the first policy's answer,
-/// the answers of those policies that differ from it, a tab, and the command.
+/// the answers of the policies that decide differently, a tab, and the command.
 pub fn text(audit: &Audit) -> String {
     let mut out = format!("policies: {}\n", audit.policies.join(" "));
     let mut corpus = "";
@@ -25,8 +25,8 @@ pub fn text(audit: &Audit) -> String {
     out
 }
 
-/// Formats the answers about one case, for example `deny git.switch`. Appends `[readonly: deny readonly.git]` for each
-/// group of policies that differs from the first policy.
+/// Formats the answers about one case: first the first policy's answer, for example `deny git.switch`. Then, for each
+/// different answer, appends the policies that give it and the answer, for example `[readonly: deny readonly.git]`.
 pub(super) fn answers(audit: &Audit, row: &Row) -> String {
     let show = |answer: &Answer| format!("{} {}", answer.action.name(), answer.rule);
     let Some(first) = row.verdicts.first() else { return String::new() };
