@@ -16,8 +16,8 @@ use toml::de::{DeTable, DeValue};
 
 /// The maximum size of the configuration file, in bytes. A larger file is rejected.
 const LARGEST: u64 = 1 << 20;
-/// The valid values of `max_prompt_tokens`: guard summarises no conversation with fewer than 5,000 tokens, and uses at
-/// most 900,000 tokens of a model's context.
+/// The valid values of `max_prompt_tokens`. guard does not automatically summarise a conversation with fewer than 5,000
+/// tokens, so a prompt must have room for that many. guard uses at most 900,000 tokens of a model's context.
 const PROMPT_TOKENS: RangeInclusive<usize> = 5_000..=900_000;
 
 /// The user's configuration.
@@ -287,7 +287,7 @@ pub enum ConfigProblem {
     /// A price of a model is negative or not a number. Contains the model's name.
     #[error("[prices.\"{0}\"]: a price must be a number that is not negative")]
     Price(String),
-    /// The value of `max_prompt_tokens`, which this contains, is too small or too large.
+    /// The value of `max_prompt_tokens` is too small or too large. Contains the value.
     #[error(
         "[conversation]: max_prompt_tokens is {0}; it must be from {least} to {most}",
         least = PROMPT_TOKENS.start(),

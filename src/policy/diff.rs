@@ -8,8 +8,9 @@ use super::model::{
 };
 
 /// Lists the differences between the policies `a` and `b`. A line begins with `-` if its item is only in `a`, with `+`
-/// if it is only in `b`, and with `~` if its value changed. Does not compare the names and descriptions of the
-/// policies, the order of the rules and their examples. The list is empty if there is no difference.
+/// if it is only in `b`, and with `~` if its value changed. Does not compare the names and descriptions of the policies
+/// and of the policies that they extend, nor the order and the examples of the rules. The list is empty if there is no
+/// difference.
 ///
 /// The code destructures the policy and its sections without `..`, so that it does not compile if a new field is not
 /// compared here.

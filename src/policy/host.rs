@@ -41,7 +41,7 @@ pub enum HostError {
     /// A numeric form such as `2130706433`, `0177.0.0.1` or `0x7f.1`, which programs interpret differently.
     #[error("write an IPv4 address as four decimal numbers without leading zeros")]
     Ambiguous,
-    /// The port is not valid: `host:0`, `host:http`.
+    /// The port is not valid (`host:0`, `host:http`), or it is missing and there is no default.
     #[error("the port must be a number from 1 to 65535")]
     Port,
     /// Any other invalid character or form.

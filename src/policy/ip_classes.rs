@@ -30,7 +30,7 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
         (192, 0, 0 | 2) | (192, 88, 99) | (198, 18..=19, _) | (198, 51, 100) | (203, 0, 113) => "reserved",
         (224..=239, ..) => "multicast",
         (240.., ..) => "reserved",
-        // Azure serves instance metadata at this address, which looks public.
+        // Azure's WireServer, from which virtual machines get their configuration, has this address in a public range.
         (168, 63, 129) if address == Ipv4Addr::new(168, 63, 129, 16) => "cloud metadata",
         _ => return None,
     })

@@ -105,7 +105,7 @@ pub fn load_source(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyEr
     Ok(policy)
 }
 
-/// Loads a policy and returns all problems. The policy is `None` if an extended policy is missing, a file is not
+/// Loads a policy and returns all problems. The policy is `None` if guard cannot use an extended policy, a file is not
 /// valid TOML, or a rule has an error.
 pub fn load_with_problems(
     source: Source,
@@ -132,8 +132,8 @@ pub fn load_with_problems(
         }
         chain.push((source, file));
     }
-    // If an extended policy is missing, the chain is incomplete, and merging it would report errors that are not
-    // real.
+    // If guard cannot use an extended policy, the chain is incomplete. Merging it would report errors that the complete
+    // chain does not have.
     let is_cut = chain.last().is_some_and(|(_, file)| file.extends.is_some());
     if is_cut || chain.iter().any(|(_, file)| file.is_damaged) {
         return Ok((None, problems));

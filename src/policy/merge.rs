@@ -1,7 +1,7 @@
 //! Merges a chain of policy files into one policy.
 //!
-//! A file can only tighten the policy that it extends. Loosening is an error unless the file marks it as an
-//! `override`.
+//! A file can only tighten the policy that it extends. Loosening is an error unless the file marks it with `override`
+//! or `lifts`.
 
 use super::diagnostic::{Diagnostic, Severity, Source};
 use super::diff::described;

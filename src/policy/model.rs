@@ -192,7 +192,7 @@ pub struct Conditions {
     pub effects: Option<Effects>,
     /// The condition holds if the command has no effects other than these.
     pub only_effects: Option<Effects>,
-    /// The condition holds if the name of any environment variable that is set for this command alone, as in
+    /// The condition holds if the name of any environment variable that the command text itself sets, as in
     /// `NAME=value git …`, matches one of these patterns.
     pub variables: Vec<Pattern>,
     /// The condition holds if any git ref that the command would change matches one of these patterns.
@@ -247,7 +247,8 @@ pub struct Network {
     pub presets: Vec<String>,
     /// Host names that guard resolves to fixed addresses.
     pub resolve: Vec<(String, std::net::IpAddr)>,
-    /// Whether programs of the run may connect to servers that the run itself started on loopback.
+    /// Whether programs of the run may listen on any loopback port and connect to servers that the run itself started
+    /// on loopback.
     pub loopback: bool,
     /// Loopback ports that the run's servers may listen on even without `loopback`.
     pub listen: Vec<u16>,

@@ -52,7 +52,8 @@ pub(super) struct File {
     pub(super) worktree: WorktreeSection,
     pub(super) git: GitSection,
     pub(super) rules: Vec<FileRule>,
-    /// Whether a rule has an error in its conditions or its action. guard then does not judge the examples.
+    /// Whether a rule has an error in its id, action, reason or conditions, or the file has too many rules. guard then
+    /// does not check the examples.
     pub(super) has_broken_rules: bool,
     /// Whether the text is not valid TOML.
     pub(super) is_damaged: bool,

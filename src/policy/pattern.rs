@@ -26,7 +26,7 @@ enum Form {
     Any,
     Prefix(usize),
     Suffix(usize),
-    /// Literal pieces of text with several stars between or around them.
+    /// Literal pieces of text with stars between or around them, unless one of the simpler forms above fits.
     Stars,
     Glob(Box<Lazy>),
 }

@@ -127,7 +127,7 @@ pub struct Forbid {
 pub struct ToolRules {
     /// The key of the request body that contains the tools.
     pub key: String,
-    /// Keys of lists in the request body whose items can also contain tools, under the same key.
+    /// Keys of lists in the request body whose items can also contain tools. An item contains its tools under `key`.
     #[serde(default)]
     pub item_lists: Vec<String>,
     /// The JSON key in a tool whose value is the tool's kind. If absent, every key of the tool counts as a kind.

@@ -394,7 +394,8 @@ fn set_limit(limits: &mut Limits, key: &'static str, value: i64) {
     }
 }
 
-/// Returns true if one grant includes another: an equal text, a parent directory, or a name that ends in `*`.
+/// Returns true if the grant `wide` includes the grant `narrow`: it is the same text, a parent directory, or a pattern
+/// that ends in `*` and matches `narrow`.
 fn covers(wide: &str, narrow: &str) -> bool {
     if wide == narrow {
         return true;

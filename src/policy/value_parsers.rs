@@ -173,7 +173,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Parses an amount of money, and returns it in millionths, rounded to at least one.
+    /// Parses an amount of money, and returns it in millionths, rounded, but never less than one millionth.
     pub(super) fn amount(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Located<i64>> {
         let number = match value.get_ref() {
             DeValue::Integer(number) => {
