@@ -236,8 +236,8 @@ pub const GATEWAYS: [(&str, &str); 4] = [
     ("github", include_str!("../../policies/gateways/github.toml")),
 ];
 
-/// All environment variables that contain API keys. guard removes them from its own environment before it does
-/// anything else.
+/// The usual environment variables for the API keys of all gateways. `guard run` removes them from its own environment
+/// before it starts a program, so that no program inherits a key.
 pub const KEY_VARIABLES: [&str; 5] =
     ["GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "CODEX_API_KEY", "ANTHROPIC_API_KEY"];
 
