@@ -1,4 +1,4 @@
-//! Analyses one command: enforces the limits, and selects by the program's name the code that analyses this program.
+//! Analyses one command: enforces the limits, and passes the command to the code for its program.
 //!
 //! The input is a [`Request`] with its [`Context`]; the output is an [`Analysis`]. Hostile input must not cause a
 //! panic, and must not take more than linear time.
@@ -177,8 +177,8 @@ pub(crate) enum Stdin {
     Unknown,
 }
 
-/// The state in which a command starts, whether the caller asked about it or another command contains it: its
-/// environment, directory, standard input and parent.
+/// The state in which a command starts: its environment, directory, standard input and parent. The command is the one
+/// that the caller asked about, or a command nested in that one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Start {
     pub(crate) env: Env,
@@ -189,10 +189,10 @@ pub(crate) struct Start {
     /// Files that the command's redirections use.
     pub(crate) paths: Vec<PathUse>,
     /// The file to which the program resolves. `None` for nested commands, because the caller resolves only the
-    /// program of the command that it asks about. If the nested command calls its program by another name (`exec -a`),
-    /// the file as the command names it.
+    /// program of the command that it asks about. Exception: if a wrapper runs the program under another name
+    /// (`exec -a NAME FILE`), this is the file as written in the wrapper's arguments.
     pub(crate) resolved: Option<Vec<u8>>,
-    /// Whether the targets of the command's redirections are known only at run time.
+    /// Whether the target of at least one of the command's redirections is known only at run time.
     pub(crate) is_uncertain: bool,
 }
 
@@ -292,8 +292,8 @@ impl Analyzer<'_> {
         self.intents.len().saturating_sub(1)
     }
 
-    /// Marks an intent as one that the supervisor must judge again when the program starts. A reason that the intent
-    /// already has stays.
+    /// Marks an intent as one that the supervisor must judge again when the program starts. If the intent already has a
+    /// reason for this, keeps that reason.
     pub(crate) fn defer(&mut self, index: usize, why: Deferred) {
         if let Some(intent) = self.intents.get_mut(index) {
             intent.deferred.get_or_insert(why);
@@ -357,8 +357,8 @@ impl Analyzer<'_> {
         scope
     }
 
-    /// Analyses one simple command, one nesting level deeper. The program's name selects the code that analyses the
-    /// command. If the name is unknown, marks the intent as deferred.
+    /// Analyses one simple command, one nesting level deeper, with the code for its program. If the program's name is
+    /// unknown, marks the intent as deferred.
     pub(crate) fn command(&mut self, args: Vec<Arg>, start: Start) {
         if !self.burn(start.env.weight()) {
             return;

@@ -23,7 +23,8 @@ impl Cwd {
     /// Returns the directory after a change from this directory to `path`. [`Cwd::Unknown`] if the path is relative and
     /// this directory is unknown, or if the result is longer than `LONGEST_PATH`.
     pub(crate) fn enter(&self, path: &[u8]) -> Self {
-        // The kernel rejects longer paths, and following them would take quadratic time.
+        // The kernel rejects longer paths. Without this limit, a text with many `cd` commands would take quadratic
+        // time, because each `cd` could make the path longer.
         match self.resolve(path).filter(|path| path.len() <= LONGEST_PATH) {
             Some(path) => Self::Known(path),
             None => Self::Unknown,

@@ -39,8 +39,8 @@ impl Env {
         self.overlay.is_empty() && !self.cleared
     }
 
-    /// Returns the names of the variables that are set, not unset, before the command starts, without positional
-    /// parameters. Policy rules about variables use these names.
+    /// Returns the names of the variables that are set before the command starts. Leaves out variables that are unset
+    /// again, and positional parameters. Policy rules about variables use these names.
     pub(crate) fn assigned(&self) -> Vec<Vec<u8>> {
         let mut seen = HashSet::new();
         let set = self.overlay.iter().rev().filter(|(name, _)| seen.insert(name.as_slice()));

@@ -235,8 +235,8 @@ fn sed(args: &[Arg], note: &mut dyn FnMut(&Arg, Access)) {
 }
 
 /// Adds the path that an argument names to `out`, made absolute if possible. If only the beginning of the argument is
-/// known, adds a path in the last known directory: `.git/…` for `.git/$X`. Adds nothing for `-`, an empty argument, and
-/// one without a known directory.
+/// known, adds a path in the last known directory: `.git/…` for `.git/$X`. Adds nothing for `-`, for an empty argument,
+/// and for a partly known argument whose known beginning contains no slash.
 pub(crate) fn use_path(arg: &Arg, access: Access, cwd: &Cwd, context: &Context, out: &mut Vec<PathUse>) {
     let mut path = arg.prefix().to_vec();
     if !arg.is_exact() {
@@ -276,8 +276,8 @@ const TEMPORARY: [&[u8]; 3] = [b"/tmp", b"/var/tmp", b"/dev/shm"];
 /// paths, and for paths in the working tree, in temporary directories or among the process's own devices.
 fn lies_outside(path: &[u8], context: &Context) -> bool {
     let is_within = |root: &[u8]| super::cwd::is_within(path, root);
-    // These paths are not ordinary files: a process's own descriptors, its terminals, and bash's notation for network
-    // connections.
+    // These paths are not ordinary files: the process's own entries in `/proc`, terminals, and bash's notation for
+    // network connections.
     let is_own = [&b"/proc/self/"[..], b"/dev/pts/", b"/dev/ptmx", b"/dev/tcp/", b"/dev/udp/"]
         .iter()
         .any(|start| path.starts_with(start));

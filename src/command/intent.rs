@@ -18,7 +18,8 @@ pub struct Intent {
     pub paths: Vec<PathUse>,
     /// How many entries at the end of `paths` come from redirections.
     pub redirected: usize,
-    /// The names of variables set only for this program (`A=1 cmd`, `env A=1 cmd`).
+    /// The names of the variables that the command itself sets for this program: `A=1 cmd`, `env A=1 cmd`. An earlier
+    /// assignment in the same shell text counts for variables such as `GIT_DIR`, which change what programs do.
     pub variables: Vec<Vec<u8>>,
     /// The index of the intent that contains this one, such as the surrounding `bash -c`; `None` for the outermost.
     pub parent: Option<usize>,

@@ -83,7 +83,7 @@ pub(super) fn hand_on_skipped_hooks(env: &mut Env, base: &Base) {
     match env.get(base, NAME) {
         None => env.set(NAME, Arg::exact(OFF)),
         Some(known) => {
-            // Leave an unknown value as it is: the analysis assumes that it disables the hooks.
+            // Leave an unknown value as it is: the analysis assumes that such a value disables the hooks.
             if let Some(text) = known.known() {
                 env.set(NAME, Arg::exact([text, b" ", OFF].concat()));
             }
@@ -103,7 +103,8 @@ pub(super) fn without_programs(env: &Env, base: &Base) -> Env {
     without
 }
 
-/// Returns how much of the analysis' fuel a call of [`Settings::from_environment`] uses.
+/// Returns how many bytes a call of [`Settings::from_environment`] counts as, towards the number of bytes that the
+/// analysis may examine.
 pub(super) fn weight(base: &Base) -> usize {
     let weight = |(name, value): &(Vec<u8>, Vec<u8>)| match is_relevant(name) {
         true => 256 + name.len() + value.len(),
@@ -159,7 +160,7 @@ impl Settings {
         settings
     }
 
-    /// Adds the settings in the command's own global options, and takes over the directory to which they lead.
+    /// Adds the settings in the command's own global options, and sets `cwd` to the directory after `-C` is applied.
     pub(super) fn extend(&mut self, global: Global, env: &Env, base: &Base) {
         self.cwd = global.cwd;
         self.unresolved_cwd = global.unresolved_cwd;

@@ -20,8 +20,8 @@ pub(super) struct Global {
     pub(super) config_env: Vec<(Vec<u8>, Vec<u8>)>,
     /// Paths from `--git-dir` and `--work-tree`.
     pub(super) named: Vec<(Part, Arg)>,
-    /// Whether `--namespace` or `--bare` is given. Both select another repository than the one git finds from its
-    /// directory.
+    /// Whether `--namespace` or `--bare` is given, or the value of `--git-dir` or `--work-tree` is missing. The
+    /// analysis does not determine which repository and refs git then uses.
     pub(super) redirected: bool,
     /// Whether `--exec-path=DIR` is given, so that git runs helper programs from another directory.
     pub(super) foreign_exec_path: bool,

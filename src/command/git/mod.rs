@@ -35,7 +35,8 @@ pub(crate) fn is_git(name: &[u8]) -> bool {
     name == b"git" || name.strip_prefix(b"git-").is_some_and(verbs::is_known)
 }
 
-/// Returns how much of the analysis' fuel it takes to examine the caller's environment for one git command.
+/// Returns how many bytes the caller's environment counts as, each time that the analysis examines it for a git
+/// command.
 pub(crate) fn environment_weight(environment: &[(Vec<u8>, Vec<u8>)]) -> usize {
     config::weight(environment)
 }
@@ -493,5 +494,5 @@ fn set_verb(intent: &mut Intent, verb: &[u8], subcommand: Option<Vec<u8>>) {
     }
 }
 
-/// A file that an option of a verb names, and how git accesses it.
+/// A file that an option, an operand, a variable or a setting of a git command names, and how git accesses the file.
 pub(super) type NamedPath = (Arg, Access);

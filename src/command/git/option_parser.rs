@@ -147,7 +147,7 @@ impl Parsed {
             } else if long.starts_with(name) && !name.is_empty() {
                 candidates.push((known.name(), known.value));
             }
-            // `--no-x`, also abbreviated, and the positive form of an option whose name is `no-x`.
+            // Also match `--no-x`, even abbreviated, and `--x` if the table contains only the option `no-x`.
             if let Some(rest) = name.strip_prefix(b"no-") {
                 if long == rest {
                     implied.get_or_insert((Name::No(known.long), ValueKind::None));

@@ -288,7 +288,7 @@ fn subcommand_effects(verb: &str, name: &[u8], parsed: &Parsed) -> Effects {
         ("submodule" | "submodule--helper", b"status" | b"summary") => READS,
         ("submodule" | "submodule--helper", b"foreach") => RUNS,
         ("submodule" | "submodule--helper", _) => REPOSITORY.with(REMOTE).with(CONFIG).with(WORKTREE),
-        // `git fsck` and `git verify-pack` run these commands to check files.
+        // These commands only check files. `git fsck` runs them.
         ("commit-graph" | "multi-pack-index", b"verify") => READS,
         ("worktree", b"list") => READS,
         ("worktree", b"add") => REPOSITORY.with(REFS).with(SWITCHES),

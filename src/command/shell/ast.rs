@@ -46,7 +46,7 @@ pub(crate) struct Simple {
 #[derive(Debug, Clone)]
 pub(crate) struct Assignment {
     pub(crate) name: Vec<u8>,
-    /// Whether this is a plain `name=value`: not an array element, not `+=`.
+    /// Whether this is a plain `name=value`: not an array, not an array element, not `+=`.
     pub(crate) plain: bool,
     /// The value, or the words of an array literal. The list also contains the words of a subscript, because they may
     /// contain substitutions.

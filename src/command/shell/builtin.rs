@@ -277,13 +277,13 @@ fn alias(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &S
             return;
         }
         let start = Start { origin: Origin::Shell, ..start.clone() };
-        // A value that ends in a blank, such as `sudo `, is incomplete: the analysis judges it later, together with the
-        // words after the alias.
         let parsed = super::parse(value, 0, analyzer.context.limits.depth);
         if parsed.is_err() || value.windows(2).any(|pair| pair == b"<<") {
             analyzer.refuse(Refusal::Alias);
             return;
         }
+        // A value that ends in a blank, such as `sudo `, is incomplete: the analysis judges it later, together with the
+        // words after the alias.
         if !value.ends_with(b" ") {
             analyzer.shell_text(value, &start);
         }

@@ -50,7 +50,7 @@ impl Expander<'_> {
             out.push(Arg::exact(bytes.clone()));
             return;
         }
-        // A double-quoted string begins with an empty literal.
+        // The parser puts an empty literal at the beginning of a double-quoted string. Skip that literal.
         let pieces = match word.pieces.as_slice() {
             [Piece::Literal { bytes, quoted: true }, rest @ ..] if bytes.is_empty() => rest,
             pieces => pieces,
@@ -193,8 +193,8 @@ impl Expander<'_> {
         self.scope.variable(b"IFS").is_none() && !self.scope.is_untrusted()
     }
 
-    /// Splits a word into arguments after brace expansion. Stops at the first glob or unknown part, because the number
-    /// of arguments from there on is unknown.
+    /// Splits a word into arguments after brace expansion. Stops at the first glob or unknown part, because the rest of
+    /// the word, and how many arguments it becomes, may be unknown.
     fn split(&self, atoms: &[Atom], word: &Word, out: &mut Vec<Arg>) {
         let mut bytes = Vec::new();
         let mut started = false;

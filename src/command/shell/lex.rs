@@ -593,7 +593,8 @@ impl Parser<'_> {
         false
     }
 
-    /// Parses the body of a here-document with an unquoted delimiter, in which the shell performs expansions.
+    /// Parses a text in which the shell performs expansions: the body of a here-document with an unquoted delimiter, or
+    /// single-quoted text in arithmetic.
     pub(super) fn here_body(&mut self, text: &[u8]) -> Result<Word> {
         let mut inner = self.child(text);
         let mut pieces = Pieces::default();

@@ -98,8 +98,8 @@ impl Scope {
         self.log.push(Change::Cwd(old));
     }
 
-    /// Returns the value that the text has given to a variable, or may have given to it if there are variables that the
-    /// scope does not track.
+    /// Returns the value that the text has given to a variable; `None` if the text has not set it. If the text has set
+    /// variables that the scope does not track, returns `Value::Unknown` instead of `None`.
     pub(crate) fn variable(&self, name: &[u8]) -> Option<&Value> {
         match self.variables.get(name) {
             None if self.has_untracked => Some(&Value::Unknown),

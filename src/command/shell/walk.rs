@@ -230,7 +230,8 @@ impl<'w> Walker<'w, '_> {
     fn simple(&mut self, simple: &'w Simple, stdin: &Stdin) {
         let bodies = simple.redirections.iter().filter_map(|redirection| redirection.body.get());
         let weight: usize = bodies.map(|body| body.span.len()).sum();
-        // Each command searches the variables that surround the text, so count them as work.
+        // For each command, the analysis searches the variables that surrounding commands have set, so count them as
+        // examined bytes.
         let around = 8 * self.start.env.weight();
         if !self.analyzer.burn(weight + around + 64 * (1 + simple.words.len() + simple.assignments.len())) {
             return;
@@ -328,7 +329,7 @@ impl<'w> Walker<'w, '_> {
             for text in args[1..].iter().filter_map(Arg::known) {
                 builtin::evaluated_subscript(self.analyzer, text, self.start);
             }
-            // The name is the function or, in another shell, a program. Judge both.
+            // Judge the function and also a program of this name: another shell may run the program.
             let input = start.stdin.clone();
             let mark = self.scope.mark();
             for parameter in b'1'..=b'9' {
@@ -451,8 +452,8 @@ impl<'w> Walker<'w, '_> {
         self.analyzer.nested(|analyzer| analyzer.shell_text_in(&text, &start, &mut scope));
     }
 
-    /// Traverses the commands in the substitutions of a word, each in its own subshell. Marks variables that the
-    /// expansions in the word may set as unknown.
+    /// Traverses the commands in the substitutions of a word, each in its own subshell. Marks as unknown the variables
+    /// that the expansions in the word may set.
     fn substitutions(&mut self, word: &'w Word) {
         for piece in &word.pieces {
             match piece {

@@ -110,7 +110,8 @@ pub(super) fn exec(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     wrap_as(analyzer, args, inner, name, Effects::NONE, start);
 }
 
-/// Analyses `sudo [options] [VAR=value] command…`. With `-s` and `-i` a shell runs the command; `-e` edits files.
+/// Analyses `sudo [options] [VAR=value] command…`. With `-s` and `-i`, a shell runs the command. With `-e`, sudo edits
+/// files; the analysis then treats the first file as a command.
 pub(super) fn sudo(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"aCDghpRrTtUu",

@@ -149,8 +149,8 @@ fn wrap_text(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, text: &Arg, effects: E
     }
 }
 
-/// Joins arguments with blanks, as a wrapper does that passes them to a shell as one text. The text is known only up to
-/// the first argument that is not fully known.
+/// Joins arguments with blanks, like a wrapper that passes its arguments to a shell as one text. The text is known only
+/// up to the first argument that is not fully known.
 fn joined(args: &[Arg]) -> Arg {
     let mut text = Vec::new();
     for (index, arg) in args.iter().enumerate() {
