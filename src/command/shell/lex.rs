@@ -1,7 +1,9 @@
 //! The lexer: turns characters into words, with quoting, expansions and here-documents.
 //!
-//! The lexer makes one pass over the bytes. The same parser parses substitutions in place, so no text is scanned
-//! again for each nesting level. The only look-ahead is [`Parser::is_arithmetic`], which the nesting limit bounds.
+//! The same parser parses `$(…)` and process substitutions in place, so it does not scan their text again for each
+//! nesting level. It parses the text between backquotes, the bodies of here-documents and single-quoted text in
+//! arithmetic separately. The nesting limit bounds the look-ahead of [`Parser::is_arithmetic`]; the look-ahead for
+//! assignments covers at most 1,024 bytes.
 
 use super::ast::{Piece, Script, Word};
 use super::error::{ShellError, ShellErrorKind};
