@@ -1,11 +1,12 @@
-//! Sends commands (`cancel`, `pause`, `resume`, `adjust_config`) to tasks, batches, conversations and research runs in
-//! progress, and returns their acknowledgements.
+//! Sends commands (`cancel`, `pause`, `resume`, `adjust_config`) to tasks, conversations and research runs in progress,
+//! and returns their acknowledgements. Commands to a batch have the same form, but `batch::command_batch` carries them
+//! out in the queue.
 //!
-//! Each piece of work (a task, batch, conversation or research run) has a control directory with two
-//! append-only files. Clients append commands to `commands.jsonl`; the process that does the work (the worker)
-//! reads them, executes them, and appends acknowledgements to `acks.jsonl`. Both files survive a crash of
-//! either side. A command is not idempotent, so the worker executes each `command_id` at most once: it writes
-//! `accepted` before it executes a command, and skips ids that have an acknowledgement.
+//! Each piece of work (a task, conversation or research run) has a control directory with two append-only files.
+//! Clients append commands to `commands.jsonl`; the process that does the work (the worker) reads them, executes them,
+//! and appends acknowledgements to `acks.jsonl`. Both files survive a crash of either side. A command is not
+//! idempotent, so the worker executes each `command_id` at most once: it writes `accepted` before it executes a
+//! command, and skips ids that have an acknowledgement.
 #![forbid(unsafe_code)]
 
 mod rejection;
