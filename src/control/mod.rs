@@ -75,7 +75,7 @@ pub struct AgentAck {
     pub command_id: String,
     /// What happened to the command.
     pub status: AckStatus,
-    /// Details; for a rejected command, the field `reason`.
+    /// Details of the outcome. For a rejected command, this is an object whose field `reason` says why.
     #[serde(default)]
     pub data: Value,
 }
@@ -92,13 +92,13 @@ pub enum ControlError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// The command, as JSON, is longer than [`LARGEST_COMMAND`].
+    /// The command or acknowledgement, as JSON, is longer than [`LARGEST_COMMAND`].
     #[error("the control command is longer than {} KiB; send less data with it", LARGEST_COMMAND >> 10)]
     TooLong,
     /// The command has no id, or an id that is too long or has unusual characters.
     #[error("invalid command id {0:?}; use 1 to 128 ASCII letters, digits, `-`, `_` or `.`")]
     BadId(String),
-    /// The file of commands has reached its maximum size. Holds the path of the file.
+    /// `commands.jsonl` or `acks.jsonl` has reached its maximum size. Holds the path of the file.
     #[error("cannot send another command: {} has reached its maximum size, because this task, research run or conversation got too many commands", .0.display())]
     Full(PathBuf),
 }
@@ -110,7 +110,7 @@ pub struct ControlChannel {
 }
 
 impl ControlChannel {
-    /// Returns the channel in this directory, which need not exist: the first command or the worker creates it.
+    /// Returns the channel in this directory, which need not exist: the first command creates it.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }
@@ -147,7 +147,7 @@ impl ControlChannel {
 #[derive(Debug)]
 pub struct CommandReader {
     directory: PathBuf,
-    /// How many bytes of the file of commands have been read.
+    /// The number of bytes of `commands.jsonl` that this reader has read.
     position: u64,
     /// The ids of the commands that have an acknowledgement.
     known: HashSet<String>,
@@ -155,8 +155,8 @@ pub struct CommandReader {
 }
 
 impl CommandReader {
-    /// Opens the channel. The reader skips commands that this process, or one that crashed, has already
-    /// acknowledged.
+    /// Opens a control directory for the worker. The reader skips commands that this process, or an earlier one that
+    /// crashed, has already acknowledged.
     pub fn open(directory: impl Into<PathBuf>) -> Result<Self, ControlError> {
         let directory = directory.into();
         let acks: Vec<AgentAck> = read_lines(&directory.join(ACKS), &mut 0)?;
@@ -165,8 +165,8 @@ impl CommandReader {
     }
 
     /// Returns the next command that no worker has acknowledged; `None` if there is none. Skips commands with an
-    /// invalid id. Records the command as accepted before it returns, so that no command is executed twice. If guard
-    /// cannot record that, only logs a warning.
+    /// invalid id. Records the command as accepted before it returns, so that no worker executes the command twice. If
+    /// guard cannot record the acknowledgement, it only logs a warning.
     pub fn next_command(&mut self) -> Result<Option<AgentCommand>, ControlError> {
         if self.waiting.is_empty() {
             let path = self.directory.join(COMMANDS);

@@ -1,6 +1,6 @@
 //! Why a worker does not carry out a command.
 
-/// The reason for which a worker rejects a command. The acknowledgement contains it as text.
+/// Why a worker rejects a command. The acknowledgement contains this reason as text.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -15,10 +15,10 @@ pub enum Rejection {
     InvalidData {
         /// The expected form.
         expected: &'static str,
-        /// What the parser found instead.
+        /// The parser's error, which says how the data differs from that form.
         problem: serde_json::Error,
     },
-    /// A limit was given for a step that the workflow does not have.
+    /// The command sets a limit for a step that the workflow does not have.
     #[error("the workflow has no step `{0}`")]
     UnknownStep(String),
     /// There is nothing to cancel, because no turn of the conversation is in progress.

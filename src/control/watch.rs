@@ -1,4 +1,4 @@
-//! Receives commands on its own thread while work is in progress.
+//! Receives commands on a separate thread while the work that they control is in progress.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,8 @@ use super::{AgentCommand, CommandReader, Rejection};
 /// How often the thread checks for new commands. A check that finds none costs one system call.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// A thread that reads commands and passes them to a function. Dropping this value ends the thread.
+/// A thread that reads commands and passes them to a function. Dropping this value stops the thread and waits for its
+/// end.
 #[derive(Debug)]
 pub struct CommandWatch {
     stop: Arc<AtomicBool>,
@@ -69,7 +70,7 @@ impl Drop for CommandWatch {
 pub struct PauseGate(Arc<(Mutex<bool>, Condvar)>);
 
 impl PauseGate {
-    /// Pauses or resumes the work. Returns whether that changed the state.
+    /// Pauses or resumes the work. Returns true if this changed the state.
     pub fn set_paused(&self, is_paused: bool) -> bool {
         let (state, changed) = &*self.0;
         let before = std::mem::replace(&mut *state.lock().unwrap_or_else(PoisonError::into_inner), is_paused);
