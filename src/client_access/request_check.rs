@@ -19,7 +19,7 @@ pub(crate) struct RequestCheck {
     names: Vec<String>,
 }
 
-/// The HTTP status and message with which a request is rejected.
+/// The HTTP status and the message with which the server refuses a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
@@ -91,7 +91,7 @@ impl RequestCheck {
     }
 }
 
-/// Returns the rejection of a request that a web page sent.
+/// Returns the refusal for a request that a web page sent.
 pub(crate) fn from_web_page() -> Refusal {
     Refusal::new(StatusCode::FORBIDDEN, "requests from web pages (with an Origin header) are not accepted")
 }

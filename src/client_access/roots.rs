@@ -1,5 +1,4 @@
-//! Resolves the directories that clients of a server name, and refuses every path that leads outside of the server's
-//! roots.
+//! Resolves the directories that clients of a server name, and refuses every path outside the server's roots.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +11,7 @@ pub struct Roots(Vec<PathBuf>);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RootError {
-    /// The path does not exist or is not a directory.
+    /// guard cannot find the path, or it is not a directory.
     #[error("{} does not exist or is not a directory", .0.display())]
     NotFound(PathBuf),
     /// The path is not UTF-8. Clients name directories in JSON, which cannot express such a path.
@@ -20,13 +19,13 @@ pub enum RootError {
     NotUtf8(PathBuf),
 }
 
-/// Why a client may not use a directory. Does not reveal whether a path outside of the roots exists.
+/// Why a client may not use a directory. The error does not reveal whether a path outside the roots exists.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DirectoryError {
     /// The path is relative.
     #[error("`{parameter}` must be an absolute path, and {path:?} is not")]
     Relative { parameter: String, path: String },
-    /// The path is not a directory below a root.
+    /// The path is not an existing directory at or below a root.
     #[error("`{parameter}` must be a directory in {roots}, and {path:?} is not")]
     NotBelowRoot { parameter: String, path: String, roots: String },
 }
@@ -50,7 +49,7 @@ impl Roots {
         self.0.first().map(PathBuf::as_path)
     }
 
-    /// Returns true if this is an existing directory at or below a root, and its path is UTF-8.
+    /// Returns true if `directory` is an existing directory at or below a root, and its path is UTF-8.
     pub(crate) fn contain(&self, directory: &Path) -> bool {
         directory.to_str().is_some_and(|path| self.find("directory", path).is_ok())
     }

@@ -99,8 +99,8 @@ impl Token {
     }
 }
 
-/// Writes a new token to a file atomically. If several processes do so at the same time, they all use the token of
-/// the first one.
+/// Writes a new token to a file atomically. If several processes create the file at the same time, the first one wins,
+/// and all of them use its token.
 fn create(path: &Path) -> io::Result<()> {
     let directory = path.parent().unwrap_or(path);
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
