@@ -1,4 +1,4 @@
-//! Finds the batch, task, research run or conversation that an id belongs to, and sends it a command.
+//! Finds the batch, task, research run or conversation with a given id, and sends a command to it.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -64,8 +64,8 @@ pub enum Work {
 }
 
 impl Work {
-    /// Returns the directory in which the work happens; `None` for a research run without a directory, and for a batch,
-    /// because each of its tasks has its own directory.
+    /// Returns the directory of the work; for a task, that of the user's repository. `None` for a research run without
+    /// a directory, and for a batch, because each of its tasks has its own directory.
     pub fn directory(&self) -> Option<&Path> {
         match self {
             Self::Batch(_) => None,
@@ -75,8 +75,9 @@ impl Work {
         }
     }
 
-    /// Returns true if a client of a server with these roots may control the work that it asked for as `given_id`. Work
-    /// without a directory is open to a client that knows the complete id, because nobody can guess that.
+    /// Returns true if a client of a server with these roots may control this work. `given_id` is the id by which the
+    /// client asked for the work. If the work has no directory, `given_id` must be the complete id, which nobody can
+    /// guess.
     pub fn is_open_to(&self, roots: &Roots, given_id: &str) -> bool {
         match (self.directory(), self) {
             (Some(directory), _) => roots.contain(directory),
@@ -99,7 +100,7 @@ pub enum WorkError {
     /// The conversation cannot be used.
     #[error(transparent)]
     Conversation(#[from] ConversationError),
-    /// The command is invalid, or its file cannot be written.
+    /// The command is invalid, or guard cannot read or write a file of the control directory.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// No worker could be started for a batch that was resumed.
@@ -108,8 +109,9 @@ pub enum WorkError {
 }
 
 impl WorkStores {
-    /// Finds the batch, task, research run or conversation with this id; `None` if there is none. Except for a batch,
-    /// the end of the id is enough if no other id ends like that.
+    /// Finds the batch, task, research run or conversation with this id; `None` if there is none. A batch needs its
+    /// complete id. For other work, the end of the id is enough if it is unique among the work of the same kind; for a
+    /// task, so is the beginning.
     pub fn find(&self, id: &str) -> Result<Option<Work>, WorkError> {
         if id.starts_with(BATCH_PREFIX) {
             let known = (self.open_queue)()?.batch(id)?;
@@ -129,7 +131,7 @@ impl WorkStores {
 
     /// Sends a command, and waits at most `wait` until the process that does the work has completed or rejected it.
     /// Returns the last acknowledgement, which may be only `accepted`; `None` if there is none yet. If no process does
-    /// the work, this process answers the command itself.
+    /// the work, or if the work is a batch, this process carries out or rejects the command itself.
     pub fn send(
         &self,
         work: &Work,
@@ -173,7 +175,7 @@ impl WorkStores {
             let channel = ControlChannel::new(control_directory(&self.tasks.task_directory(&task.id)));
             return send(&channel, command, wait);
         }
-        // Nobody works on the task, so this process answers. Only `cancel` makes sense then.
+        // No process works on the task, so this process answers. Only `cancel` makes sense then.
         if command.command_type != "cancel" {
             let reason = format!("the task is not running; `guard task resume {}` continues it", task.id);
             return Ok(Some(rejected(command, &reason)));
@@ -198,7 +200,7 @@ impl WorkStores {
         let (id, directory) = self.conversations.control_directory(id)?;
         let channel = ControlChannel::new(directory);
         channel.send(command)?;
-        // If nobody has the conversation open, this process answers for it.
+        // If no other process has the conversation open, this process opens it and carries out the command.
         if let Ok(mut conversation) = self.conversations.open(&id) {
             conversation.obey_commands()?;
         }
@@ -224,8 +226,8 @@ fn rejected(command: &AgentCommand, reason: &str) -> AgentAck {
 mod tests {
     use super::*;
 
-    /// A client must not reach work in a directory outside of its roots, nor find work without a directory by guessing
-    /// the end of an id.
+    /// A client of a server must not reach work in a directory outside its roots, nor find work without a directory by
+    /// guessing the end of its id.
     #[test]
     fn clients_reach_only_their_work() {
         let root = std::env::temp_dir();
