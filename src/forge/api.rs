@@ -20,7 +20,7 @@ const LARGEST: usize = 4 << 20;
 /// The minimum delays before the first, second and third retry.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_millis(1000), Duration::from_millis(2000)];
-/// Maximum length of an error text of GitHub that guard shows, in characters.
+/// The maximum length of GitHub's error text in a message of guard, in characters.
 const LONGEST_WORDS: usize = 300;
 
 pub(super) struct Api<'a> {
@@ -68,9 +68,9 @@ impl<'a> Api<'a> {
         self.call(&Method::POST, rest, Some(body))
     }
 
-    /// Sends a request. Repeats it up to three times after server errors and rate limits, if GitHub asks for a delay of
-    /// at most two seconds. Repeating a POST is safe too, because GitHub refuses a second pull request for the same
-    /// branch.
+    /// Sends a request. After a server error or a secondary rate limit, repeats the request up to three times, unless
+    /// GitHub asks for a delay of more than two seconds. Repeating a POST is safe too, because GitHub refuses a second
+    /// pull request for the same branch.
     fn call(&self, method: &Method, rest: &str, body: Option<&Value>) -> Result<Answer, ApiError> {
         let mut pauses = PAUSES.iter();
         loop {
@@ -164,8 +164,8 @@ impl Answer {
         }
     }
 
-    /// Returns the error text in the response: `message` and the messages of `errors`, but at most five of them. Empty
-    /// if there are none.
+    /// Returns the error text in the response: `message` and the messages of `errors`, at most five messages in total.
+    /// Empty if there are none.
     pub(super) fn error_text(&self) -> String {
         let text = |value: &Value| value["message"].as_str().map(str::to_string);
         let errors = self.body["errors"].as_array().into_iter().flatten().filter_map(text);
@@ -196,7 +196,8 @@ impl Answer {
         let is_used_up = self.number("x-ratelimit-remaining") == Some(0);
         let is_server_error = (500..=599).contains(&self.status);
         if !is_server_error && (!self.is_limited() || is_used_up) {
-            // GitHub resets an exhausted rate limit within the hour, not within seconds.
+            // The request succeeded or a retry would not help. GitHub resets an exhausted rate limit within the hour,
+            // not within seconds.
             return None;
         }
         Some(Duration::from_secs(self.number("retry-after").unwrap_or(0)))

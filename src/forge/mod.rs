@@ -1,7 +1,7 @@
 //! Operations on a hosting service (GitHub) that guard performs for the user, outside every sandbox.
 //!
 //! ```text
-//!   Remote::of ── where `origin` is ──► protection   is the base branch protected?  (two requests, no changes)
+//!   Remote::of ── where `origin` is ──► protection   is the base branch protected?  (only GET requests)
 //!                                  └──► push         pushes only the task's branch, fast-forward
 //!                                  └──► pull_request finds the open pull request, or opens a new one
 //! ```
@@ -51,12 +51,13 @@ pub enum ForgeError {
         /// The name of the remote.
         remote: String,
     },
-    /// The service refused the operation, or sent a response that guard cannot interpret.
+    /// guard could not reach the service, or the service refused the operation or sent a response that guard cannot
+    /// interpret.
     #[error("{what}: {why}")]
     Service {
         /// The operation that failed, as text for the message.
         what: String,
-        /// The service's error text, or what is wrong with its response.
+        /// The service's error text, or a description of what else went wrong.
         why: String,
     },
 }

@@ -52,7 +52,7 @@ impl BitOr for InForce {
     }
 }
 
-/// The protections of a branch by one of GitHub's mechanisms. `problem` says why guard could not read all of them;
+/// The protections that one of GitHub's mechanisms gives a branch. `problem` says why guard could not read all of them;
 /// `None` if it could.
 #[derive(Debug, Default)]
 struct Found {
@@ -131,7 +131,8 @@ fn types_of(answer: &Answer) -> Option<Vec<&str>> {
     rules.iter().map(|rule| rule["type"].as_str()).collect()
 }
 
-/// Reads the older branch protection, which GitHub also calls classic. Without a token, only reports that as a problem.
+/// Reads the older branch protection, which GitHub also calls classic. Without a token, sends no request and only
+/// reports that a token is missing.
 fn classic(api: &Api<'_>, token: Option<&Token>, branch: &str) -> Found {
     if token.is_none() {
         return Found::unreadable(

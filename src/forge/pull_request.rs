@@ -40,8 +40,8 @@ pub struct PullRequest {
     pub existed: bool,
 }
 
-/// Finds the open pull request from `proposal.head` into `proposal.base`, or opens one. guard can repeat the call after
-/// a crash. Fails if the remote is not on GitHub, or if the two branches are the same.
+/// Finds the open pull request from `proposal.head` into `proposal.base`, or opens one. Calling this function again
+/// after a crash is safe. Fails if the remote is not on GitHub, or if the two branches are the same.
 pub fn pull_request(
     remote: &Remote,
     token: &Token,

@@ -10,7 +10,7 @@ use crate::workspace::{Pushed, Repository};
 
 /// Maximum duration of a push.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Branches that guard never pushes to, whatever the configuration says.
+/// Branches that guard never pushes, whatever the configuration says.
 const NEVER: [&str; 2] = ["main", "master"];
 
 /// The result of pushing a task's branch to a remote.

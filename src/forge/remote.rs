@@ -42,7 +42,7 @@ pub enum Kind {
     Other,
 }
 
-/// A repository on GitHub.
+/// A repository on GitHub or on a GitHub Enterprise server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitHub {
     /// The owner of the repository.
@@ -116,7 +116,8 @@ impl Remote {
 }
 
 /// Returns the URL of the API for a host; `None` unless the host is github.com or a GitHub Enterprise server that the
-/// user's environment names. Otherwise a repository's configuration could make guard send the token to another host.
+/// user's environment names. If guard accepted other hosts, a repository's configuration could make it send the token
+/// to any server.
 fn api(host: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Upstream>, ForgeError> {
     let filled = |name: &str| variable(name).filter(|text| !text.is_empty());
     if let Some(text) = filled("GITHUB_API_URL") {
@@ -133,7 +134,7 @@ fn api(host: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<
 
 fn named_api(text: &str) -> Result<Upstream, ForgeError> {
     let hint = "set GITHUB_API_URL to a URL such as `https://HOST/api/v3`, or unset it to use github.com";
-    // The parser's own error would repeat the text, which may contain a password.
+    // The error of `Upstream::parse` would repeat the text, which may contain a password.
     if text.contains('@') {
         return Err(ForgeError::refused("GITHUB_API_URL contains a user name", hint));
     }
@@ -162,7 +163,8 @@ enum Address {
     },
     /// A path on this machine.
     Local(String),
-    /// A URL that needs a remote helper, or that guard cannot parse. Contains only the start of the URL.
+    /// A URL that needs a remote helper, or that guard cannot parse. The text for messages contains at most the scheme
+    /// of the URL, so it cannot contain credentials.
     Unknown(String),
 }
 
@@ -226,7 +228,7 @@ impl Address {
         if ALSO_GITHUB.contains(&host.as_str()) {
             host = GITHUB.0.to_string();
         }
-        // A query may contain a credential. An `@` may be part of a credential that contains a slash.
+        // A query may contain a credential. An `@` in the path may be the end of credentials that contain a slash.
         let is_fine = !path.contains(['?', '#', '@']);
         is_fine.then(|| Self::Host { scheme, host, port, path: path.to_string() })
     }

@@ -63,7 +63,7 @@ impl Token {
         let mut command = Command::new(gh);
         command.args(["auth", "token", "--hostname", host]).current_dir("/").env("PATH", search.path());
         command.stdin(Stdio::null()).stderr(Stdio::null());
-        // A user who is not logged in with `gh` has no token. That is not an error.
+        // A failure of `gh` is not an error: a user who is not logged in simply has no token.
         let printed = Secret::printed_by(&mut command, PATIENCE).ok();
         Ok(printed.map(|secret| Self { secret, source: "gh auth token" }))
     }
@@ -80,7 +80,7 @@ impl Token {
 
     /// Removes the token from a text that the service sent, because the service may repeat parts of the request.
     pub(super) fn redact(&self, text: &str) -> String {
-        // A token is one ASCII word.
+        // A token is one ASCII word, so it is always valid UTF-8.
         let secret = std::str::from_utf8(self.secret.expose()).unwrap_or_default();
         if secret.is_empty() { text.to_string() } else { text.replace(secret, "…") }
     }
