@@ -91,7 +91,8 @@ pub struct NewTask {
     /// The ids of tasks of the same batch that must complete first.
     pub depends_on: Vec<String>,
     /// A key that identifies the task across batches. A task with the key of an earlier task gets that task's result,
-    /// unless the earlier task failed. The queue refuses the batch if the earlier task is a different one.
+    /// unless the earlier task has already failed. The queue refuses the batch if the earlier task has another id, type
+    /// or options, or other parameters.
     pub idempotency_key: Option<String>,
     /// The root of the repository in which the task works, or its directory if that is outside a repository. Workers
     /// limit how many tasks run in one repository at once.
