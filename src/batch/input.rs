@@ -18,11 +18,11 @@ pub const MOST_TASKS: usize = 100_000;
 /// The maximum length of the text in a field of a task, such as its id, type or directory, in bytes. The task's
 /// parameters have no such limit.
 const LONGEST_NAME: usize = 256;
-/// The maximum number of problems that one error reports.
+/// The maximum number of problems that one error lists. The error counts further problems.
 const MOST_PROBLEMS: usize = 100;
 /// The maximum value of the duration options `timeout` and `expires_after`.
 const LONGEST_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How often guard retries a task after a temporary failure, unless the task sets `max_retries`.
+/// How many times guard retries a task after a temporary failure, unless the task sets `max_retries`.
 const DEFAULT_RETRIES: u32 = 2;
 
 /// Why guard refuses a submission. guard then queues none of the submission's tasks.
@@ -44,13 +44,14 @@ pub enum InputError {
     /// Some tasks have problems. Each message names its task.
     #[error("{}", problems.join("\n"))]
     Tasks {
-        /// The problems, in the order of the tasks. After 100 problems, a last entry says how many more there are.
+        /// The problems. Those of the fields come first, then those of the dependencies, then those of the parameters.
+        /// After 100 problems, a last entry says how many more there are.
         problems: Vec<String>,
     },
 }
 
 impl InputError {
-    /// Returns the error for these problems. Replaces those after the first 100 by an entry that counts them.
+    /// Returns the error for these problems. One entry that counts them replaces the problems after the first 100.
     pub(crate) fn of_tasks(mut problems: Vec<String>) -> Self {
         let total = problems.len();
         if total > MOST_PROBLEMS {
@@ -219,8 +220,8 @@ impl TaskReader<'_> {
         (self.problems.len() == before).then_some(task)
     }
 
-    /// Removes a string field and returns its value. Returns `None` if the field is missing, and also reports a problem
-    /// if it is required. A value that is not one line of 1 to `LONGEST_NAME` bytes is also a problem.
+    /// Removes a string field from `fields` and returns its value; `None` if the field is missing or invalid. Reports a
+    /// problem if a required field is missing, or if the value is not one line of 1 to `LONGEST_NAME` bytes.
     fn name(&mut self, fields: &mut Map<String, Value>, field: &str, is_required: bool) -> Option<String> {
         match fields.remove(field) {
             Some(Value::String(text)) if text.is_empty() => self.problem(&format!("`{field}` is empty")),

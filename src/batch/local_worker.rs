@@ -53,8 +53,8 @@ impl WorkerLock {
 /// Starts a background worker that exits when the queue is empty, unless another process holds the [`WorkerLock`] of
 /// the queue. The worker outlives the calling process.
 pub fn start_local_worker(guard: &Path, directory: &Path, store: Option<&str>) -> io::Result<()> {
-    // This process releases the lock before the new worker takes it. If two workers start at the same time, the
-    // second one exits at once.
+    // This check releases the lock again at once, so that the new worker can take it. If two processes start a worker
+    // at the same time, the worker that does not get the lock exits at once.
     if WorkerLock::take(directory, store)?.is_none() {
         return Ok(());
     }
@@ -69,7 +69,8 @@ pub fn start_local_worker(guard: &Path, directory: &Path, store: Option<&str>) -
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
     start_session(&mut command);
     let mut worker = command.spawn()?;
-    // A process that lives longer than the worker must wait for it. Otherwise the worker stays in the process table.
+    // If this process lives longer than the worker, it must wait for the worker. Otherwise the worker would stay in the
+    // process table as a zombie.
     let wait = move || drop(worker.wait());
     std::thread::Builder::new().name("local worker".to_string()).spawn(wait).map(drop)
 }

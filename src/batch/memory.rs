@@ -13,9 +13,9 @@ use crate::transcript::Store;
 const MEMORY_FILE: &str = "AGENT_MEMORY.md";
 /// The maximum size of the memory file, in bytes.
 const LARGEST_FILE: u64 = 16 << 20;
-/// The size in bytes beyond which guard adds no further entry to a summary.
+/// The maximum size of a summary, in bytes. guard leaves out entries that do not fit.
 const LARGEST_SUMMARY: usize = 256 << 10;
-/// The maximum number of past runs that guard searches. guard searches the newest ones.
+/// The maximum number of past runs that guard searches, beginning with the newest.
 const MOST_SEARCHED: usize = 500;
 /// The maximum number of past runs in a summary.
 const MOST_NAMED: usize = 20;

@@ -56,7 +56,7 @@ string_enum! {
         DependencyFailed = "dependency_failed",
         /// Workers died while they ran the task, more often than the queue permits.
         WorkerLost = "worker_lost",
-        /// guard itself has a fault.
+        /// guard itself failed, for example because of a bug.
         Internal = "internal",
     }
 }

@@ -16,8 +16,8 @@ use crate::research::{
     RequestLimits, ResearchConfig, Started, default_model, run_blocking,
 };
 
-/// How long the worker waits for the agents' runs after research has failed or was cancelled. Must be shorter than
-/// the lease of the task.
+/// How long the worker waits for the agents' runs after research has failed or was cancelled. Must be shorter than the
+/// lease of the task, because a worker that stops sends no heartbeats while it waits.
 const RUNS_GRACE: Duration = Duration::from_secs(10);
 
 /// Answers the query of a task. The journal of the research is below `queue`, the directory of the queue. If the worker
@@ -31,7 +31,7 @@ pub(super) fn research(
 ) -> Result<Map<String, Value>, TaskFailure> {
     let name = name_of(&claim.lease);
     // Nothing uses the sessions of sub-queries after an attempt, so they are stored apart from those of other runs. An
-    // attempt whose worker was killed leaves some.
+    // attempt whose worker was killed leaves its sessions behind, so delete them first.
     let sessions = queue.join(format!("research-{name}"));
     let _ = std::fs::remove_dir_all(&sessions);
     let executor = Executor { sessions: sessions.clone(), ..executor.clone() };
@@ -48,7 +48,8 @@ pub(super) fn research(
         agent = agent.with_journal(journal.clone());
     }
     let result = follow(&agent, client, claim, cancel);
-    // A worker that is stopped cancels its tasks and gives them back: the next attempt continues with the journal.
+    // A worker that is stopped cancels its tasks and gives them back to the queue. The next attempt then continues with
+    // the journal, so keep it.
     let may_continue = |failure: &TaskFailure| failure.is_temporary || failure.kind == TaskKind::Cancelled;
     if let Some(journal) = journal.filter(|_| !result.as_ref().is_err_and(may_continue)) {
         let _ = std::fs::remove_dir_all(journal.directory());
@@ -89,7 +90,7 @@ fn open_journal(journals: &Path, name: &str, claim: &Claim) -> Option<Arc<Journa
         .ok()
 }
 
-/// Returns the name of a task's files: the same for every attempt.
+/// Returns the name of the task's journal and of its session directory, which is the same for every attempt.
 fn name_of(lease: &Lease) -> String {
     let batch: String = lease.batch.chars().filter(char::is_ascii_hexdigit).collect();
     format!("{batch}-{}", lease.position)

@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 use super::model::TaskState;
 use super::queue::{BatchRow, Queue, QueueError, TaskRow};
 
-/// The suggested time between polls, in seconds, while no attempt has ended, so that guard does not know how long tasks
-/// take.
+/// The suggested time between polls, in seconds, while no attempt has ended and guard therefore does not know how long
+/// tasks take.
 const DEFAULT_INTERVAL: u64 = 5;
 /// The longest suggested time between polls, in seconds.
 const LONGEST_INTERVAL: u64 = 60;

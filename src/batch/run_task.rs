@@ -20,7 +20,7 @@ use crate::template::Template;
 use crate::transcript::EventType;
 
 /// How many bytes of a long standard error the output of a task keeps. Whenever the text is more than twice as long,
-/// the task removes the beginning and keeps only this many bytes at the end.
+/// guard removes the beginning and keeps only this many bytes at the end.
 const LARGEST_STDERR: usize = 1 << 20;
 
 /// What a worker needs to work on tasks: an executor, the task types and the directory of runs.
@@ -197,8 +197,8 @@ fn request(task_type: &TaskType, claim: &Claim) -> ExecRequest {
 }
 
 /// Returns the values for the templates of a task type: the task's parameters, and as `uncovered_lines` the uncovered
-/// lines of the source file that the type's `coverage_of` parameter names. If the coverage of that file is unknown, the
-/// text is empty, or the task fails if a parameter has the value `uncovered`.
+/// lines of the source file that the type's `coverage_of` parameter names. If the coverage of that file is unknown,
+/// `uncovered_lines` is empty; but if any parameter has the value `uncovered`, the function fails instead.
 fn template_values(task_type: &TaskType, claim: &Claim) -> Result<BTreeMap<String, String>, TaskFailure> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
     let mut values: BTreeMap<String, String> =
@@ -252,7 +252,7 @@ fn append_stderr(stderr: &mut String, event: &AgentEvent) {
     }
 }
 
-/// True if guard ended the run, or if the run failed for a reason other than the command itself.
+/// True if guard ended the run, or if the run failed for a reason that has nothing to do with the command.
 fn is_ended_by_guard(result: &ExecResult) -> bool {
     matches!(
         result.run.error_kind,

@@ -2,7 +2,8 @@
 //! of the output.
 //!
 //! The built-in types are in `task-types/`. Users add types, or replace built-in ones, with files in the
-//! configuration directory. A type file cannot choose the policy of its tasks, so it cannot give them more rights.
+//! configuration directory. A type file can make its tasks read-only, but cannot choose their policy, so it cannot give
+//! them more rights than the default policy.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -64,8 +65,8 @@ pub(super) enum Builtin {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum CommandOutput {
-    /// An object with `stdout`, `stderr` and `exit_code`. The task succeeds whatever the exit code is, unless guard
-    /// ended the command.
+    /// An object with `stdout`, `stderr` and `exit_code`, and with `branch` if the command left changes on a branch.
+    /// The task succeeds whatever the exit code is, unless guard ended the command.
     #[default]
     Process,
     /// The JSON object that the command prints. The task fails if the exit code is not 0.
@@ -76,7 +77,7 @@ pub(super) enum CommandOutput {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Work {
     Builtin(Builtin),
-    /// Runs a command in the sandbox. Each argument is a template.
+    /// Runs a command in the sandbox. The program and each argument are templates.
     Command(Vec<String>, CommandOutput),
     /// Starts an agent with a prompt. The prompt is a template, and the agent's answer must match the output schema.
     Prompt(String),

@@ -24,7 +24,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The wait before the first retry of a task. It doubles with every further retry.
 const FIRST_RETRY: Duration = Duration::from_secs(2);
 const LONGEST_RETRY: Duration = Duration::from_secs(300);
-/// The first wait after the queue failed, for example because the database restarts.
+/// The first wait after the queue failed, for example because the database restarts. The wait doubles with every
+/// further failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long a stopping worker waits for its tasks to end after it has cancelled them.
@@ -171,7 +172,7 @@ impl Worker {
         self.queue.claim(&self.name, limits)
     }
 
-    /// Starts a thread that works on a task. If the thread cannot be started, the attempt has failed.
+    /// Starts a thread that works on a task. If the thread cannot be started, the attempt counts as failed.
     fn begin(&mut self, claim: Claim) {
         let cancel = Cancel::default();
         self.running.insert(claim.lease.clone(), cancel.clone());
@@ -219,7 +220,7 @@ impl Worker {
         self.unrecorded.push((claim.lease, ending));
     }
 
-    /// Records the endings in one transaction. If that fails, the worker keeps them and records them later.
+    /// Records the endings of tasks in one transaction. If that fails, the worker keeps them and records them later.
     fn record_endings(&mut self) -> Result<(), QueueError> {
         while let Ok(next) = self.receiver.try_recv() {
             self.collect(next);
@@ -254,8 +255,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Stops the running tasks and returns them to the queue, so that another worker need not wait until their leases
-    /// expire.
+    /// Cancels the running tasks, waits at most `STOP_GRACE` for them to end, and returns those that have ended to the
+    /// queue, so that another worker need not wait until their leases expire.
     fn give_back(&mut self) {
         let leases: Vec<Lease> = self.running.keys().cloned().collect();
         for cancel in self.running.values() {

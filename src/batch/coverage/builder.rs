@@ -46,8 +46,8 @@ impl Damage {
         Self::at_line(1 + memchr::memchr_iter(b'\n', before).count(), problem)
     }
 
-    /// Returns the damage that serde found in a JSON report. serde's message ends with the position, which `line`
-    /// contains here instead.
+    /// Returns the damage that serde found in a JSON report. serde's message ends with the position, so this function
+    /// removes the position from the text and stores the line in `line`.
     pub(super) fn in_json(error: &serde_json::Error) -> Self {
         let message = error.to_string();
         let problem = message.rfind(" at line ").map_or(message.as_str(), |end| &message[..end]).to_string();
@@ -99,7 +99,7 @@ pub(super) struct CoverageBuilder {
 }
 
 impl CoverageBuilder {
-    /// Returns an empty builder. The paths of source files become relative to `directory`.
+    /// Returns an empty builder. The builder makes the paths of source files below `directory` relative to `directory`.
     pub(super) fn new(directory: &Path, limits: Limits) -> Self {
         Self { root: SourceRoot::new(directory), files: BTreeMap::new(), records: 0, limits }
     }

@@ -108,17 +108,18 @@ fn read_text(elements: &mut Elements<'_>) -> Result<String, Damage> {
     Ok(text.trim().to_string())
 }
 
-/// The `source` directories of a report, below which relative file names are looked up.
+/// The `source` directories of a report, below which guard looks for files with relative names.
 struct Sources {
     directories: Vec<String>,
     lookups: usize,
 }
 
 impl Sources {
-    /// Returns the path of the source file that a report calls `name`. A relative name is looked up below each `source`
-    /// directory, and then as it is; the latter finds the files of reports from containers, whose `source` directories
-    /// do not exist here. If no file exists, the path is below the first `source` directory. An absolute name, or a
-    /// name in a report without `source` directories, stays unchanged.
+    /// Returns the path of the source file that a report calls `name`. For a relative name, guard looks for an existing
+    /// file below each `source` directory, and then below the directory of the reports. The latter finds the files of
+    /// reports from containers, whose `source` directories do not exist on this machine. If there is no such file, the
+    /// path is below the first `source` directory. An absolute name, or a name in a report without `source`
+    /// directories, stays unchanged.
     fn resolve(&mut self, name: &str, builder: &CoverageBuilder) -> Result<String, String> {
         let Some(first) = self.directories.first().filter(|_| !name.starts_with('/')) else {
             return Ok(name.to_string());

@@ -12,7 +12,7 @@ const IGNORED: [&str; 17] = [
     "LF", "LH",
 ];
 
-/// Returns true if the first record of a text is one with which tracefiles begin.
+/// Returns true if a text begins with one of the two records with which tracefiles begin, `TN:` and `SF:`.
 pub(super) fn is_lcov(text: &str) -> bool {
     let first = text.lines().map(str::trim).find(|line| !is_blank(line));
     first.is_some_and(|line| line.starts_with("TN:") || line.starts_with("SF:"))

@@ -43,8 +43,8 @@ struct Segment {
     /// False if no hit count applies from here on, for example in a comment or in code that the preprocessor removed.
     has_count: bool,
     is_region_entry: bool,
-    /// True if the segment is the space between two statements. Its hit count applies only to lines without other
-    /// code.
+    /// True if a gap begins here: the space between two statements. The hit count of a gap applies only to lines
+    /// without other code.
     is_gap: bool,
 }
 

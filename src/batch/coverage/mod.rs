@@ -213,9 +213,9 @@ fn scope_advice(scope: Scope) -> &'static str {
     }
 }
 
-/// Reads `report`, or else merges all reports that a search in some usual subdirectories of `directory` finds. The path
-/// of `report` is absolute or relative to `directory`, and must be below it. A search skips files in unknown formats,
-/// but fails if no file is left or if any report is damaged.
+/// Reads `report`; if it is `None`, merges all reports that a search in `directory` and in some usual subdirectories
+/// finds. The path of `report` is absolute or relative to `directory`, and must be below it. A search skips files in
+/// unknown formats, but fails if no file is left or if any report is damaged.
 pub fn read_coverage(directory: &Path, report: Option<&Path>) -> Result<Coverage, CoverageError> {
     let reports = ReportDirectory::open(directory)?;
     let mut builder = CoverageBuilder::new(directory, Limits::STANDARD);

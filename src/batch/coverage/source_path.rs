@@ -50,7 +50,7 @@ fn leads_out(path: &str) -> bool {
 }
 
 /// Cleans a path without accessing the file system: removes empty components and `.`, and each `..` together with the
-/// component before it.
+/// component before it, if there is one.
 pub(super) fn clean(path: &str) -> String {
     let is_absolute = path.starts_with('/');
     let mut components: Vec<&str> = Vec::new();

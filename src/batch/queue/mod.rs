@@ -1,7 +1,7 @@
 //! The queue of all batches: the operations that every store, SQLite or PostgreSQL, implements.
 //!
-//! Every method runs one transaction, whose changes are on disk when the method returns. The store's clock measures
-//! all times, so that leases never depend on the clocks of two machines.
+//! A method that changes the queue runs one transaction, whose changes are on disk when the method returns. The store's
+//! clock measures all times, so that leases never depend on the clocks of two machines.
 //!
 //! ```text
 //!             submit                 claim                 finish: completed, or failed for good
@@ -23,7 +23,7 @@ use serde_json::{Map, Value};
 
 use super::model::{BatchOptions, NewTask, TaskFailure, TaskState};
 
-/// Why the queue cannot be used.
+/// Why an operation on the queue failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
@@ -228,7 +228,7 @@ pub struct Changed {
     pub is_repeated: bool,
 }
 
-/// A durable queue of batches. Each value is used by one thread; several processes may use the same queue.
+/// A durable queue of batches. One thread uses each value; several processes may use the same queue.
 pub trait Queue: Send {
     /// Adds a batch and returns its response id. If a batch with the same idempotency key exists, adds nothing: returns
     /// the id of that batch if it has the same tasks, and otherwise fails.
@@ -238,8 +238,8 @@ pub trait Queue: Send {
     /// tasks that have expired or whose workers died too often.
     fn claim(&mut self, worker: &str, limits: ClaimLimits) -> Result<Vec<Claim>, QueueError>;
 
-    /// Extends leases by the duration `lease`, counted from now. Returns the leases that are no longer valid, because
-    /// the task has ended or the queue has taken it back.
+    /// Extends leases: each is then valid for the duration `lease`, counted from now. Returns the leases that are no
+    /// longer valid, because the task has ended or the queue has taken it back.
     fn heartbeat(&mut self, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, QueueError>;
 
     /// Records how attempts ended. Returns, for each attempt, true if the queue recorded it and false if its lease
@@ -291,11 +291,11 @@ pub trait Queue: Send {
     fn remove_ended(&mut self, age: Duration) -> Result<u64, QueueError>;
 }
 
-/// A function that opens a new connection to a queue, for callers that need several connections.
+/// A function that opens a new connection to a queue, for callers that use the queue in several threads.
 pub type OpenQueue = Arc<dyn Fn() -> Result<Box<dyn Queue>, QueueError> + Send + Sync>;
 
-/// How often the queue gives a task to another worker after its worker died. After that the task fails, because the
-/// task itself may crash workers.
+/// The maximum number of times that the queue gives a task to another worker because the previous worker died. After
+/// that, the task fails, because the task itself may crash workers.
 pub const MOST_TAKEOVERS: i64 = 3;
 
 /// Opens the queue in the PostgreSQL database at `address`, or in the SQLite file `file` if `address` is `None`.

@@ -2,9 +2,10 @@
 //!
 //! `postgres/schema.sql` has the tables. All times come from the server's clock. A *lane* is the list of queued tasks
 //! of one batch that have the same priority and repository; a claim takes tasks from the lanes of the highest
-//! priority in turn. Claims run one at a time under a lock, so that limits are exact and batches take turns. All
-//! other transactions run concurrently, and guard repeats those that conflict. A claim skips tasks that another
-//! transaction has locked.
+//! priority in turn. Claims run one at a time under a lock, so that limits are exact and batches take turns.
+//! Transactions that look up idempotency keys, carry out commands, or retry or remove batches run one at a time under
+//! another lock. All other transactions run concurrently, and guard repeats those that conflict. A claim skips tasks
+//! that another transaction has locked.
 //!
 //! A queue blocks its thread, so asynchronous code must not use it directly.
 
@@ -411,7 +412,8 @@ impl Queue for PostgresQueue {
                 &[&batch],
             )?;
             let failed: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
-            // The task no longer waits for the result of an earlier task with the same key, but runs itself.
+            // A task that is retried no longer waits for the result of an earlier task with the same key, but runs
+            // itself.
             sql.query(
                 "delete from guard.dependency using unnest($2::bigint[]) as failed (position)
                  where dependency.batch = $1 and dependency.position = failed.position and is_same",

@@ -1,8 +1,8 @@
 //! The queue in one SQLite file, for the processes of one machine.
 //!
-//! A *lane* is the list of queued tasks of one batch that have the same priority and repository. A claim chooses
-//! among the lanes of the highest priority the one whose last claim is the longest ago, and takes its first task. So
-//! batches take turns, and a claim takes the same time however many tasks are queued.
+//! A *lane* is the list of queued tasks of one batch that have the same priority and repository. To take a task, a
+//! claim chooses the lane of the highest priority from which workers have claimed no task for the longest time, and
+//! takes its first task. So batches take turns, and a claim takes the same time however many tasks are queued.
 
 mod claim;
 mod ending;
@@ -72,7 +72,7 @@ fn machine_clock_ms() -> i64 {
 }
 
 impl SqliteQueue {
-    /// Opens the queue, and creates the file or upgrades its tables if necessary.
+    /// Opens the queue. Creates the file if it is missing, and upgrades the tables of an earlier version.
     pub(super) fn open(path: &Path) -> Result<Self, QueueError> {
         let name = path.display().to_string();
         let failed = |source| QueueError::Io { path: name.clone(), source };
@@ -306,7 +306,8 @@ impl Queue for SqliteQueue {
                      where batch = ?1 and position = ?2",
                 )?
                 .execute(params![batch, position])?;
-                // The task no longer waits for the result of an earlier task with the same key, but runs itself.
+                // A task that is retried no longer waits for the result of an earlier task with the same key, but runs
+                // itself.
                 sql.prepare_cached("delete from dependency where batch = ?1 and position = ?2 and is_same = 1")?
                     .execute(params![batch, position])?;
             }

@@ -38,8 +38,7 @@ pub(super) fn payload(task: &NewTask) -> Result<(String, String), QueueError> {
     Ok((parameters, options))
 }
 
-/// Parses the texts that [`payload`] returned. The error is the failure with which the queue ends the task; other tasks
-/// are not affected.
+/// Parses the texts that [`payload`] returned. The error is the failure with which the queue ends the task.
 pub(super) fn parse_payload(
     parameters: &str,
     options: &str,

@@ -154,8 +154,8 @@ impl Claimer<'_> {
         self.running.get(repository).is_none_or(|count| *count < self.limits.per_repository)
     }
 
-    /// Returns the lanes (see [`Lane`]) of the highest priority from which the limits allow a task, at most as many as
-    /// the claim may take tasks. The lane whose last task was claimed longest ago comes first.
+    /// Returns the lanes (see [`Lane`]) of the highest priority from which the limits allow a claim, but no more lanes
+    /// than the claim may still take tasks. The lane whose last task was claimed longest ago comes first.
     fn next_lanes(&self, sql: &mut Session) -> Sql<Vec<Lane>> {
         if self.limits.per_repository == 0 {
             return Ok(Vec::new());
@@ -331,8 +331,9 @@ fn move_lanes(sql: &mut Session, lanes: &[Lane], turns: &[Turn]) -> Sql<()> {
     Ok(())
 }
 
-/// Marks lanes (see [`Lane`]) without queued tasks as inactive. A transaction that queues a task locks the task's
-/// lane, so this function skips lanes that are locked; in the others, its last statement sees all queued tasks.
+/// Marks lanes (see [`Lane`]) without queued tasks as inactive. A transaction that queues a task locks the task's lane,
+/// so this function skips lanes that are locked. In the other lanes, the last statement of this function sees all
+/// queued tasks.
 fn deactivate_lanes(sql: &mut Session, emptied: &[i64]) -> Sql<()> {
     if emptied.is_empty() {
         return Ok(());

@@ -43,8 +43,8 @@ const UPGRADE: &str = include_str!("upgrade.sql");
 const PLANS_LAST: Duration = Duration::from_secs(10);
 
 /// The settings of each session. The timeouts limit how long a worker that hangs in the middle of a transaction can
-/// hold its locks. All statements find few rows by an index, so the other scan and join methods are off: without
-/// statistics the planner would choose them.
+/// hold its locks. All statements find few rows by an index, so all scan and join methods that do not suit this are
+/// off: without statistics, the planner would choose them.
 const SETTINGS: &str = "
     set statement_timeout = '60s';
     set idle_in_transaction_session_timeout = '5s';

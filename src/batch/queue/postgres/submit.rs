@@ -71,7 +71,7 @@ fn find_by_keys(sql: &mut Session, tasks: &[NewTask]) -> Result<Repeated, Failed
     Ok(repeated)
 }
 
-/// The rows to insert into the table `task`, one vector per column.
+/// The rows to insert into the tables `task` and `payload`, one vector per column.
 #[derive(Default)]
 struct TaskColumns<'t> {
     positions: Vec<i64>,

@@ -34,8 +34,8 @@ pub(super) fn end_tasks(
     outcome: &Terminal<'_>,
 ) -> Sql<u64> {
     let dependency_failed;
-    // First in, first out: if one of the given tasks depends on another one, it gets `outcome` and not the failure of
-    // its dependency.
+    // The list is first in, first out, so that a given task that depends on another given task gets `outcome`, and not
+    // the failure of its dependency.
     let mut open: VecDeque<(String, i64, bool)> =
         positions.iter().map(|position| (batch.to_string(), *position, false)).collect();
     let mut ended = 0;

@@ -72,7 +72,7 @@ pub(super) fn add_columns(sql: &Transaction<'_>) -> Sql<()> {
 }
 
 /// Resets the times of leases and retries that were stored before the machine last started. They are useless, because
-/// the clock that they refer to starts at zero with the machine.
+/// they refer to a clock that starts at zero whenever the machine starts.
 pub(super) fn forget_times_of_last_boot(sql: &Transaction<'_>) -> Sql<()> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let known: Option<String> =
