@@ -59,7 +59,9 @@ pub struct State {
     /// How often each step was visited, including the current visit.
     #[serde(default)]
     pub rounds: BTreeMap<String, u32>,
-    /// How often each step was visited since the user last resumed the task, including the current visit.
+    /// The number of executions of each step that count towards the limits on rounds and visits. The numbers start
+    /// again when the user resumes a task that waited for the user, continues after a merge by hand, or uses `guard
+    /// task retry`.
     #[serde(default)]
     pub since: BTreeMap<String, u32>,
     /// The path of each document written so far, by the document's name.
