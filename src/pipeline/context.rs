@@ -168,9 +168,10 @@ impl<'r> TaskContext<'r> {
         Ok(outcome)
     }
 
-    /// Resets the branch to the commit `tip`, and the working tree to the files of that commit. If `tip` is `None`, the
-    /// branch stays at its current commit. If this discards commits or uncommitted changes, saves them under
-    /// `refs/guard/` first. Changes nothing if the branch does not exist.
+    /// Disposes of killed runs in this worktree, and then resets the branch to the commit `tip` and the working tree to
+    /// the files of that commit. If `tip` is `None`, the branch stays at its current commit. If the reset discards
+    /// commits or uncommitted changes, saves them under `refs/guard/` first. If the branch does not exist, resets
+    /// nothing.
     pub(crate) fn restore(&mut self, tip: Option<&str>) -> Result<(), PipelineError> {
         let tree = &self.task.setting.tree;
         tree.dispose_killed_runs(&self.task_store.runs)?;

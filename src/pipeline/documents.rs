@@ -1,8 +1,7 @@
 //! Reads and writes a task's documents: those that agents write, and those that all tasks share (backlog, lessons,
 //! notes).
 //!
-//! Agents can create anything in the worktree, so nothing here follows a symbolic link, and every read is
-//! bounded.
+//! Agents can create anything in the worktree, so this module follows no symbolic links and limits how much it reads.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -51,8 +50,8 @@ pub(crate) fn write(directory: &Path, path: &str, text: &str) -> io::Result<()> 
     io::Write::write_all(&mut file, text.as_bytes())
 }
 
-/// Removes the file at `path` below `directory`; a missing file is not an error. Fails if a part of the path is a
-/// symbolic link.
+/// Removes the file at `path` below `directory`; a missing file is not an error. If the file is a symbolic link,
+/// removes only the link. Fails if a parent on the path is a symbolic link.
 pub(crate) fn remove(directory: &Path, path: &str) -> io::Result<()> {
     if !check_parents(directory, path, false)? {
         return Ok(());
@@ -136,8 +135,8 @@ fn check_parents(directory: &Path, path: &str, creates: bool) -> io::Result<bool
     Ok(true)
 }
 
-/// Describes what a document lacks, worded as the end of a sentence for the agent ("is empty"); `None` if it is
-/// complete.
+/// Describes what a document lacks, worded as the end of a sentence for the agent ("is empty"); `None` if the document
+/// is complete.
 pub(crate) fn missing(document: &Document, text: &str) -> Option<String> {
     if text.trim().is_empty() {
         return Some("is empty".to_string());
@@ -178,8 +177,8 @@ fn unticked(text: &str) -> Option<String> {
     (!items.iter().any(is_ticked)).then(|| "has no ticked item (`- [x] …`)".to_string())
 }
 
-/// Appends new items to the text of a list file, which gets the heading `title` if it is empty. Skips items that the
-/// list already has, whatever their case and spacing. Returns `None` if no item is new.
+/// Appends new items to the text of a list file. If the text is empty, begins it with the heading `title`. Skips items
+/// that the list already has, whatever their case and spacing. Returns `None` if no item is new.
 pub(crate) fn append_items(text: &str, title: &str, items: &[String]) -> Option<String> {
     let plain = |line: &str| -> String {
         line.trim_start_matches(['-', '*', ' '])
@@ -220,8 +219,8 @@ pub(crate) fn tokens(text: &str) -> u64 {
 }
 
 /// Selects from `memory`, a text with one lesson per line, the lessons that have the most words in common with a
-/// request. Prefers newer lessons among equals. Skips lessons that would make the total exceed `budget` tokens, and
-/// returns the others in the order of `memory`.
+/// request. Among lessons with equally many common words, prefers the newer ones. Skips lessons that would make the
+/// total exceed `budget` tokens, and returns the others in the order of `memory`.
 pub(crate) fn select_lessons(memory: &str, request: &str, budget: u64) -> String {
     let words = |text: &str| -> Vec<String> {
         text.split(|c: char| !c.is_alphanumeric())

@@ -1,11 +1,11 @@
-//! The error that stops a task.
+//! The errors of operations on tasks.
 
 use std::path::PathBuf;
 
 use crate::pipeline::task::journal::StoreError;
 use crate::workspace::WorkspaceError;
 
-/// Why a task cannot continue for now. The journal keeps the task's progress, so that the task can be resumed.
+/// Why an operation on a task failed. The journal keeps the task's progress, so that the task can be resumed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError {
@@ -49,7 +49,8 @@ pub enum PipelineError {
     /// The task could not be created. Holds the complete message.
     #[error("{0}")]
     NotBegun(String),
-    /// The task is in a state in which the operation is impossible. Holds the complete message.
+    /// The operation is impossible in the current state of the task, its workflow or its repository. Holds the complete
+    /// message.
     #[error("{0}")]
     Strange(String),
     /// A signal or a command of the user interrupted the task.

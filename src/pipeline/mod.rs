@@ -6,10 +6,10 @@
 //!              └────────┴──────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Steps pass state only through files. The kernel enforces what a role may change, and the runner verifies
-//! what an agent claims. Only the runner decides which step follows a verdict. It moves the branch with git
-//! plumbing, so a crash at any point loses no work and repeats none: an interrupted agent call is repeated
-//! from the state in which it began.
+//! Each agent call starts with a new agent, which knows only its prompt and the files of the worktree. The kernel
+//! enforces what a role may change, and the runner verifies what an agent claims. Only the runner decides which step
+//! follows a verdict. It moves the branch with git plumbing, so a crash at any point loses no finished work and repeats
+//! none. The runner repeats an interrupted agent call from the state in which the call began.
 #![forbid(unsafe_code)]
 
 mod context;

@@ -50,7 +50,7 @@ pub(crate) fn prepare_resume(context: &mut TaskContext<'_>, status: Status) -> R
         Status::Failed | Status::BudgetExhausted | Status::NeedsHuman if is_merged_by_hand => {
             context.task.state.since = BTreeMap::from([(context.task.state.step.clone(), 1)]);
         }
-        // The user did not merge by hand, so the agent tries again.
+        // The step must merge and the user has not merged by hand, so the agent tries again.
         Status::NeedsHuman if is_unsolved && began.is_some() => {
             context.task.state.since = BTreeMap::from([(context.task.state.step.clone(), 1)]);
             context.journal.delete_entries_from(context.task.state.visit, false)?;
@@ -58,7 +58,7 @@ pub(crate) fn prepare_resume(context: &mut TaskContext<'_>, status: Status) -> R
         // Try the step again from its beginning.
         Status::Failed | Status::BudgetExhausted => {
             let visit = context.task.state.visit;
-            // Keep the user's decision, but discard what the step did.
+            // Keep the user's decision at the gate, but discard what the step did.
             context.restore(began.as_ref().map(|began| began.tip.as_str()))?;
             context.journal.delete_entries_from(visit, false)?;
             context.task.state.warned.clear();
@@ -68,8 +68,8 @@ pub(crate) fn prepare_resume(context: &mut TaskContext<'_>, status: Status) -> R
             context.task.state.since = BTreeMap::from([(context.task.state.step.clone(), 1)]);
             context.task.state.said.clear();
         }
-        // Replaying the step counts the usage of its calls again, so start from the usage at its
-        // beginning.
+        // The replay of the step counts the usage of its calls again, so start from the usage at the beginning of the
+        // step.
         Status::Interrupted => {
             if let Some(began) = began {
                 context.task.state.used = began.state.used;

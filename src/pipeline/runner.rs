@@ -230,7 +230,8 @@ impl<'r> Runner<'r> {
         }
     }
 
-    /// Applies the commands of `guard control`: waits while the task is paused, and raises limits as requested.
+    /// Carries out the commands of `guard control`: waits while the task is paused, and raises limits as requested.
+    /// Fails with [`PipelineError::Interrupted`] if the task was cancelled.
     fn obey(&mut self, control: &TaskControl) -> Result<(), PipelineError> {
         if control.is_paused() {
             let line = format!("The task is paused. `guard control {} resume` continues it.", self.id());

@@ -84,8 +84,8 @@ fn agent_answer(
 ) -> Result<Result<Map<String, Value>, Next>, PipelineError> {
     context.announce(RUNNER, format!("Spawning {}...", role.title));
     let asked = ask_agent(context, step, role, "agent", None)?;
-    // After a crash the working tree may have changed since the answer was validated. Do not validate it again:
-    // the journal already records the result.
+    // After a crash, the working tree may have changed since guard validated the answer. If the journal has an entry
+    // for the commit, the answer was valid, so do not validate it again.
     let (was_validated, was_repaired) = (has_begun(context, "commit")?, has_begun(context, "repair")?);
     let validation = match (was_validated, was_repaired) {
         (_, true) => {
@@ -135,7 +135,7 @@ fn parse_accepted_answer(step: &Step, asked: &AgentReply) -> Result<Map<String, 
     })
 }
 
-/// Makes one agent call, or the deep research if the step is configured for it, and counts its usage. If a crash
+/// Makes one agent call (or does the deep research, if the step is configured for it) and counts its usage. If a crash
 /// interrupted an earlier attempt, restores the state before that attempt and calls again. `repair` contains the
 /// problem with an earlier answer, and that answer.
 pub(crate) fn ask_agent(
@@ -187,7 +187,8 @@ fn build_question(
             &answer[from..]
         );
     }
-    // A committing role writes its document like every other file of the worktree.
+    // A role that may commit may write its document like every other file of the worktree, so the sandbox needs no
+    // permission for this one file.
     let document = document.filter(|_| role.work == Work::Read);
     Ok(Question { prompt, tip, document, writes: Vec::new() })
 }
@@ -352,7 +353,7 @@ fn build_request(task: &Task, step: &str, role: &Role, question: &Question) -> E
     if let Some(minutes) = remaining_budget(task, step, "minutes") {
         let seconds = (minutes * 60.0).ceil().max(1.0) as u64;
         if seconds < request.max_duration {
-            // A retry would need the same time again, and none is left.
+            // The call may use all the time that is left, so no time would be left for a retry.
             request.max_duration = seconds;
             request.max_retries = 0;
         }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::agent::json_objects;
 use crate::pipeline::workflow::model::{Field, FieldType};
 
-/// Maximum number of bytes of an answer that are parsed. Of a longer answer, only the end is parsed.
+/// Maximum number of bytes of an answer that guard parses. Of a longer answer, guard parses only the end.
 const LONGEST: usize = 1 << 20;
 
 /// Why an agent's answer cannot be used.
@@ -92,7 +92,8 @@ fn fits(object: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Result
             }
             continue;
         };
-        // A field that is not required may hold optional feedback of any type, so do not check its type.
+        // Accept these values without a check: agents put optional feedback of any form into `feedback`, and objects
+        // into other optional fields.
         if !is_required && (value.is_object() || name == "feedback") {
             continue;
         }

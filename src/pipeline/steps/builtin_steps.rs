@@ -65,7 +65,8 @@ pub(crate) fn run_merge(context: &mut TaskContext<'_>, step: &Step) -> Result<Ne
             match tree.merge(&meeting.commit.parent, &meeting.theirs)? {
                 Merged::UpToDate => Ok(met("UP_TO_DATE")),
                 Merged::Clean(merged) => {
-                    // The user may have worked in the worktree while the task waited.
+                    // The user may have worked in the worktree while the task waited, and `check_out` would discard
+                    // this work.
                     if !tree.uncommitted()?.is_empty() {
                         context.save_work()?;
                     }
@@ -100,9 +101,9 @@ pub(crate) fn run_merge(context: &mut TaskContext<'_>, step: &Step) -> Result<Ne
     Ok(Next::Go { to: next_step(step, Some(word))?, feedback: String::new() })
 }
 
-/// Returns the verdict of a merge step, given the outcome `word` of the merge. After a merge with changes, records in
-/// the task's state which step reviews it. While this record exists, the verdict is `MERGED` even if there is nothing
-/// new to merge, so that a merge that was rejected and repaired is reviewed again.
+/// Returns the verdict of a merge step, given the outcome `word` of the merge. After a merge with changes or conflicts,
+/// records in the task's state which step reviews it. While this record exists, the verdict is `MERGED` even if there
+/// is nothing new to merge, so that a merge that was rejected and repaired is reviewed again.
 fn after_merge(context: &mut TaskContext<'_>, step: &Step, word: &str) -> &'static str {
     match word {
         "UP_TO_DATE" if context.task.state.merge_review.is_some() => "MERGED",
@@ -228,7 +229,7 @@ fn build_summary(task: &Task) -> Result<String, PipelineError> {
     let (tree, used) = (&task.setting.tree, task.state.used);
     let mut out = format!("# {}\n\n{}\n\n## Commits\n\n", task.setting.feat, task.request.trim());
     for subject in tree.subjects(&tree.base)? {
-        // As a code span, a subject cannot mention users or contain links.
+        // In a code span, GitHub does not turn parts of a subject into mentions of users or links.
         out.push_str(&format!("- `{}`\n", subject.replace('`', "'")));
     }
     out.push_str("\n## Documents\n\n");

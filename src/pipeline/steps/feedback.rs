@@ -79,7 +79,8 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// If the answer claims success, returns the first of `words` that its feedback reports as having happened.
+/// If the answer claims success, returns the first of `words` that its feedback reports as having happened. `None` if
+/// there is no such word, or if the feedback is a required part of the answer.
 pub(crate) fn contradiction(
     answer: &Map<String, Value>,
     fields: &BTreeMap<String, Field>,

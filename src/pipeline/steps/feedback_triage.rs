@@ -242,7 +242,7 @@ fn writable_paths(
     let (tree, documents_directory) = (&task.setting.tree, &task.setting.workflow.documents);
     let mut files = tree.files(tip)?;
     files.retain(|path| is_documentation_file(task, docs, path) && documents::is_plain(&tree.worktree, path));
-    // If there are too many files, keep those in the upper directories, which most people read.
+    // If there are too many files, keep those in the upper directories, because most people read those.
     files.sort_by_key(|path| path.matches('/').count());
     files.truncate(MOST_OPENED);
     let mut directories = Vec::new();
@@ -309,7 +309,8 @@ fn documentation_changes(
     Ok(Ok(changes))
 }
 
-/// Returns `directory` itself, or, if it contains the tasks' documents, those of its subdirectories that do not.
+/// Returns `directory` itself if it neither contains the tasks' documents nor is inside their directory. If it contains
+/// them, returns instead the largest directories below it of which the same is true.
 fn directories_beside(worktree: &std::path::Path, directory: &str, documents_directory: &str) -> Vec<String> {
     let is_below = |inner: &str, outer: &str| inner == outer || inner.starts_with(&format!("{outer}/"));
     if is_below(directory, documents_directory) {

@@ -123,7 +123,7 @@ fn stop_if_repeating(
     let about = digest(&context.task.setting.tree.changed_outside(&base, &reviews)?);
     let written = document_path(&context.task, step)
         .and_then(|place| documents::read(&context.task.setting.tree.worktree, &place).ok().flatten());
-    // The first line names the document, whose path differs from round to round. Compare the rest.
+    // The first line of the feedback names the document, whose path differs from round to round. Compare only the rest.
     let words = feedback.lines().skip(1).collect::<Vec<_>>().join("\n");
     let feedback_digest = digest(format!("{words}\n{}", written.unwrap_or_default()).as_bytes());
     let last = context.task.state.said.insert(step.id.clone(), (feedback_digest.clone(), about.clone()));
@@ -198,7 +198,8 @@ fn decision_document(step: &Step, word: Option<&str>, answer: &Map<String, Value
     format!("# {}: {}\n\n```json\n{object}\n```\n", step.status, word.unwrap_or("done"))
 }
 
-/// Adds the answer's items to the backlog and the lessons. Returns the path and the new text of each file that changes.
+/// Returns the path and the new text of each shared document (backlog, lessons) that changes when the answer's items
+/// are added. Writes no files.
 pub(crate) fn shared_document_changes(
     task: &Task,
     answer: &Map<String, Value>,

@@ -1,7 +1,7 @@
 //! Detects the command that runs a project's tests, from files such as `Cargo.toml` and `package.json`.
 //!
-//! guard runs the command itself, in the sandbox. If there is no command, tests are reported as not run: an agent's
-//! claim that they pass does not count.
+//! guard runs the command itself, in the sandbox. If there is no command, guard reports the tests as not run, even if
+//! an agent claims that they pass.
 
 use std::path::Path;
 

@@ -26,7 +26,7 @@ use crate::transcript::EventType;
 
 /// The directory of the journals of deep research, in the directory of a task.
 const JOURNALS: &str = "research";
-/// How long guard waits for the runs to end after research has failed or was cancelled.
+/// How long guard waits for the agents' runs to end after the research has failed or was cancelled.
 const RUNS_GRACE: Duration = Duration::from_secs(20);
 
 /// Researches the question, and writes the report to the step's document. If an earlier process was interrupted during
@@ -85,8 +85,8 @@ pub(crate) fn research(
     Ok(reply)
 }
 
-/// Deletes the research journals of this visit (execution of a step) and of all later ones, so that a retried step
-/// begins its research again.
+/// Deletes the research journals of the visit (execution of a step) `from_visit` and of all later ones, so that a
+/// retried step begins its research again.
 pub(crate) fn discard_journals(task_directory: &Path, from_visit: u32) {
     let Ok(entries) = std::fs::read_dir(task_directory.join(JOURNALS)) else { return };
     for entry in entries.flatten() {

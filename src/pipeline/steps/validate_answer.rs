@@ -250,7 +250,8 @@ pub(crate) fn find_merge_problem(task: &Task, asked: &AgentReply) -> Result<Opti
         )));
     }
     let compared = tree.compare_merge(&asked.before, &wanted, after)?;
-    // The base branch may have moved since the conflicts were found.
+    // Look also at the files that conflict now, because the base branch may have moved since the merge step recorded
+    // the conflicts.
     let mut conflicts = task.state.conflict_files.clone();
     conflicts.extend(compared.conflicts);
     if let Some(file) = tree.file_with_conflict_marker(after, &conflicts)? {
@@ -268,8 +269,8 @@ pub(crate) fn find_merge_problem(task: &Task, asked: &AgentReply) -> Result<Opti
     Ok(None)
 }
 
-/// Runs the test command `words` under the policy of the role whose work is tested. Returns why the tests fail, if they
-/// do.
+/// Runs the test command `words` under the policy of the role whose work is tested. Returns a message if the tests
+/// fail. If there is no test command, only reports that no tests were run.
 fn run_tests(
     context: &mut TaskContext<'_>,
     step: &Step,

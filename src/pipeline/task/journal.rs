@@ -14,7 +14,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
-/// How long a process waits for its turn to write: several tasks write to the same file.
+/// How long a process waits until it may write, because several tasks write to the same file.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const TABLES: &str = "
@@ -74,7 +74,7 @@ pub struct TaskRow {
     pub reason: String,
     /// The user's request, which describes what the task must do.
     pub request: String,
-    /// The path of the user's repository.
+    /// The top directory of the user's own checkout of the repository, or the git directory of a bare repository.
     pub repository: String,
     /// The name of the task's branch.
     pub branch: String,
@@ -109,8 +109,8 @@ pub struct Entry {
 pub enum EffectState {
     /// No earlier attempt began the effect. Its intent (its parameters) has been recorded now.
     New,
-    /// An earlier attempt recorded this intent (the parameters of the effect). Whether the effect happened is
-    /// unknown.
+    /// An earlier attempt recorded this intent (the parameters of the effect), but no outcome. Whether the effect
+    /// happened is unknown.
     Again(Value),
     /// The effect happened and had this outcome.
     Done(Value),

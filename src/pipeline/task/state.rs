@@ -10,7 +10,7 @@ use crate::pipeline::workflow::model::{Agent, Bounds, Workflow};
 use crate::transcript::EventType;
 use crate::workspace::TaskTree;
 
-/// The settings of a task, which never change after it was created.
+/// The settings of a task, which do not change after the task has been created.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskSettings {
     /// The workflow as it was when the task began.
@@ -21,7 +21,8 @@ pub struct TaskSettings {
     pub feat: String,
     /// The task's worktree and branch.
     pub tree: TaskTree,
-    /// A directory in the user's own checkout of the repository, not in the task's worktree.
+    /// The top directory of the user's own checkout of the repository, or the git directory of a bare repository; never
+    /// the task's worktree.
     pub repository: PathBuf,
     /// Whether the user declared the repository's configuration trustworthy.
     #[serde(default)]
@@ -31,7 +32,7 @@ pub struct TaskSettings {
     /// The names of the gates at which the user decides instead of an agent.
     #[serde(default)]
     pub gates: Vec<String>,
-    /// Settings that override those of the workflow's agent.
+    /// The agent settings from the command line, which override those of the roles and of the workflow.
     #[serde(default)]
     pub agent: Agent,
     /// The command that must succeed after an agent worked on the code. `None` means that guard detects the project's
@@ -41,7 +42,8 @@ pub struct TaskSettings {
     /// The remote to push the branch to; `None` keeps the branch local.
     #[serde(default)]
     pub remote: Option<String>,
-    /// What was known about the base branch's protection at the remote when the task was created.
+    /// What guard knew about the base branch's protection at the remote when the task was created, as text for the
+    /// user.
     #[serde(default)]
     pub safety: String,
 }
@@ -56,7 +58,7 @@ pub struct State {
     /// The id of the step that led to the current step; `None` for the first step.
     #[serde(default)]
     pub from: Option<String>,
-    /// How often each step was visited, including the current visit.
+    /// How many times the runner has executed each step, including the current visit.
     #[serde(default)]
     pub rounds: BTreeMap<String, u32>,
     /// The number of executions of each step that count towards the limits on rounds and visits. The numbers start

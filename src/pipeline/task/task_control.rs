@@ -52,7 +52,7 @@ impl TaskControl {
         Ok(Self { commanded, _watch: watch.map_err(failed)? })
     }
 
-    /// True if a command cancelled the task, rather than a signal.
+    /// True if a command of `guard control`, and not a signal, cancelled the task.
     pub(crate) fn has_cancelled(&self) -> bool {
         self.commanded.is_cancelled.load(Ordering::Acquire)
     }

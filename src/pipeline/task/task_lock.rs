@@ -162,8 +162,8 @@ mod tests {
     fn a_number_that_may_be_anybodys_is_none() {
         let task_store = task_store("numbers");
         let _held = task_store.lock("t").unwrap_or_else(|error| panic!("{error}"));
-        // Contents that a dead process may have left in the lock file, or none because the new holder has not
-        // written yet.
+        // A dead process may have left any of these texts in the lock file. The text is empty if the new holder of the
+        // lock has not written its process id yet.
         for text in ["1", "", "0", "-1", "4194304", "x", &std::os::unix::process::parent_id().to_string()] {
             let _ = std::fs::write(task_store.task_directory("t").join("lock"), text);
             assert_eq!(task_store.worker("t"), Some(Worker { process: None }), "{text}");

@@ -8,7 +8,7 @@ use super::parse::ParsedWorkflow;
 use crate::policy::{Diagnostic, PolicyDirs, Severity, Source, find};
 use crate::template::Template;
 
-/// The names of the values that every prompt can use, in addition to the names of the workflow's documents.
+/// The names of the values that the prompt of a step can use, in addition to the names of the workflow's documents.
 pub(crate) const VALUES: [&str; 13] = [
     "request",
     "feat",
@@ -301,7 +301,7 @@ impl Linter<'_> {
 
     /// Checks that a prompt for an agent explains the format of the answer.
     fn answer_format(&mut self, path: &str, prompt: &str) {
-        // `prompt` reports a template that cannot be parsed.
+        // The function `prompt` already reports a template that cannot be parsed.
         let Ok(template) = Template::read(prompt) else { return };
         if !template.names().contains(&"answer_format") {
             self.wrong(

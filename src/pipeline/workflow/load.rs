@@ -52,8 +52,8 @@ fn count_errors(problems: &[Diagnostic]) -> String {
     format!("{errors} error{}", if errors == 1 { "" } else { "s" })
 }
 
-/// Returns the directory that contains the user's workflows, beside the directory of the user's policies; `None` if
-/// there is no such directory of policies.
+/// Returns the directory that contains the user's workflows, beside the directory of the user's policies; `None` if the
+/// user has no directory of policies.
 fn user_workflows_dir(dirs: &PolicyDirs) -> Option<PathBuf> {
     dirs.user.as_ref().map(|policies| policies.with_file_name("workflows"))
 }

@@ -1,5 +1,5 @@
 //! The data model of a workflow: steps, roles, policies, expected answers, and the step that each verdict
-//! leads to. Data only, no behaviour.
+//! leads to.
 //!
 //! A task stores its workflow as it was when the task began, prompts included, so that editing a workflow
 //! file does not affect running tasks.
@@ -76,7 +76,7 @@ pub struct Limits {
     pub minutes: Option<f64>,
     /// The percentage of a limit at which the user is warned.
     pub warn_percent: u32,
-    /// The limits on each step that has no limits of its own.
+    /// The limits on each step. A step can replace each of them by its own.
     #[serde(default)]
     pub step: Bounds,
 }
@@ -134,7 +134,7 @@ pub struct Agent {
     pub timeout: Option<u64>,
     /// Maximum duration of a call, in seconds.
     pub max_duration: Option<u64>,
-    /// How often guard retries a call after a temporary failure.
+    /// How many times guard retries a call after a temporary failure.
     pub retries: Option<u32>,
     /// Maximum number of model tokens that one call may use.
     #[serde(default)]
@@ -145,7 +145,8 @@ pub struct Agent {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Work {
-    /// The agent may write only its document.
+    /// The agent may write only its step's document. The agent that updates the documentation may write the files of
+    /// the documentation instead.
     #[default]
     Read,
     /// The agent may change the worktree and make commits on the task's branch.
@@ -220,7 +221,7 @@ pub struct Step {
     /// Files at the top of the repository that the agent must change or explicitly report as unchanged, if they exist.
     #[serde(default)]
     pub updates: Vec<String>,
-    /// The template of the message that is shown when the step is done.
+    /// The template of the message that the runner shows when a step without verdicts is done.
     pub says: Option<String>,
     /// The beginning of the subject line of the commit that the step makes; `None` means `Notes`.
     pub commit: Option<String>,
@@ -300,9 +301,10 @@ pub enum FieldType {
 pub struct Verdict {
     /// The name of the step that follows, [`BACK`] or [`END`].
     pub next: String,
-    /// The template of the message that is shown for this verdict.
+    /// The template of the message that the runner shows for this verdict.
     pub says: Option<String>,
-    /// The runner's message when it commits the step's document after this verdict. `None` means the usual message.
+    /// The line that the runner shows to the user after it has committed the step's document with this verdict. `None`
+    /// means the usual line.
     #[serde(default)]
     pub committed: Option<String>,
 }

@@ -10,7 +10,7 @@ use super::model::{Agent, Bounds, DocsConfig, Limits, Memory, Role, Triage, Work
 use super::yaml::{self, Node, Value};
 use crate::policy::{Diagnostic, Severity, Source, is_branch_prefix};
 
-/// The positions of a workflow's parts in the file, so that `lint.rs` can report them.
+/// The positions of a workflow's parts in the file. `lint.rs` needs them to say where a problem is.
 #[derive(Debug, Default)]
 pub(crate) struct Positions {
     /// The byte range of each part. Keys are paths such as `steps.plan`, `steps.plan.next` or `roles.architect.policy`.
@@ -18,7 +18,7 @@ pub(crate) struct Positions {
 }
 
 impl Positions {
-    /// Returns the position of the part at `path`; the beginning of the file if it is unknown.
+    /// Returns the position of the part at `path`; the beginning of the file if the position is unknown.
     pub(crate) fn of(&self, path: &str) -> Range<usize> {
         self.known.get(path).cloned().unwrap_or(0..0)
     }
@@ -436,7 +436,7 @@ pub(crate) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_string() } else { format!("{path}.{name}") }
 }
 
-/// True for a relative path that does not leave the directory it starts from, and does not enter `.git`.
+/// True for a relative path that does not leave the directory to which it is relative, and does not enter `.git`.
 fn is_inside(path: &str) -> bool {
     let plain =
         |part: &str| !part.is_empty() && part != "." && part != ".." && !part.eq_ignore_ascii_case(".git");
