@@ -12,8 +12,8 @@ use super::error::AgentError;
 use super::llm::LlmClient;
 use super::update::AgentUpdate;
 
-/// The updates of a run, in the order in which they happen. An error is the last item. Dropping the stream cancels the
-/// run, and ends every process that the run started.
+/// The updates of a run, in the order in which they happen. If the run fails, the last item is the error. Dropping the
+/// stream cancels the run, and ends every process that the run started.
 pub type UpdateStream = Pin<Box<dyn Stream<Item = Result<AgentUpdate, AgentError>> + Send>>;
 
 /// The context that every research agent receives. It contains no settings for a particular kind of agent: the
@@ -40,8 +40,8 @@ pub trait Agent: Send + Sync {
     /// Returns one sentence that says what the agent does.
     fn description(&self) -> &str;
 
-    /// Starts to work on a query. Must be called in a tokio runtime with a timer. The work proceeds only while
-    /// the caller reads the stream, so a slow reader slows the agent down.
+    /// Starts to work on a query. Must be called in a tokio runtime whose timer is enabled. The work proceeds only
+    /// while the caller reads the stream, so a slow reader slows the agent down.
     fn execute(&self, query: &str, context: AgentContext) -> UpdateStream;
 }
 

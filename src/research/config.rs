@@ -70,7 +70,7 @@ pub struct ResearchConfig {
     /// The maximum number of rounds. The first round answers the planned sub-queries; each further round adds
     /// sub-queries about what is still missing.
     pub depth: usize,
-    /// The maximum number of bytes of each sub-query's answer that the synthesis prompt contains.
+    /// The maximum number of bytes of each sub-query's answer in the prompts for the synthesis and for a further round.
     pub max_finding_bytes: usize,
 }
 

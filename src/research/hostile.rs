@@ -1,5 +1,5 @@
-//! Finds phrases in retrieved texts that give orders to a model. guard never follows such a text, but reports
-//! it, because the answer may be based on a page that tries to deceive.
+//! Finds phrases in answers and in retrieved texts that give orders to a model. guard never follows such an order, but
+//! reports it, because the final answer may be based on a page that tries to deceive the model.
 
 /// Phrases that give orders to a model that reads them, in lower case and with single spaces.
 const PHRASES: &[&str] = &[

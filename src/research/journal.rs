@@ -95,7 +95,7 @@ pub struct RequestLimits {
 }
 
 impl RequestLimits {
-    /// Returns these limits. Takes a limit that is `None` from `other`.
+    /// Returns these limits, with the value of `other` for each one that is `None`.
     pub fn or(self, other: Self) -> Self {
         Self {
             timeout_s: self.timeout_s.or(other.timeout_s),
@@ -415,7 +415,7 @@ fn run_ids(directory: &Path) -> Vec<String> {
     ids
 }
 
-/// Removes the oldest runs, except the newest `most` and every run that a process is working on. Ignores errors.
+/// Removes all runs except the newest `most` and those that a process is working on. Ignores errors.
 fn remove_oldest(directory: &Path, most: usize) {
     let ids = run_ids(directory);
     for id in &ids[..ids.len().saturating_sub(most)] {
@@ -430,8 +430,8 @@ fn lock(file: File, id: &str) -> Result<Flock<File>, JournalError> {
 }
 
 /// Returns the complete id of a run. `id` is the whole id, or at least six characters at the end of the id. Fails if no
-/// run has this id, if several do, or if `id` contains other characters than those of an id: `id` becomes part of a
-/// path.
+/// run has such an id, if several runs do, or if `id` contains a character that is neither a hexadecimal digit nor a
+/// dash.
 fn complete_id(directory: &Path, id: &str) -> Result<String, JournalError> {
     let unknown = || JournalError::Unknown { id: id.to_string() };
     let is_plain = id.len() >= 6 && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');

@@ -1,10 +1,14 @@
 //! Finds the code in a Markdown text: fenced code blocks, and code spans within one line. In code, a reader sees an
 //! address as text and not as a link.
 //!
-//! Treats as text whatever a Markdown program could treat as text: a fence or a code span that is not closed, a code
-//! span over several lines or over the cells of a table, code after an HTML tag, a code span in a paragraph with a
-//! backtick that is not closed in its line, fenced code after a fence that is not at the beginning of its line, and
-//! code that contains the syntax of a link.
+//! Treats as text whatever a Markdown program could treat as text:
+//! - a fence or a code span that is not closed
+//! - a code span over several lines or over the cells of a table
+//! - code after an HTML tag
+//! - a code span after a line of the same paragraph in which a backtick is not closed
+//! - fenced code after a fence that is not at the beginning of its line
+//! - code that contains the syntax of a link
+//! - all code of a text in which a carriage return without a newline ends a line
 
 /// A part of a Markdown text: code, or text outside code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +45,8 @@ fn split_lines(text: &str) -> Vec<Part<'_>> {
         return vec![Part::Text(text)];
     }
     let has_table = lines.iter().any(|line| is_delimiter_row(line));
-    // Openings of fences that no later line closes, so that the search is not repeated for each of them.
+    // Opening fences that no later line closes. A fence that needs at least as many marks is not closed either, so
+    // there is no need to search for its end.
     let mut unclosed: Vec<Fence> = Vec::new();
     let mut has_other_fence = false;
     let mut has_open_backtick = false;
@@ -125,7 +130,7 @@ fn leading_fence(line: &str) -> Option<(Fence, &str)> {
     (line.len() - inside.len() <= 3 && fence.length >= 3).then_some((fence, rest))
 }
 
-/// True if the line is the second row of a table, such as `|---|:-:|`, also in a quotation or a list.
+/// True if the line could be the second row of a table, such as `|---|:-:|`, also in a quotation or a list.
 fn is_delimiter_row(line: &str) -> bool {
     let is_mark = |c: char| matches!(c, '-' | ':' | '|' | '>' | '*' | '+' | ' ' | '\t');
     line.contains('|') && line.contains('-') && line.trim().chars().all(is_mark)
@@ -191,18 +196,19 @@ mod tests {
             ("```sh\nx\n\ny\n```\nz", vec!["```sh\n", "x\n", "\n", "y\n", "```\n"]),
             ("~~~~\n```\n~~~~\n", vec!["~~~~\n", "```\n", "~~~~\n"]),
             ("a[0] `b[1] | c` `d < e` `f`", vec!["`b[1] | c`", "`d < e`", "`f`"]),
-            // Not closed.
+            // Backticks and fences that are not closed.
             ("a ` b", vec![]),
             ("```\nx\n", vec![]),
             ("```\nx\n~~~\n", vec![]),
             ("a ` b\n\nc ` d", vec![]),
             ("- a ` b\n- c ` d", vec![]),
-            // Escaped, in a tag, and over the cells of a table.
+            // Backticks that are escaped, in a tag, or in different cells of a table.
             ("a \\` b ` c", vec![]),
             ("<a title=\"`\">b`</a>", vec![]),
             ("a|b\n-|-\n` | ` | `c`\n", vec!["`c`"]),
             ("> a|b\n> -|-\n> ` | ` | `c`\n", vec!["`c`"]),
-            // A backtick before, a fence in a list or a quotation, an HTML block, a link, other line breaks and spaces.
+            // A backtick that is not closed in the line before, fences in lists, an HTML block, a link, carriage
+            // returns, and a no-break space after a fence.
             ("a ` b\nc `d` e\n\n`f`", vec!["`f`"]),
             ("- ```\n  a\n  ```\nb\n```\n", vec![]),
             ("- a\n\n    ```\n  ```\n\nb\n\n```\n", vec![]),

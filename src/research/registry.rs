@@ -101,7 +101,7 @@ impl EventSpec {
         if let Some(fields) = schema.as_object_mut() {
             fields.remove("title");
             fields.remove("description");
-            // An object without fields has no `properties`; say at least that it is an object.
+            // The data of every event is an object. State that even if the generated schema has no `type`.
             fields.entry("type").or_insert_with(|| json!("object"));
         }
         schema
@@ -203,8 +203,9 @@ impl EventRegistry {
         Ok(())
     }
 
-    /// Checks an update by its schema, according to the mode and the rule for unknown events. Fails only if one of
-    /// these two says so.
+    /// Checks an update by the schema of its event type. Fails if the data does not match and the mode is
+    /// [`ValidationMode::Strict`], or if the event type is unknown and the rule for such types is
+    /// [`UnknownEvents::Fail`].
     pub fn validate(&mut self, update: &AgentUpdate) -> Result<Validity, ValidationError> {
         if self.mode == ValidationMode::Off {
             return Ok(Validity::Valid);

@@ -82,7 +82,7 @@ impl Source {
 
 /// The maximum length of a recorded address, in bytes.
 const LONGEST_URL: usize = 2048;
-/// The maximum number of addresses that are taken from one text or one sub-query.
+/// The maximum number of addresses that guard takes from one text, and of retrievals that it records for one request.
 pub(super) const MOST_URLS: usize = 1000;
 
 /// Returns the addresses in a text that can be evidence, in order: at most `MOST_URLS`, without overlong ones.
@@ -166,7 +166,8 @@ fn host(url: &str) -> String {
     }
 }
 
-/// Returns the addresses in all strings of a JSON value. Stops after a string with which there are `MOST_URLS` or more.
+/// Returns the addresses in all strings of a JSON value. Skips the remaining strings once `MOST_URLS` addresses are
+/// found.
 pub(super) fn urls_in(value: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     collect_urls(value, &mut found);

@@ -54,7 +54,7 @@ impl Run {
             return Err(AgentError::InvalidInput { problem: "the query is empty".to_string() });
         }
         let used_before = shared.llm.budget().used();
-        // The usage of an interrupted run counts towards the same budget.
+        // If an earlier process began this run, the tokens and the cost that it used count towards the same budget.
         shared.llm.budget().spend(shared.progress().used);
         self.updates.send(AgentUpdate::decomposition_started()).await;
         let first = self.plan_first().await?;
@@ -130,8 +130,8 @@ impl Run {
     }
 
     /// Returns the sub-queries of a further round, from the journal or from the model; `None` if there are none. If the
-    /// request to the model fails or its answer contains no list, the run continues without this round, so that the
-    /// findings are not lost.
+    /// request to the model fails or its answer contains no list, sends a note and returns `None`, so that the run
+    /// continues with its findings instead of losing them.
     async fn plan_round(&self, round: usize, findings: &[Finding]) -> Result<Option<Planned>, AgentError> {
         let shared = &self.shared;
         if let Some(known) = shared.progress().rounds.iter().find(|known| known.round == round) {
@@ -192,8 +192,8 @@ impl Run {
         answer.map_err(|source| AgentError::Llm { phase, source })
     }
 
-    /// Runs the sub-queries of a round in parallel, and reports each as soon as it ends. Takes the answers that the
-    /// journal already contains from there. Returns the findings in the order of their ids.
+    /// Runs the sub-queries of a round in parallel, and reports each as soon as it ends. Does not run sub-queries whose
+    /// answers the journal already contains. Returns the findings in the order of their ids.
     async fn run_round(&self, planned: &Planned) -> Result<Vec<Finding>, AgentError> {
         let shared = &self.shared;
         let mut waiting: Vec<(usize, String)> = Vec::new();
@@ -203,14 +203,16 @@ impl Run {
             waiting.push((id, query.clone()));
         }
         let mut findings: Vec<Finding> = Vec::new();
-        // The journal has the answers in the order in which the sub-queries ended.
+        // Follow the order of the journal, so that the answers are reported in the order in which the sub-queries
+        // ended.
         for known in &shared.progress().finished {
             if let Some(at) = waiting.iter().position(|(id, _)| *id == known.id) {
                 let (id, query) = waiting.remove(at);
                 findings.push(Finding { id, query, outcome: Ok(known.clone()) });
             }
         }
-        // If the journal already contains the final answer, the other sub-queries are not run again.
+        // If the journal already contains the final answer, sub-queries without an answer are not run again. They count
+        // as failed.
         if shared.progress().answer.is_some() {
             let unanswered = waiting.drain(..);
             findings.extend(unanswered.map(|(id, query)| Finding { id, query, outcome: Err(no_answer()) }));
@@ -316,8 +318,9 @@ impl Shared {
         self.journal.as_ref().map_or(&NOTHING, |journal| journal.progress())
     }
 
-    /// Runs one sub-query, with at most `max_tokens` tokens. Writes its answer and its usage to the journal. A failed
-    /// request is a finding; the function fails only if the run was cancelled or the journal cannot be written.
+    /// Runs one sub-query, with at most `max_tokens` tokens. Writes its answer and its usage to the journal. If the
+    /// request fails, returns a finding with the error. Fails only if the run was cancelled or the journal cannot be
+    /// written.
     async fn sub_query(
         &self,
         id: usize,
@@ -327,7 +330,8 @@ impl Shared {
         self.control.permit().await?;
         let mut request =
             LlmRequest::new(query.clone()).with_system_instruction(prompts::SUB_QUERY_INSTRUCTION);
-        // A share of 0 must not mean "no limit".
+        // The share is 0 if the budget has fewer tokens left than there are requests, and `guard run --max-tokens` does
+        // not accept 0.
         request.max_tokens = max_tokens.map(|share| share.max(1));
         let (answer, usage) = self.llm.generate_with_usage(request, &self.control).await;
         let outcome = match answer {
@@ -386,7 +390,8 @@ fn require_one_success(findings: &[Finding]) -> Result<(), AgentError> {
     }
 }
 
-/// The minimum fraction of new words in an answer with which the answer counts as new.
+/// An answer counts as new if, in a comparison with every earlier answer, more than this fraction of all significant
+/// words occurs in only one of the two answers.
 const NEW_WORDS: f64 = 0.1;
 
 /// True if a round retrieved a new source, or has an answer that differs from all answers of earlier rounds.
@@ -408,8 +413,8 @@ fn adds_something(old: &[Finding], new: &[Finding]) -> bool {
     has_new_source || new.iter().any(is_new)
 }
 
-/// Returns notes about texts that give orders to a model: the first `longest` bytes of the answer to the sub-query, and
-/// the texts that its agent retrieved.
+/// Returns notes about phrases that give orders to a model: one in the first `longest` bytes of the answer to the
+/// sub-query, and those that guard found in the texts that the agent retrieved for it.
 fn order_notes(id: usize, answer: &Finished, longest: usize) -> Vec<String> {
     let number = id + 1;
     let in_answer = order_in(prompts::beginning(&answer.result, longest)).map(|phrase| {

@@ -101,8 +101,8 @@ pub(super) struct Prepared {
 }
 
 /// Leaves out empty sub-queries, and those that repeat an earlier one of the list or one of `known`. Returns the first
-/// `most` of the others, each cut to `LONGEST_QUERY` characters. Considers only the first ten times `most` sub-queries
-/// of the list, but at least 100.
+/// `most` of the others, each cut to `LONGEST_QUERY` characters. Considers only the first `10 * most` sub-queries of
+/// the list, or the first 100 if that is more.
 pub(super) fn prepare(queries: Vec<String>, known: &[String], most: usize) -> Prepared {
     let mut prepared = Prepared::default();
     let mut merged = 0;

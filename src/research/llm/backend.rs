@@ -64,7 +64,7 @@ pub enum BackendEvent {
     Text(String),
     /// guard observed that the model retrieved a page or connected to a host.
     Retrieved(Retrieval),
-    /// The model retrieved a text that gives orders to its reader: the phrase that guard found in it.
+    /// The model retrieved a text that gives orders to its reader. Holds the phrase that guard found in the text.
     Order(String),
     /// The usage of the request. A failed request reports its usage too, before its error.
     Used(LlmUsage),

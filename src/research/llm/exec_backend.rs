@@ -1,8 +1,8 @@
 //! The default backend: every request is a run of an agent's CLI in a read-only sandbox.
 //!
-//! The backend learns what a run retrieved from the events of its transcript: the connections and requests that
-//! guard's proxy forwarded, and the calls and results of the agent's tools. The agent's own statements are
-//! never evidence.
+//! The backend learns what a run retrieved from the events of its transcript: the connections and requests that guard's
+//! proxy forwarded, the search results in API answers that passed through guard's gateways, and the calls and results
+//! of the agent's tools. The agent's own statements are never evidence.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -42,8 +42,8 @@ pub struct ExecutorBackend {
 }
 
 impl ExecutorBackend {
-    /// Creates a backend whose runs work in `directory`, which they may read and, unless [`Self::with_policy`] sets
-    /// another policy, not write.
+    /// Creates a backend whose runs work in `directory`. The runs can read this directory but not write it, unless
+    /// [`Self::with_policy`] sets another policy.
     pub fn new(executor: Executor, directory: impl Into<PathBuf>) -> Self {
         let active = Arc::default();
         Self { executor, directory: directory.into(), agent: None, command: None, policy: None, active }
@@ -101,7 +101,8 @@ impl ExecutorBackend {
             model: Some(call.model.clone()).filter(|model| !model.is_empty()),
             timeout: seconds.max(1),
             max_duration: seconds.max(1),
-            // The client retries. A retry by the executor would count against the same time limit.
+            // The client retries, with a new time limit for each attempt. A retry by the executor would have to share
+            // the time limit of the first attempt.
             max_retries: 0,
             max_tokens: call.max_tokens,
             ..ExecRequest::new(prompt, &self.directory)

@@ -30,7 +30,7 @@ impl Answer {
         Self { delay: Some(Duration::ZERO), events: VecDeque::from([Err(error)]) }
     }
 
-    /// Creates an answer whose stream ends before it is complete.
+    /// Creates an answer whose stream ends without the event that completes the answer.
     pub(crate) fn cut_off() -> Self {
         Self { delay: Some(Duration::ZERO), events: VecDeque::new() }
     }
@@ -70,8 +70,8 @@ struct Scripted<F> {
     calls: Calls,
 }
 
-/// Returns a backend that answers call number N with `answer(call, N)`, and the list of the calls that it
-/// received.
+/// Returns a backend that answers call number N, counted from 0, with `answer(call, N)`, and the list of the calls that
+/// it received.
 pub(crate) fn scripted(
     answer: impl Fn(&LlmCall, usize) -> Answer + Send + Sync + 'static,
 ) -> (Arc<dyn LlmBackend>, Calls) {
