@@ -20,7 +20,7 @@ use crate::agent_exec::{Cancel, ExecRequest, Executor, Sandbox};
 use crate::history::{Applied, CircuitBreaker, CompactionPlan, GeminiHistoryManager, Summary, SummaryError};
 use crate::outcome::ErrorKind;
 
-/// Time limit for a summary that is written in the background.
+/// The time limit for a summary that guard writes in the background, or that the user asks for without another limit.
 const BACKGROUND_LIMIT: Duration = Duration::from_secs(60);
 /// How often a waiting caller checks whether it was cancelled.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -116,8 +116,9 @@ impl Drop for EmptyDirectory {
 }
 
 impl Job {
-    /// Asks the model for a summary and stores it. If the model has failed repeatedly, stores a summary that only drops
-    /// the older messages, with a warning. Fails if the model fails for the first time, or if `cancel` is set.
+    /// Asks the model for a summary and stores it. If the model has failed repeatedly and the conversation is too long,
+    /// stores a summary that only drops the older messages, with a warning. Otherwise fails if the model writes no
+    /// usable summary. Also fails if `cancel` is set.
     fn run(mut self, cancel: &Cancel, limit: Duration) -> Result<Compacted, ConversationError> {
         let answer = self.ask(cancel, limit);
         if cancel.is_set() {

@@ -21,7 +21,8 @@ pub struct ContextUse {
     /// The estimated number of tokens of the next prompt without its message or, if the agent's CLI stores the
     /// conversation in its own session, of all messages.
     pub estimated_tokens: usize,
-    /// The maximum number of tokens of a prompt or, with the agent's own session, of the model's context.
+    /// The maximum number of tokens of a prompt or, with the agent's own session, the part of the model's context that
+    /// guard considers safe ([`safe_limit`](crate::history::ModelLimits::safe_limit)).
     pub limit: usize,
     /// Whether the agent knows the earlier turns from its own session or from the prompt.
     pub mode: TurnMode,
@@ -73,12 +74,12 @@ pub struct LeftOutMessage {
     pub text: String,
 }
 
-/// A prompt that contains the history, for an agent that does not know the conversation.
+/// The prompt of a turn: the user's message, with the history unless the agent's own session already contains it.
 pub(super) struct BuiltPrompt {
     pub(super) text: String,
     pub(super) estimated_tokens: usize,
     /// The estimated number of tokens that the model receives: those of the prompt or, if the agent has its own
-    /// session, of all messages.
+    /// session, of the new message and all earlier ones.
     pub(super) context_tokens: usize,
     pub(super) notes: Vec<String>,
 }
@@ -93,7 +94,7 @@ fn now() -> Duration {
 pub struct HistorySettings {
     /// The maximum size of a prompt, in estimated tokens.
     pub max_prompt_tokens: Option<usize>,
-    /// The model that summarises conversations with Gemini.
+    /// The model that summarises conversations whose agent is Gemini.
     pub summary_model: Option<String>,
 }
 
@@ -109,7 +110,8 @@ impl HistorySettings {
     fn config_of(&self, settings: &Settings) -> HistoryConfig {
         let defaults = HistoryConfig::default();
         let longest = agent::named(&settings.agent).map_or(usize::MAX, |adapter| adapter.longest_prompt());
-        // A token has at most four bytes, so a quarter of the longest prompt's bytes always fits.
+        // An estimated token stands for at most four bytes, so a prompt of `longest / 4` tokens has at most `longest`
+        // bytes.
         let most_tokens = longest / 4;
         let max_prompt_tokens = self.max_prompt_tokens.unwrap_or(defaults.max_prompt_tokens).min(most_tokens);
         HistoryConfig {
@@ -124,8 +126,9 @@ impl HistorySettings {
     }
 }
 
-/// Returns the two messages of a turn. If the user's message was not answered, a remark replaces the answer, so
-/// that the agent does not mistake the user's next message for a part of this one.
+/// Returns the two messages of a turn. If the agent did not finish its answer, a remark that says so replaces the
+/// answer or follows the part that exists. Without the remark, the agent could mistake the user's next message for a
+/// part of this one.
 fn messages_of(turn: &Turn) -> [Message; 2] {
     let remark = match &turn.state {
         TurnState::Done => None,

@@ -33,8 +33,9 @@ impl GivenOptions {
 impl Conversations {
     /// Executes a request. If its session is a conversation, the request becomes the conversation's next turn, with the
     /// options that the caller has set; otherwise the executor receives the request unchanged. Also returns the
-    /// conversation, or `None` if the request continued none. The conversation may summarise its older messages in the
-    /// background: the caller waits for that, or calls [`Conversation::detach_compaction`].
+    /// conversation, or `None` if the request continued none. The conversation may be summarising its older messages in
+    /// the background: the caller must wait for that or call [`Conversation::detach_compaction`], because dropping the
+    /// conversation ends it.
     pub fn execute(
         &self,
         request: &ExecRequest,
@@ -63,8 +64,8 @@ impl Conversations {
 
     /// Opens the conversation that a request continues, or returns why the request is refused.
     fn open_for(&self, id: &str, request: &ExecRequest) -> Result<Conversation, (ErrorKind, String)> {
-        // The caller may continue only conversations in the directory that its request contains. The refusal
-        // does not reveal whether the conversation exists in another directory.
+        // The caller may continue only conversations in the directory `cd` of its request, and only with their own
+        // agent. The refusal does not reveal whether the conversation exists in another directory.
         let place = request.cd.canonicalize().ok();
         let is_allowed = |record: &Record| {
             place.as_ref() == Some(&record.settings.cd)

@@ -38,7 +38,7 @@ pub(super) enum Entry {
         time: String,
         /// The number of the turn.
         turn: usize,
-        /// The ref that contains the files as they were before guard moved them back.
+        /// The ref under which guard saved the files as the turn left them; `None` if guard did not restore the files.
         #[serde(default)]
         saved: Option<String>,
     },
@@ -238,8 +238,8 @@ mod tests {
         }
     }
 
-    /// After a process was killed while it appended, the next process removes the incomplete line, and its own
-    /// entry must be readable.
+    /// A process was killed while it appended an entry. The next process must remove the incomplete line, so that its
+    /// own entry can be read.
     #[test]
     fn a_torn_line_is_cut() {
         let path = std::env::temp_dir().join(format!("guard-message-log-{}", std::process::id()));

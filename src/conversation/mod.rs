@@ -76,7 +76,7 @@ pub enum ConversationError {
     /// The message contains a NUL character, which no command line can contain.
     #[error("the message contains a NUL character")]
     NulInMessage,
-    /// The settings of a new conversation contradict each other.
+    /// The settings of a conversation or the options of a turn are not valid. Holds the reason.
     #[error("{0}")]
     Settings(String),
     /// The conversation has no turn with this number.

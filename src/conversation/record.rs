@@ -48,7 +48,8 @@ impl TurnMode {
 /// The settings of a new conversation.
 #[derive(Debug, Clone, Default)]
 pub struct NewConversation {
-    /// The agent's name. Default: `gemini`, or `generic` if there is a `command`.
+    /// The agent's name. Default: the agent whose program `command` names, or else `generic`; `gemini` without a
+    /// `command`.
     pub agent: Option<String>,
     /// The agent's program, if it is not on PATH; for `generic`, the command that gets each prompt on its standard
     /// input.
@@ -296,8 +297,8 @@ impl Record {
     }
 
     /// Returns whether the agent's own session contains exactly the active turns, so that guard can resume it. A turn
-    /// that failed before its run began is not in the session. Any other turn may be in it, also if it was cancelled or
-    /// interrupted, so guard does not resume the session after such a turn was undone.
+    /// that failed before its run began is not in the session. Any other turn may be in it, even if the turn was
+    /// cancelled or interrupted, so guard does not resume the session after such a turn was undone.
     pub(super) fn can_resume(&self) -> bool {
         let never_ran =
             |turn: &Turn| matches!(turn.state, TurnState::Failed { .. }) && turn.run_id.is_empty();

@@ -29,7 +29,7 @@ const SETTINGS: &str = "conversation.json";
 const MESSAGES: &str = "messages.jsonl";
 const LOCK: &str = "lock";
 const VERSION: u32 = 1;
-/// The minimum length of the end of an id with which a user can refer to a conversation.
+/// A user can refer to a conversation by the end of its id if that end has at least this many characters.
 const SHORTEST_ID: usize = 4;
 /// The number of characters at the end of an id that lists show.
 const SHORT_ID: usize = 8;
@@ -159,12 +159,12 @@ impl Conversations {
         for entry in &entries {
             at("write", &messages, message_log::append(&messages, entry))?;
         }
-        // Sync both directories below: otherwise a power failure could lose the new file or directory.
         if entries.is_empty() {
             at("create", &messages, message_log::create(&messages))?;
         }
         // A directory without settings is not a conversation, so an interrupted copy is never listed.
         write_settings(directory, &settings)?;
+        // Without syncing the directories, a power failure could lose the new files or the new directory.
         for synced in [directory, &self.root] {
             at("sync", synced, File::open(synced).and_then(|directory| directory.sync_all()))?;
         }
@@ -355,8 +355,8 @@ impl Conversations {
     }
 
     /// Creates a new conversation with a copy of the active turns of another one, and of its summaries. Copies the
-    /// turns up to the turn `at_turn`, or all if it is `None`; fails if that turn is not active. The new conversation
-    /// gets its own worktree, which begins at the last commit in its directory.
+    /// turns up to the turn `at_turn`, or all if it is `None`; fails if that turn is not active. The two conversations
+    /// do not share a worktree: the first turn of the new one creates a worktree at the last commit.
     pub fn fork(&self, record: &Record, at_turn: Option<usize>) -> Result<Conversation, ConversationError> {
         let last = match at_turn {
             Some(number) if record.active_turns().any(|turn| turn.number == number) => number,
@@ -373,7 +373,7 @@ impl Conversations {
         let turns = record.active_turns().filter(|turn| turn.number <= last);
         let entries: Vec<Entry> = turns.flat_map(super::export::entries).collect();
         let fork = self.create_with(settings, entries)?;
-        // Without the summaries, guard would only have to make them again.
+        // Copy the summaries too, so that guard need not ask the model for them again.
         let copied = summary_files::copy(&self.directory(&record.settings.id), &fork.directory);
         if let Err(error) = copied {
             tracing::warn!(conversation = %fork.id(), %error, "guard cannot copy the summaries of the conversation");
@@ -384,7 +384,7 @@ impl Conversations {
 
 /// Returns the text around the first occurrence of `wanted`, which is in lower case; `None` if there is none.
 fn excerpt(text: &str, wanted: &str) -> Option<String> {
-    // Converting to lower case can change the length, so count positions in the lower-case text.
+    // Converting to lower case can change the number of bytes, so express the position as a number of characters.
     let lower = text.to_lowercase();
     let at = lower.find(wanted)?;
     let skipped = lower[..at].chars().count();

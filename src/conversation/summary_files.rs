@@ -31,7 +31,7 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
 }
 
 /// Returns the stored summary that covers the most of these messages; `None` if there is none. Does not delete
-/// summaries of other messages, because a conversation may return to them.
+/// summaries of other messages, because an undo can make them useful again.
 pub(super) fn best(conversation: &Path, messages: &[Message]) -> Option<Summary> {
     let mut found: Vec<Summary> = files(conversation).iter().filter_map(|path| read(path)).collect();
     found.sort_by_key(|summary| std::cmp::Reverse(summary.covers));

@@ -27,8 +27,8 @@ use crate::outcome::{ErrorDetail, ErrorKind};
 use crate::terminal_text;
 use crate::transcript::EventType;
 
-/// The default idle limit of a turn, in seconds. guard ends an agent that is silent for longer. If the
-/// conversation is long, guard then tries again with a shorter prompt.
+/// The default idle limit of a turn, in seconds. guard ends an agent that is idle for longer. If the conversation is
+/// long, guard then tries again with a shorter prompt.
 const IDLE_SECONDS: u64 = 120;
 /// Maximum size of a stored answer, in bytes. A longer answer is cut.
 const LONGEST_ANSWER: usize = 1 << 20;
@@ -250,8 +250,8 @@ impl Conversation {
         max_tokens: Option<usize>,
     ) -> Question {
         let is_first = self.earlier_turns().next().is_none();
-        // Without a history, the prompt is the user's message alone: the agent's session will store it. But a prompt
-        // with a limit may have to be cut.
+        // In the first turn there is no history. If the agent has its own session, the prompt is then the message
+        // alone, unless `max_tokens` requires a shorter one.
         let built = if is_first && self.record.settings.is_native() && max_tokens.is_none() {
             self.bare_prompt(context.message)
         } else {
@@ -289,8 +289,8 @@ impl Conversation {
     }
 
     /// Tries again within the turn after a lost session, a lost worktree, or a time-out of a long conversation, and
-    /// while the run of a killed turn still uses the session. Does not ask an agent again that has changed files,
-    /// because the agent could repeat or undo its changes.
+    /// while the run of a killed turn still uses the session. Does not send the message again if the agent has changed
+    /// files, because the agent could repeat or undo its changes.
     fn recover(&mut self, exec: &mut ExecResult, question: &mut Question, context: &mut TurnContext<'_>) {
         let (mut has_new_session, mut is_shortened, mut waits) = (false, false, 0);
         loop {
@@ -335,7 +335,7 @@ impl Conversation {
                 self.summarise_if_too_long(context);
                 let shorter =
                     self.question_with_history(context, question.session.clone(), Some(SMALL_PROMPT));
-                // The conversation is as long as before, so guard sends the shorter prompt only once.
+                // `is_long` keeps the executor from sending the shorter prompt again if that times out too.
                 *question = Question { is_long: true, ..shorter };
             } else if question.resumes {
                 context.note(format!(

@@ -60,8 +60,8 @@ impl Conversation {
     fn move_files_back(&self, at: usize) -> Result<FilesUndone, ConversationError> {
         let (details, number) = (&self.record.details[at], self.record.turns[at].number);
         let not_possible = |reason: &str| Ok(FilesUndone::NotPossible { reason: reason.to_string() });
-        // An interrupted turn has not recorded its worktree, so use the worktree of the turn before it, if
-        // there was one.
+        // An interrupted turn has not recorded its worktree, so use the worktree of the last earlier turn that recorded
+        // one.
         let earlier = || self.record.details[..at].iter().rev().find_map(|one| one.worktree.as_ref());
         let Some(worktree) = details.worktree.as_ref().or_else(earlier) else {
             return match Conversation::works_in_place(self) {
