@@ -23,11 +23,11 @@ const MOST_WINDOW_TOKENS: usize = 15_000;
 /// If a compaction would save fewer tokens than this, guard does not call the model, unless the messages no
 /// longer fit into a prompt.
 const SMALLEST_GAIN: usize = 256;
-/// The minimum number of newest messages that stay verbatim, however large they are: the last question and its
+/// The minimum number of newest messages that no summary replaces, however large they are: the last question and its
 /// answer.
 const FEWEST_RECENT: usize = 2;
 
-/// How much of a conversation a prompt contains verbatim. A summary replaces the rest.
+/// How much of a conversation a prompt contains verbatim after a compaction. A summary replaces the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {

@@ -1,4 +1,4 @@
-//! The settings of a conversation's history. The defaults need no configuration by the user.
+//! The settings of a conversation's history. All have defaults, so a user need not set any.
 
 use serde::{Deserialize, Serialize};
 

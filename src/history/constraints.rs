@@ -36,7 +36,8 @@ const PAIRS: &[(&str, &str)] = &[
     ("dürfen", "nicht"),
 ];
 
-/// Character sequences that mark a sentence as a constraint in languages that are written without spaces.
+/// Character sequences that mark a sentence as a constraint in Chinese, Japanese and Korean, where words cannot be
+/// separated at spaces reliably.
 const PARTS: &[&str] = &[
     "不要",
     "必须",

@@ -31,16 +31,16 @@ impl Fitted {
 }
 
 /// Writes the messages in `range` so that they fit into `room` together. If they are too large, leaves out the middle
-/// of the largest messages. If fewer than `SMALLEST_CUT` tokens of these would remain, leaves out the oldest messages
-/// first.
+/// of the largest messages. If fewer than `SMALLEST_CUT` tokens of each of these would remain, leaves out the oldest
+/// messages first.
 pub(super) fn fit_messages(messages: &[Message], sizes: &Sizes, range: Range<usize>, room: Size) -> Fitted {
     let share = |first: usize| {
         let sizes = (first..range.end).map(|index| sizes.in_prompt(index)).collect();
         largest_share(sizes, room)
     };
     let is_too_small = |first: usize| share(first).is_some_and(|share| share < Size::of_tokens(SMALLEST_CUT));
-    // The fewer messages there are, the larger is the share of each: search for the first index that leaves
-    // large enough shares.
+    // With fewer messages, the share of each is larger. Use a binary search for the first index from which on the
+    // shares are large enough.
     let (mut first, mut enough) = (range.start, range.end);
     if !is_too_small(first) {
         enough = first;

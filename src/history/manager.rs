@@ -106,9 +106,9 @@ impl GeminiHistoryManager {
         self
     }
 
-    /// Sets the current time, as a duration since a fixed point such as the Unix epoch. The time decides when a
-    /// summary model that failed is asked again. If the caller never sets it, such a model is never asked
-    /// again.
+    /// Sets the current time, as a duration since a fixed point such as the Unix epoch. The time decides when guard may
+    /// again ask a summary model that has failed repeatedly. If the caller never sets the time, guard never asks such a
+    /// model again.
     pub fn set_time(&mut self, now: Duration) {
         self.now = now;
     }
@@ -164,14 +164,14 @@ impl GeminiHistoryManager {
         self.summary.as_ref()
     }
 
-    /// Returns the summaries of earlier states of the conversation. The caller stores them with the
-    /// conversation.
+    /// Returns the summaries of earlier states of the conversation. A caller that stores them can pass them to
+    /// [`Self::with_state`] later.
     pub fn cache(&self) -> &SummaryCache {
         &self.cache
     }
 
-    /// Returns the circuit breaker with the failures of the summary model. The caller stores it with the
-    /// conversation.
+    /// Returns the circuit breaker with the failures of the summary model. A caller that stores it can pass it to
+    /// [`Self::with_state`] later.
     pub fn breaker(&self) -> &CircuitBreaker {
         &self.breaker
     }
@@ -234,10 +234,10 @@ impl GeminiHistoryManager {
         self.plan_input().plan_on_request()
     }
 
-    /// Compacts the history if it is too large. If the history needs no model for that, it changes
-    /// [`Self::summary`] at once and returns `None`: it uses a cached summary, or, while the model is failing,
-    /// drops the oldest messages from prompts. Otherwise returns a plan: the caller asks the model and passes
-    /// its answer to [`Self::apply_summary`]. Until then further calls return `None`.
+    /// Compacts the history if it is too large. Uses a cached summary if there is one; if there is none and the model
+    /// has failed repeatedly, drops the oldest messages from prompts. In both cases, changes [`Self::summary`] at once
+    /// and returns `None`. Otherwise returns a plan: the caller asks the model and passes its answer to
+    /// [`Self::apply_summary`]. Until then, further calls return `None`.
     pub fn maybe_compress(&mut self) -> Option<CompactionPlan> {
         if self.pending.is_some() {
             return None;

@@ -1,5 +1,5 @@
-//! The context limits of models, from `policies/models.toml`. To add a model, add an entry there; no code
-//! changes.
+//! The context limits of models, from `policies/models.toml`. To add a model, add an entry to that file; no code needs
+//! to change.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

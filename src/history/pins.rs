@@ -1,5 +1,5 @@
 //! Facts that must survive compaction word for word: the user's constraints, and the paths, names and numbers of the
-//! conversation. A model that summarises tends to lose exactly these.
+//! conversation. guard copies them, because a model that summarises tends to lose exactly these.
 
 use std::collections::HashMap;
 

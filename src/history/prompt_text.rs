@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use super::message::{Message, Role};
 use super::tokens::Size;
 
-/// The first line of every prompt of a conversation that has earlier messages.
+/// The first line of every prompt that contains earlier messages.
 pub(super) const HEADER: &str = "You are an AI coding assistant helping with a software project.";
 pub(super) const SUMMARY: &str = "Conversation Summary";
 pub(super) const RECENT: &str = "Recent Messages";

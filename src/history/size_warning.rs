@@ -34,7 +34,7 @@ pub enum SizeWarning {
         /// How many messages are left out.
         messages: usize,
     },
-    /// The prompt is larger than the size that prompts for this model should stay below.
+    /// The prompt is larger than the target size of the model, below which it answers quickly.
     #[error("the prompt has about {tokens} tokens; answers become slow above {target} tokens")]
     PromptLarge {
         /// The size of the prompt.
@@ -73,7 +73,7 @@ pub enum SizeWarning {
         /// The size of all messages of the conversation.
         tokens: usize,
     },
-    /// The agent's own session is larger than the size that prompts for this model should stay below.
+    /// The agent's own session is larger than the target size of the model, below which it answers quickly.
     #[error(
         "the agent's own session has about {tokens} tokens; answers become slow above {target} tokens; \
          if the agent no longer needs the earlier messages, clear the history or start a new conversation"

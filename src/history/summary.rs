@@ -131,7 +131,8 @@ pub(super) const PINNED: &str = "Stated in these messages, word for word:";
 pub fn digest_of(messages: &[Message]) -> String {
     let mut hash = Sha256::new();
     for message in messages {
-        // With the length before it, no content can imitate the end of a message and the beginning of another.
+        // The length before each content prevents two different lists of messages from giving the hash function the
+        // same bytes.
         hash.update(message.role.label());
         hash.update((message.content.len() as u64).to_le_bytes());
         hash.update(&message.content);

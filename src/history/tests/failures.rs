@@ -52,7 +52,7 @@ fn after_two_failures_the_oldest_messages_are_dropped() {
     assert!(history.maybe_compress().is_none());
     assert_eq!(history.summary().map(|summary| (summary.covers, summary.dropped)), Some((32, 32)));
 
-    // Five minutes later the model is asked again, about everything that was dropped.
+    // Five minutes later, guard asks the model again, for a summary of everything that was dropped.
     history.set_time(Duration::from_secs(1_300));
     for turn in 0..8 {
         history.add_user("more");

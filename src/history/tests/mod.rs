@@ -1,4 +1,4 @@
-//! Tests of whole conversations. The files beside this directory test their own parts.
+//! Tests of whole conversations. Tests of one part alone are in the source file of that part.
 
 mod compaction;
 mod failures;

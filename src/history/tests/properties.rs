@@ -62,8 +62,8 @@ fn check(history: &GeminiHistoryManager, new: &str) -> Result<(), TestCaseError>
         prop_assert!(*form != MessageForm::Verbatim || prompt.prompt_text.contains(&written), "{written:?}");
     }
     prop_assert_eq!(&prompt, &history.build_prompt(new), "the same prompt twice");
-    // Estimate the recent messages, with escapes at most twice as large, and the new message. If they fit, the
-    // prompt must contain them verbatim.
+    // `needed` is an upper limit for the size of the recent messages, which escapes can at most double. If they and the
+    // new message fit the budget, the prompt must contain the recent messages verbatim.
     let count = history.config().recent_message_count;
     let recent = &history.messages()[history.message_count().saturating_sub(count)..];
     let size = |text: &str| 2 * estimate_tokens(text) + 5;
