@@ -84,7 +84,8 @@ pub struct Adapter {
     /// The error kind that each exit code of the CLI indicates.
     #[serde(default)]
     pub exits: BTreeMap<String, ErrorKind>,
-    /// The error kinds that known phrases in the output indicate, used where the exit code is not specific.
+    /// The error kinds that known phrases in the CLI's error message or standard error indicate. A phrase in the error
+    /// message takes precedence over the exit code, and the exit code over a phrase in standard error.
     #[serde(default)]
     pub message: Vec<MessageRule>,
     /// How the CLI reports when an exhausted quota is available again.
@@ -184,8 +185,8 @@ pub struct CommandLine {
     /// First arguments (subcommands) with which the CLI does not contact a model. For these, guard adds no arguments
     /// and requires no key.
     pub other_commands: Vec<String>,
-    /// Arguments, such as `-p`, with which the CLI never waits for a person. guard then treats the run as unattended,
-    /// even when it has a terminal.
+    /// Arguments, such as `-p`, with which the CLI never waits for a person. If the user gives one of them, guard
+    /// treats the run as unattended even when it has a terminal.
     pub unattended: Vec<String>,
     /// Arguments that guard inserts before the user's arguments.
     pub add: Vec<AddedArguments>,
@@ -219,7 +220,7 @@ pub struct AddedArguments {
 #[serde(deny_unknown_fields, default)]
 pub struct History {
     /// Files and directories to keep, relative to the home directory. `{directory-name}` is the working directory as
-    /// the CLI encodes it in a file name: every character other than a letter or digit becomes a dash.
+    /// the CLI encodes it in a file name: every character other than an ASCII letter or digit becomes a dash.
     pub keep: Vec<String>,
     /// Files that associate the current working directory with the CLI's history. `{directory}` is the
     /// working directory, `{directory-json}` the same as a JSON string.
@@ -341,7 +342,7 @@ pub fn named(name: &str) -> Option<Adapter> {
 /// Returns the adapter for a program, chosen by the program's file name; `None` if the program belongs to no adapter.
 pub fn of_program(program: &Path) -> Option<Adapter> {
     let name = program.file_name()?.to_str()?;
-    // Parsing takes a twentieth of a launch, so parse only texts that contain the name.
+    // Parsing takes about 5 % of the time of a launch, so parse only texts that contain the program's name.
     let quoted = format!("\"{name}\"");
     AGENTS
         .iter()

@@ -6,8 +6,8 @@
 
 use super::adapter::{Adapter, OutputFormat};
 
-/// A prompt longer than this, in bytes, is passed on standard input instead of the command line. A CLI that does not
-/// support that gets no longer prompts.
+/// A prompt longer than this, in bytes, is passed on standard input instead of the command line. If a CLI cannot read
+/// prompts from standard input, this is the length of its longest prompt.
 const LONG_PROMPT: usize = 100 << 10;
 
 /// The longest prompt, in bytes, that is passed on standard input. A CLI may repeat the prompt in its output, and when

@@ -10,7 +10,8 @@ const MOST_TRIED: usize = 20_000;
 pub fn json_objects(text: &str) -> Vec<(usize, Map<String, Value>)> {
     let mut found = Vec::new();
     let mut at = 0;
-    // Limit the number of tries: after each `{` that opens no object, the parser may read the rest of the text.
+    // Limit the number of tries, because each may read the whole rest of the text: without a limit, a hostile text
+    // could take quadratic time.
     let mut tries = 0;
     while let Some(begin) = text[at..].find('{').map(|found| at + found) {
         tries += 1;

@@ -2,7 +2,8 @@
 //!
 //! Input is a request and the CLI's output; output is an invocation, events and a conclusion. Everything specific to
 //! one CLI is data in `policies/agents/`: arguments, settings for unattended runs, event kinds, exit codes. This module
-//! interprets that data and does no I/O. No other module may know details of a particular CLI.
+//! interprets that data. It does no I/O, except that [`Adapter::configured_by_user`] reads the user's configuration
+//! file. No other module may know details of a particular CLI.
 #![forbid(unsafe_code)]
 
 mod adapter;

@@ -18,7 +18,7 @@ use crate::transcript::EventType;
 const LONGEST_LINE: usize = 16 << 20;
 /// The maximum length of the answer, in bytes.
 const LARGEST_ANSWER: usize = 16 << 20;
-/// The maximum number of positions in the CLI's standard error that are tried as the start of a JSON object.
+/// The maximum number of positions in the CLI's standard error at which guard tries to parse a JSON object.
 const MOST_OBJECTS: usize = 32;
 
 /// The maximum number of distinct unknown event types that a conclusion lists.
@@ -317,8 +317,8 @@ impl OutputParser {
         }
     }
 
-    /// Decides whether the run succeeded if the output has no final line that says so: from the exit code, the answer
-    /// and standard error. Sets `verdict`.
+    /// Sets `verdict` for a run whose output has no final line that reports success or failure: in the `text` format
+    /// from the exit code and the answer, in the `json` format from an error object on standard error.
     fn settle_verdict(&mut self, ending: Ending, stderr: &str) {
         match self.format {
             OutputFormat::StreamJson => {}

@@ -13,7 +13,7 @@ pub enum Wait {
     NextDay(Option<String>),
 }
 
-/// The longest plausible wait, in seconds (one year). A longer one is ignored as an error or as hostile output.
+/// The longest plausible wait, in seconds (one year). guard ignores a longer one, which is a mistake or hostile output.
 const LONGEST: f64 = 366.0 * 24.0 * 3600.0;
 
 impl Quota {

@@ -56,7 +56,7 @@ impl RequestText {
         };
         let mut out = String::new();
         let mut rest = template;
-        // Substituted text is not scanned again: it may contain braces.
+        // Do not look for placeholders in text that was filled in: it may contain braces of its own.
         while let Some((before, after)) = rest.split_once('{') {
             let (name, tail) = after.split_once('}').unwrap_or((after, ""));
             out.push_str(before);
