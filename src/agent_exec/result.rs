@@ -18,7 +18,7 @@ use crate::outcome::{ErrorDetail, ErrorKind, RunResult, duration};
 /// The number of events, by what happened to them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EventCounts {
-    /// The number of events that guard reported to the caller.
+    /// The number of events of the request, including those that guard dropped.
     pub told: u64,
     /// The number of events that guard dropped because the caller read too slowly. The transcript contains them.
     pub dropped: u64,
