@@ -28,13 +28,14 @@ fn add_workdir_options(command: &mut Command, request: &ExecRequest, session: Op
     } else if request.in_place || request.sandbox == Sandbox::ReadOnly || !is_in_repository {
         command.arg("--in-place");
     } else if let Some(session) = session {
-        // Identify the worktree by the user's own repository and its branch. The worktree's files are
-        // writable by the agent, so what they say about the repository cannot be trusted.
+        // Identify the worktree by its branch in the user's own repository. The agent can write the files of the
+        // worktree, so what they say about the repository cannot be trusted.
         let work = session.worktree();
         if let Some(work) = work {
             command.args(["--branch", &work.branch]).arg("--worktree").arg(&work.folder);
         } else {
-            // The worktree of the first run may exist without a record, if guard was killed meanwhile.
+            // If guard was killed during the session's first run, the worktree may exist without being recorded in the
+            // session.
             command.arg("--continue");
         }
         if !work.is_some_and(|work| work.is_kept) {
@@ -115,7 +116,7 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
     command.arg("--").args(argv);
     let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // A log on standard error would be taken for output of the run.
+    // The child must not log to its standard error, because this process quotes that text in an error message.
     command.env_remove("GUARD_LOG").env_remove("GUARD_LOG_FILE").envs(executor.log.iter().cloned());
     // Start the child in its own process group, so that Ctrl-C at the terminal does not reach it directly: this process
     // cancels it instead. The child also ends when this process dies.
@@ -128,7 +129,7 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
     let started = command.spawn();
     let mut child = started.map_err(|error| format!("cannot start {}: {error}", executor.guard.display()))?;
     if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
-        // If the agent does not read its input, the write fails when the agent exits, which ends this thread.
+        // If the agent does not read all of its input, the write fails when the run has ended, which ends this thread.
         std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     }
     Ok(child)

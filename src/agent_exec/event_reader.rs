@@ -1,7 +1,7 @@
 //! Reads the events that one attempt's `guard run` process prints, line by line.
 //!
-//! The agent's output goes through the adapter's parser; all other events are passed on to the caller. The amount of
-//! output that is kept is limited. The last line of the stream is the run's result.
+//! The agent's output goes through the adapter's parser; all other events except `run.finished` are passed on to the
+//! caller. The amount of output that is kept is limited. The last line of the stream is the run's result.
 
 use std::borrow::Cow;
 use std::io::BufRead;
@@ -29,8 +29,8 @@ const LARGEST_MESSAGES: usize = 64 << 20;
 const UNCOMMITTED_NOTE: &str =
     "the agent does not see your uncommitted changes, because its branch starts at the last commit";
 
-/// An output event that borrows from the line it was parsed from. Nearly all bytes arrive in such events, so borrowing
-/// avoids copying them twice.
+/// An output event, parsed without a generic JSON value in between. Nearly all bytes arrive in such events, so this
+/// avoids most allocations. The short fields borrow from the line.
 #[derive(Deserialize)]
 struct OutputEvent<'l> {
     #[serde(borrow)]
@@ -136,8 +136,8 @@ impl<'l> EventReader<'l> {
         }
     }
 
-    /// Handles the event that the run has started. From now on, guard knows the run's worktree, and can cancel the
-    /// run without leaving files behind.
+    /// Handles the event that reports the start of the run. From then on, guard knows the run's worktree, and can
+    /// cancel the run without leaving files behind.
     fn on_run_started(&mut self, data: &Value) {
         self.cancel.set_begun();
         if data.get("leaves_changes_behind").and_then(Value::as_bool) == Some(true) {
@@ -148,8 +148,8 @@ impl<'l> EventReader<'l> {
         if let (Some(session), Some(branch), Some(worktree)) =
             (&mut self.session, text("branch"), text("worktree"))
         {
-            // Save the worktree now: if this process is killed later, no other process records it. A failure
-            // to save it must not lose the result.
+            // Record the worktree now: if this process is killed later, nothing else records it. The request continues
+            // even if the record cannot be written, so that its result is not lost.
             let _ = session.record_worktree(branch, worktree);
         }
     }

@@ -23,7 +23,8 @@ pub type EventStream = Pin<Box<dyn Stream<Item = AgentEvent> + Send>>;
 
 /// The type of the last event of an [`EventStream`]. The event's data is the result.
 pub const RESULT: &str = EventType::ExecResult.as_str();
-/// The type of the event that replaces dropped events. The event's data is `{"count"}`, the number of dropped events.
+/// The type of the event that replaces dropped events. The event's data is `{"count": N}`, where N is the number of
+/// dropped events.
 pub const DROPPED: &str = EventType::ExecDropped.as_str();
 
 /// A running request. Dropping it cancels the request: guard asks the run to end, and kills it with

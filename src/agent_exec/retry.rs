@@ -21,7 +21,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(500);
 pub(super) enum Next {
     /// Retry after this delay.
     Again(Duration),
-    /// Do not retry. If the failure may be temporary, holds the reason for not retrying.
+    /// Do not retry. Holds the reason if the request would have allowed another retry.
     Stop(Option<String>),
 }
 

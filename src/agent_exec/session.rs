@@ -46,8 +46,8 @@ pub(super) struct Worktree {
     pub(super) branch: String,
     /// The path of the worktree.
     pub(super) folder: PathBuf,
-    /// True if the last run ended and kept the worktree. False if the run has not reported its end, so that it may have
-    /// removed an empty worktree.
+    /// True if the last run ended and kept the worktree. False while a run has not reported its end: it may have
+    /// removed the worktree, if that was empty.
     pub(super) is_kept: bool,
 }
 
