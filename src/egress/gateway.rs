@@ -74,7 +74,8 @@ pub(super) struct RunningGateway {
 enum Rejection {
     /// The policy does not allow the request.
     Forbidden(String),
-    /// A model budget is used up, so guard ends the run.
+    /// A model budget is used up, or the cost is limited and the price of the model is unknown. guard then ends the
+    /// run.
     Exhausted(String),
     /// The request would exceed the upload limit. Its [`ByteCounter`] has recorded the refusal.
     OverLimit,

@@ -95,7 +95,8 @@ pub struct ProxyConfig {
     pub recorder: Recorder,
     /// Incremented on all traffic, so that guard does not end a run as idle while it has traffic.
     pub activity: Arc<AtomicU64>,
-    /// Set when a gateway refuses a request because a model budget is used up. guard then ends the run.
+    /// Set when a gateway refuses a request because of a model budget: the budget is used up, or the cost is limited
+    /// and the price of the model is unknown. guard then ends the run.
     pub exhausted: Arc<AtomicBool>,
 }
 
@@ -222,7 +223,7 @@ impl ProxyState {
         Traffic { rows: self.host_stats.rows(), spent: self.budget.spent(), refusals: self.refusals.get() }
     }
 
-    /// Makes guard end the run, because a budget is used up.
+    /// Makes guard end the run, because a gateway has refused a request because of a model budget.
     pub(super) fn exhaust(&self) {
         self.exhausted.store(true, Ordering::Release);
     }
