@@ -20,7 +20,7 @@ use super::dial::UpstreamProxy;
 use super::gateway::causes;
 use super::upstream::{Upstream, load_tls_config};
 
-/// Sends requests to one API, whose address and limits are fixed.
+/// Sends requests to one API, with fixed limits on the time of a request and the size of a response.
 #[derive(Debug)]
 pub struct Client {
     upstream: Upstream,

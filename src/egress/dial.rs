@@ -1,7 +1,8 @@
 //! Connects to a host that the policy allows.
 //!
-//! Input is a host and a port. The dialer resolves the name, judges each address, and connects to exactly the address
-//! that it judged. Connections go through the machine's upstream proxy if one is configured.
+//! Input is a host and a port. If the machine has an upstream proxy for this host, the dialer connects through that
+//! proxy, which resolves the name itself. Otherwise the dialer resolves the name, judges each address, and connects to
+//! exactly the address that it judged.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +20,7 @@ use crate::transcript::base64;
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for connecting to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many of the addresses that a name resolves to are tried.
+/// If a name has several addresses, guard tries to connect to at most this many of them.
 const MOST_ADDRESSES: usize = 8;
 /// Size limit of an upstream proxy's CONNECT response.
 const MAX_CONNECT_RESPONSE: usize = 8 << 10;
@@ -75,7 +76,7 @@ pub struct ProxyError {
 
 impl UpstreamProxy {
     /// Reads `https_proxy`, `http_proxy` and `no_proxy`, in lower or upper case. `all_proxy` applies to a scheme whose
-    /// own variable is not set or empty. Fails if a variable does not contain the address of an HTTP proxy.
+    /// own variable is unset or empty. Fails if a variable does not contain the address of an HTTP proxy.
     pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ProxyError> {
         let find = |names: &[&str]| {
             names
@@ -261,7 +262,7 @@ pub(super) async fn lookup(name: &str) -> Result<Vec<IpAddr>, DialError> {
     let found = match asked {
         Err(_) => return Err(failed("no response in time".to_string())),
         Ok(Ok(found)) => found,
-        // Names in `/etc/hosts` have no trailing dot.
+        // Try again without the trailing dot, because names in `/etc/hosts` have none.
         Ok(Err(_)) => match timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((name, 0))).await {
             Ok(Ok(found)) => return Ok(found.map(|address| address.ip()).collect()),
             Ok(Err(error)) => return Err(failed(error.to_string())),

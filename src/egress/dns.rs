@@ -72,8 +72,8 @@ pub(super) async fn serve(mut client: TcpStream, state: Rc<ProxyState>, peer: Pe
 }
 
 fn judge(question: &Question, state: &ProxyState, peer: Peer) -> Answer {
-    // Queries of other types, such as reverse lookups, get no data. Do not record them, because they request no
-    // host.
+    // Answer queries of other types, such as reverse lookups, as if the name did not exist. Do not record them, because
+    // they request no host.
     if !matches!(question.kind, TYPE_A | TYPE_AAAA) {
         return Answer::NoSuchName;
     }
@@ -122,7 +122,8 @@ impl Question {
             at += 1;
             match length {
                 0 => break,
-                // Larger values are compression pointers, which a first name never needs.
+                // Larger values are compression pointers. They refer to an earlier name, and this is the first name of
+                // the message.
                 1..=63 => {
                     let label = std::str::from_utf8(message.get(at..at + length)?).ok()?;
                     if label.contains('.') || name.len() + length > 253 {

@@ -35,13 +35,13 @@ use crate::transcript::EventType;
 
 /// Size limit of a request body.
 const LARGEST_BODY: usize = 64 << 20;
-/// Memory that is reserved initially for a request body of unknown length.
+/// The number of bytes that the gateway reserves at first for a request body of unknown length.
 const FIRST_CHUNK: usize = 64 << 10;
-/// Time limit for receiving a request body, including the wait for memory.
+/// Time limit for receiving a request body. The wait for memory before that has a limit of the same length.
 const BODY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long the API may take to begin its response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// Estimated bytes per token, for responses that do not report usage.
+/// Estimated bytes of a request body per input token. The gateway uses this estimate if a response reports no usage.
 const BYTES_PER_TOKEN: u64 = 4;
 /// Bytes that a token usage scanner may hold without a memory reservation: enough for an event of normal size.
 const UNRESERVED_SCANNER_BYTES: usize = 64 << 10;
@@ -225,14 +225,14 @@ impl RunningGateway {
         Ok(count)
     }
 
-    /// Finds the call in the gateway's configuration that allows a request. Rejects the request if there is none, or if
-    /// its path contains an escape, `//`, `.` or `..`.
+    /// Finds the call in the gateway's configuration that allows a request. Rejects the request if there is no such
+    /// call, or if the path contains `%`, `\`, `//`, or a segment `.` or `..`.
     fn matching_call(&self, method: &str, path: &str, query: &str) -> Result<&Call, Rejection> {
         let is_plain = !path.contains(['%', '\\'])
             && !path.contains("//")
             && !path.split('/').any(|part| part == ".." || part == ".");
-        // The first call with this path decides: a later, wider one must not allow an uncounted request by another
-        // method.
+        // Only the first configured call whose path matches may allow the request. Otherwise a later call with a wider
+        // path could allow another method on the same path, without counting the request.
         let has_path = |call: &&Call| call.paths.iter().any(|pattern| matches_path(pattern, path));
         let is_allowed = |call: &&Call| {
             is_plain
@@ -247,8 +247,8 @@ impl RunningGateway {
         })
     }
 
-    /// Checks the request body against the rules. If the call counts, then checks the model budget and counts the
-    /// request against it.
+    /// Checks the request body against the rules. If the call counts against the model budget, also checks the budget
+    /// and counts the request.
     fn check_request(
         &self,
         state: &ProxyState,
@@ -542,7 +542,7 @@ impl BodyObserver for ResponseObserver {
             if wanted > self.held.max(UNRESERVED_SCANNER_BYTES) {
                 let more = wanted.max(self.held * 2) - self.held;
                 match (self.state.memory.try_reserve(more), &mut self.reserved) {
-                    // Out of memory: the usage is estimated instead.
+                    // The run's memory budget is used up, so estimate the usage instead of scanning the response.
                     (None, _) => scanner.give_up(),
                     (Some(part), reserved) => {
                         self.held += more;
@@ -591,7 +591,7 @@ impl BodyObserver for ResponseObserver {
         {
             let (mut used, could_read, searched) = scanner.finish_with_sources();
             sources = searched;
-            // The response did not report its usage or was cut off: estimate it.
+            // The response reported no usage, or guard could not read all of it: estimate the usage.
             let is_estimate = !could_read || used.input + used.output == 0;
             if is_estimate {
                 used.input = used.input.max(self.checked.request_bytes as u64 / BYTES_PER_TOKEN);

@@ -9,10 +9,10 @@ use hyper::body::Bytes;
 
 use crate::transcript::base64;
 
-/// The minimum length of a key that is overwritten. Shorter keys are words such as `none`, which occur in many
-/// responses.
+/// The minimum length of a key, in bytes. guard does not overwrite shorter keys: they are words such as `none`, which
+/// occur in many responses.
 const SHORTEST_KEY: usize = 12;
-/// The minimum length of an encoded form of the key. Shorter forms would match unrelated text.
+/// The minimum length of an encoded form of the key, in bytes. Shorter forms would match unrelated text.
 const SHORTEST_ENCODED: usize = 12;
 
 /// The forms of a key to overwrite: the byte sequences of the key itself and of its encodings.
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_form_that_begins_another_is_cut_in_pieces_as_in_one() {
-        // All forms of such a key in base64 begin alike.
+        // All base64 forms of this key in the URL-safe alphabet consist of `_` only.
         let key = [0xff; 12];
         let forms = Rc::new(KeyForms::new(&key).expect("it is long enough"));
         for letters in 1..40 {

@@ -199,7 +199,7 @@ impl Session {
         };
         remove_hop_by_hop_headers(&mut parts.headers);
         if allowed.entry.limits_methods() {
-            // Many servers let these headers override the method.
+            // Many servers let these headers override the method that guard has judged, so remove them.
             for name in ["x-http-method-override", "x-http-method", "x-method-override"] {
                 parts.headers.remove(name);
             }
@@ -234,7 +234,7 @@ impl Session {
         let mut response = match timeout(RESPONSE_TIMEOUT, server.sender.send_request(outgoing)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
-                // The limit was recorded when it was reached.
+                // Do not record this refusal: guard recorded one when the run reached the limit.
                 if let Some(refusal) = byte_counter.limit_refusal() {
                     let line = refusal.line(&format!("{method} to {named}:{port}"));
                     return message_response(StatusCode::FORBIDDEN, refusal.rule, &line);

@@ -36,8 +36,8 @@ pub(super) async fn send_reply(stream: &mut TcpStream, code: Code) -> std::io::R
 }
 
 /// Performs the SOCKS handshake and reads the request. Returns `None` if the handshake fails or takes too long; if
-/// SOCKS has an error code for the problem, the client has received it. An invalid host name is part of the
-/// destination.
+/// SOCKS has an error code for the problem, the client has received it. If the host name is invalid, returns a
+/// destination that contains the error, and the caller must send the reply.
 pub(super) async fn handshake(stream: &mut TcpStream) -> Option<Destination> {
     timeout(HANDSHAKE_TIMEOUT, exchange(stream)).await.ok()?.ok().flatten()
 }

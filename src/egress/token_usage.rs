@@ -271,7 +271,7 @@ impl Counts {
             return;
         }
         let mut documents = serde_json::Deserializer::from_str(text);
-        // Values that were read before an invalid document count.
+        // If a document is invalid, keep the values that were read before the error.
         while documents.end().is_err() {
             let walk = Walk { node: &self.paths, reads_lists: true, found: &mut self.found };
             if walk.deserialize(&mut documents).is_err() {

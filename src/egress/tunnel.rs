@@ -28,7 +28,8 @@ const HALF_IDLE: Duration = Duration::from_secs(60);
 const BUFFER_SIZE: usize = 256 << 10;
 /// After a read of at least this many bytes, the tunnel switches to `splice`, so that the kernel moves the bytes.
 const SPLICE_THRESHOLD: usize = 64 << 10;
-/// If 64 successive reads return fewer bytes than this, the tunnel switches from `splice` back to normal reads.
+/// After 64 successive reads that each return fewer bytes than this, the tunnel switches from `splice` back to normal
+/// reads.
 const SMALL_READ: usize = 4 << 10;
 /// Size of the pipe through which `splice` moves bytes.
 const PIPE_SIZE: i32 = 256 << 10;
@@ -140,7 +141,8 @@ async fn until_idle(idle_clock: &IdleClock) {
         if Instant::now() >= end {
             return;
         }
-        // Wake up now and then: the shorter idle limit may have started meanwhile.
+        // Wake up at least once a minute, because one side may have closed in the meantime, and the shorter idle limit
+        // then applies.
         sleep_until(end.min(Instant::now() + HALF_IDLE)).await;
     }
 }
@@ -204,7 +206,7 @@ async fn carry_one_way(
     let result = carried.await;
     idle_clock.is_half_closed.set(true);
     idle_clock.last.set(Instant::now());
-    // Forward the end of one direction; on an error close both.
+    // If the source has sent everything, close only this direction. After an error, close both connections.
     let how = if result.is_ok() { Shutdown::Write } else { Shutdown::Both };
     let _ = shutdown(to.as_raw_fd(), how);
     if result.is_err() {

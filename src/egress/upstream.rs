@@ -101,7 +101,7 @@ impl Upstream {
         }
     }
 
-    /// Performs the TLS handshake if the API's URL requires TLS. Then fails if there is no TLS configuration.
+    /// Performs the TLS handshake if the API's URL requires TLS; fails in that case if `tls_config` is `None`.
     async fn start_tls(
         &self,
         stream: TcpStream,
