@@ -15,7 +15,8 @@ pub(crate) enum BackgroundResult {
     Reply(u64, Reply),
     /// The user's answer to the question whether guard may allow an exec.
     UserAnswered(UserAnswer),
-    /// A thread has created the lazy resource (one that guard creates when a program first needs it) with this index.
+    /// A thread has created a lazy resource, which guard creates when a program first needs it. The value is the index
+    /// of the resource.
     ResourceReady(usize),
 }
 

@@ -58,8 +58,8 @@ impl CallContext {
         self.listener.as_fd()
     }
 
-    /// Sets how the next notification wakes the supervisor. A synchronous wake-up runs the supervisor on the caller's
-    /// CPU.
+    /// Sets whether the next notifications wake the supervisor synchronously: the kernel then runs the supervisor on
+    /// the caller's CPU.
     pub(crate) fn set_sync_wake_up(&mut self, on: bool) {
         if self.has_sync_wake_up != on {
             self.has_sync_wake_up = on;

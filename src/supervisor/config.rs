@@ -24,7 +24,7 @@ pub struct SupervisorConfig {
     pub recorder: Recorder,
     /// Files and directories that the run may write, with symbolic links resolved.
     pub writable: Vec<PathBuf>,
-    /// The paths of all grants of the run.
+    /// The paths of all grants of the run. The supervisor allows inotify watches only at and below them.
     pub readable: Vec<PathBuf>,
     /// Paths outside the worktree that the run may read but not write, among them the git object directories of the
     /// user's repository.
@@ -60,8 +60,8 @@ pub struct SupervisorConfig {
     pub activity: Arc<AtomicU64>,
     /// Resources that the supervisor creates when a program first needs them.
     pub lazy_resources: Vec<LazyResource>,
-    /// A check from outside the sandbox that the sandbox works. The supervisor makes it at the first exec. If it
-    /// returns false, the supervisor denies every exec.
+    /// Checks from outside the sandbox that the sandbox works. The supervisor calls this at the first exec. If the
+    /// result is false, the supervisor denies every exec.
     pub proof: Option<Box<dyn FnOnce() -> bool + Send>>,
     /// The maximum number of processes and threads, if the supervisor enforces it; `None` if a cgroup or an rlimit does
     /// that, or if there is no limit.

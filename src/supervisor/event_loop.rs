@@ -46,8 +46,8 @@ pub struct Handle {
 
 impl Handle {
     /// Returns true if the supervisor thread has ended early, by a panic or an error. The kernel then refuses every
-    /// call that the supervisor would have judged. guard must still end the run, because the supervisor no longer
-    /// records what it does.
+    /// call that the supervisor would have judged. guard must still end the run, because nothing records any longer
+    /// what the run does.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
@@ -77,7 +77,8 @@ pub fn supervise(
     let failure_flag = FailureFlag(Some(failed.clone()));
     let work = move || {
         let Some(listener) = listener() else {
-            // The start failed, which the caller of `supervise` notices.
+            // The run did not start. The caller of `supervise` learns that in another way, so this is no failure of the
+            // supervisor.
             failure_flag.discard();
             return;
         };
@@ -125,7 +126,8 @@ struct Supervisor {
     background_results: Receiver<BackgroundResult>,
 }
 
-/// Numbers of the system calls for which the seccomp filter notifies the supervisor.
+/// Numbers of the system calls that change metadata, change another process or create a process, and for which the
+/// seccomp filter notifies the supervisor. They depend on the architecture.
 struct NotifiedSyscalls {
     metadata: Vec<(i64, &'static str)>,
     on_processes: Vec<(i64, &'static str)>,

@@ -20,7 +20,7 @@ use crate::transcript::EventType;
 const LONGEST_PATH: usize = 4096;
 
 pub(crate) struct WatchHandler {
-    /// The paths of all grants of the run.
+    /// The paths of all grants of the run. The run may watch files only at and below them.
     granted: Vec<PathBuf>,
     /// The granted paths with symlinks resolved; `None` until the supervisor first needs them.
     resolved: Option<Vec<PathBuf>>,
@@ -48,7 +48,8 @@ impl WatchHandler {
         let directory = cwd_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
         let follow = mask & libc::IN_DONT_FOLLOW == 0;
         let object = context.identities().open(tid, &directory, &path, follow)?;
-        // If guard can duplicate the descriptor, the path came from the same process.
+        // If guard can duplicate the caller's descriptor, the path was read from the caller's process and not from
+        // another one with a reused id.
         let inotify = context.duplicate_descriptor(notification, number as i32)?;
         if !self.is_readable(context, tid, object.as_fd()) {
             let shown =

@@ -1,9 +1,9 @@
 //! Answers requests from inside the sandbox.
 //!
-//! The kernel sends a seccomp notification for every exec, connect, bind and (where needed) metadata change
-//! ([`supervise`]). Shims ask why an exec was denied ([`shim`]). The supervisor judges each request by the policy,
-//! replies to the caller and records the decision in the transcript. Every error is a denial: nothing here may allow a
-//! request that it could not read or judge.
+//! The kernel sends a seccomp notification for every exec, connect, bind, listen and inotify watch and, where needed,
+//! for changes of metadata or of other processes and for forks ([`supervise`]). Shims ask why an exec was denied
+//! ([`shim`]). The supervisor judges each request by the policy, replies to the caller and records the decision in the
+//! transcript. Every error is a denial: nothing here may allow a request that it could not read or judge.
 #![forbid(unsafe_code)]
 
 mod background;
@@ -39,9 +39,9 @@ use crate::policy::{Action, Policy};
 use shim::protocol::{Answer, Question};
 
 /// Answers a shim's question with the same judgement as `guard check`. `context` holds what only the supervisor knows:
-/// the run's worktree, git's configuration, limits. With `repositories`, the policy's rules for other repositories
-/// apply to a command that uses one. An `ask` verdict is a denial here, because the shim asks only after the supervisor
-/// has denied its exec.
+/// the run's worktree, git's configuration, limits. If `repositories` is given, the policy's rules for other
+/// repositories apply to a command that uses a repository other than the run's. An `ask` verdict is a denial here,
+/// because the shim asks only after the supervisor has denied its exec.
 pub fn answer(
     policy: &Policy,
     context: &Context,

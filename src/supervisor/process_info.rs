@@ -19,7 +19,7 @@ pub(crate) fn is_descendant(pid: i32, ancestor: i32) -> bool {
     false
 }
 
-/// Returns the parent process of a process or thread; `None` if it does not exist.
+/// Returns the parent process of a process or thread; `None` if the process or thread does not exist.
 pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     // The parent comes early in the line, so one small read is enough. This runs for every recorded exec.
     let mut text = [0; 256];

@@ -96,7 +96,8 @@ impl PromptQueue {
             return Asked::Waits;
         }
         let Some(asker) = self.asker.take() else { return Asked::CannotAsk(Box::new(pending)) };
-        // The thread gets the question only after it has started: a thread that cannot start drops what it owns.
+        // Give the thread the asker and the exec only after it has started. If the thread cannot start, everything that
+        // its closure owns is dropped.
         let (question, asked) = mpsc::channel::<(Box<dyn Ask>, PendingExec)>();
         let work = move || {
             let Ok((mut asker, pending)) = asked.recv() else { return };

@@ -106,15 +106,16 @@ impl Repositories {
         Judged { verdict, analysis, depends_on_repository }
     }
 
-    /// Adds to the context what guard finds out about the repository of the denied git command: that it is another one
-    /// than the run's, or, if guard does not know the command's directory, that guard judges the command again at its
-    /// own exec. Returns true if the context has changed, so that the caller must judge the command again.
+    /// Adds to the context what guard finds out about the repository of the denied git command: that it is not the
+    /// run's repository or, if guard does not know the command's directory yet, that guard will judge the command again
+    /// when a process executes it. Returns true if the context has changed, so that the caller must judge the command
+    /// again.
     fn add_repository_facts(&self, context: &mut Context, verdict: &Verdict, analysis: &Analysis) -> bool {
         let intent = verdict.intent.and_then(|index| analysis.intents.get(index));
         let Some(git) = intent.and_then(|intent| intent.git.as_ref()) else { return false };
         let Some(place) = &git.place else {
-            // guard does not know the directory now. It judges the command again at its own exec, with its actual
-            // directory.
+            // guard does not know the directory yet. When a process executes the command, guard judges it again with
+            // the actual directory.
             return !std::mem::replace(&mut context.judged_again, true);
         };
         // Compare the path in the form in which the command contains it: another spelling may lead to a different
@@ -180,7 +181,8 @@ impl Repositories {
             }
         }
         // There is no repository. GIT_CEILING_DIRECTORIES, file system boundaries and safe.bareRepository can end git's
-        // search earlier than this one, but git then fails with an error.
+        // search before git has searched all directories that this function has searched, but git then fails with an
+        // error.
         true
     }
 

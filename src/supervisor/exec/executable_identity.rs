@@ -133,7 +133,7 @@ impl Identities {
     /// Opens a path with `O_PATH`, resolved as the kernel would for the thread `tid` in the directory `cwd`. Follows a
     /// symlink at the end of the path only if `follow` is true. A leading magic link such as `/proc/self/cwd` leads to
     /// a different place for every process, so this function resolves it once, for that thread. The kernel resolves the
-    /// rest of the path without magic links, and below the root of the run's mount namespace if it has one.
+    /// rest of the path, below the root of the run's mount namespace if it has one, and fails at any other magic link.
     pub(crate) fn open(&mut self, tid: i32, cwd: &Path, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
         if path.is_empty() {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
@@ -186,7 +186,8 @@ impl Identities {
         if !self.has_mount_namespace {
             return true;
         }
-        // The host and the run's mount namespace use the same paths. Only the mount id tells them apart.
+        // The host and the run's mount namespace use the same paths. Only the mount id shows in which of the two the
+        // object is.
         let Ok(mount) = mount_of(object) else { return false };
         self.writable_mounts(tid).contains(&mount)
     }
@@ -218,8 +219,8 @@ impl Identities {
         };
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let path = memfd_or_path(std::fs::read_link(&link)?.into_os_string().into_vec());
-        // The agent can change its own files without changing their times (through a mapping), so those are never
-        // cached.
+        // Through a mapping, the agent can change one of its own files without changing the file's times. So guard
+        // never caches a result about a file that the agent can write.
         let is_foreign = !self.is_agent_writable(&path);
         if is_foreign
             && let Some((known, copy_of, kind)) = self.facts.get(&identity)
@@ -337,8 +338,8 @@ impl Known {
     }
 }
 
-/// Returns the names of the programs whose copies guard recognises: those in the policy's rules, git, shells, and
-/// programs that run other programs.
+/// Returns the names of the programs whose copies guard recognises: those in the policy's rules that contain no
+/// wildcard or slash, git, shells, and programs that run other programs.
 fn recognised_names(policy: &Policy) -> Vec<String> {
     let of_rules = policy.rules.iter().flat_map(|rule| &rule.when.programs).map(|pattern| pattern.as_str());
     let plain = of_rules.filter(|name| !name.contains(['*', '?', '[', '/'])).map(str::to_string);

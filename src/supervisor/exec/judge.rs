@@ -35,7 +35,7 @@ impl ExecJudge {
         Self { policy, context, repositories, writable, has_mount_namespace }
     }
 
-    /// Returns the length of the longest command line that the policy judges, in bytes.
+    /// Returns the maximum length of a command line that the policy accepts, in bytes.
     pub(crate) fn longest_command(&self) -> usize {
         self.policy.command_limits().bytes
     }

@@ -109,7 +109,8 @@ impl ExecHandler {
             Ok(exec_request) => exec_request,
             // The caller was killed meanwhile. This is not a denial.
             Err(_) if !context.is_waiting(notification) => return None,
-            // The kernel would fail the same way: no such file, a directory, a symlink loop, too many arguments.
+            // The exec cannot be judged. In most cases the kernel would fail with the same error, such as a missing
+            // file.
             Err(error) => return Some(exec_error_reply(context, notification, &error)),
         };
         let span =
@@ -271,7 +272,8 @@ impl ExecHandler {
             self.verifier.expect(notification.tid, expected);
             return None;
         }
-        // Without the exec stop it is unknown whether the program really starts.
+        // Without the exec stop guard does not learn whether the program starts, so record only that guard allowed the
+        // exec.
         context.record_start(
             EventType::ExecAllowed,
             &line(&exec_request.argv),
@@ -288,7 +290,8 @@ impl ExecHandler {
         verdict: &Verdict,
     ) -> Reply {
         record_denied_exec(context, notification.tid, exec_request, verdict);
-        // Write the reason to stderr before returning the errno.
+        // Write the reason before the call returns, so that it precedes the message that the process prints about the
+        // error.
         let line = verdict.refusal_line();
         if !self.notices.is_last(notification.tid, &line)
             && !self.is_shim_asking_for_reason(notification.tid, exec_request)

@@ -77,7 +77,7 @@ impl ProcessMemory {
     }
 
     fn fetch_pages(&mut self, wanted: &[u64]) -> io::Result<()> {
-        // Every pointer may lead to a different page, so the total is bounded whatever the process has written.
+        // Every pointer may lead to a different page, so limit the total number of pages.
         if self.pages.len() + wanted.len() > MOST_PAGES {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         }

@@ -223,8 +223,8 @@ fn length_of(argv: &[Vec<u8>]) -> usize {
 }
 
 /// Returns the arguments to record in an event: all of them if they fit in `most` bytes, otherwise the first and the
-/// last part, with a note about what is missing. The last part is there so that an agent cannot hide an argument behind
-/// many others.
+/// last part, with a note about what is missing. Without the last part, an agent could hide the end of a command behind
+/// many arguments.
 fn recorded_argv(argv: &[Vec<u8>], most: usize) -> Vec<Cow<'_, str>> {
     let total = length_of(argv);
     if total <= most {
@@ -248,7 +248,7 @@ fn recorded_argv(argv: &[Vec<u8>], most: usize) -> Vec<Cow<'_, str>> {
         tail.push(String::from_utf8_lossy(word));
         rest = others;
     }
-    // Record a part of the first and of the last argument that does not fit. Both may be the same long
+    // Of the arguments that do not fit, record a part of the first and a part of the last. Both may be the same long
     // argument.
     if let Some(first) = rest.first() {
         let part = String::from_utf8_lossy(&first[..head_room.min(first.len())]);

@@ -26,8 +26,8 @@ pub const SOCKET_VARIABLE: &str = "GUARD_CONTROL";
 /// connects the shim to the real socket, whose path may be longer than a socket address allows.
 pub const CONTROL_NAME: &str = "/run/guard/control";
 
-/// The maximum number of items of a list in a frame. With an unusually large stack limit the kernel passes more arguments
-/// or variables to a program; the supervisor then refuses the frame.
+/// The maximum number of items of a list in a frame. If the stack limit is unusually large, the kernel can pass more
+/// arguments or variables to a program; the supervisor then refuses the frame.
 const MOST_ITEMS: usize = 1 << 18;
 
 const MAGIC: &[u8; 3] = b"GRD";

@@ -24,7 +24,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_WORKERS: usize = 64;
 /// A worker exits if this many other workers are already idle.
 const SPARE_WORKERS: usize = 2;
-/// The server reads questions with more bytes than this one at a time, to limit the memory use.
+/// The size in bytes above which a question is large. The server reads only one large question at a time, to limit its
+/// memory use.
 const LARGE_QUESTION: usize = 64 << 10;
 
 /// What the server needs in order to answer questions.
@@ -67,12 +68,12 @@ fn start_worker(server: &Arc<ShimServer>) -> io::Result<()> {
             let accepted = worker_server.listener.accept();
             let was_last = worker_server.waiting.fetch_sub(1, Ordering::AcqRel) == 1;
             let Ok((stream, _)) = accepted else {
-                // Out of descriptors: retry shortly.
+                // guard probably has no free descriptor: retry shortly.
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             };
             if was_last && worker_server.threads.load(Ordering::Acquire) < MAX_WORKERS {
-                // If this fails, the next question waits until this one is answered.
+                // If the new worker cannot start, the next question waits until this worker has answered its question.
                 let _ = start_worker(&worker_server);
             }
             let _ = answer_question(&worker_server, stream);

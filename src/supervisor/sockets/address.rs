@@ -89,9 +89,9 @@ pub(super) fn mapped(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Returns the loopback address to bind instead of the requested address; `None` if that belongs to another interface.
-/// `::` becomes `::1` for a socket that accepts only IPv6. Otherwise it becomes 127.0.0.1: most clients use that
-/// address, and clients that connect to `localhost` try both.
+/// Returns the loopback address to bind instead of the requested address; `None` if the requested address belongs to
+/// another interface. `::` becomes `::1` for a socket that accepts only IPv6. Otherwise it becomes 127.0.0.1: most
+/// clients use that address, and clients that connect to `localhost` try both.
 pub(super) fn loopback_instead_of(fd: BorrowedFd<'_>, at: SocketAddr) -> Option<SocketAddr> {
     let here = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), at.port());
     match at.ip() {

@@ -48,8 +48,8 @@ struct BoundSockets {
 }
 
 impl BoundSockets {
-    /// Stores which path of the run a unix socket's name stands for. Forgets all other names if there are
-    /// [`MOST_SERVERS`] of them.
+    /// Stores the path that the run bound for a unix socket, under the name that the kernel reports for the socket.
+    /// Forgets all other names if there are [`MOST_SERVERS`] of them.
     fn remember_name(&mut self, name: Vec<u8>, path: Vec<u8>) {
         if self.names.len() >= MOST_SERVERS {
             self.names.clear();
@@ -241,7 +241,8 @@ impl SocketHandler {
                 matches!(reply, None | Some(Reply::Value(_) | Reply::Error(libc::EINPROGRESS)));
             (reply, local(&fd).filter(|_| is_connecting && !was_connected))
         });
-        // The accept queue is full. The connection is registered by now, and another thread continues the connect.
+        // No reply means that the accept queue is full. The connection is registered already, and another thread
+        // continues the connect.
         reply.or_else(|| connect_later(context, notification, fd, address, None))
     }
 
@@ -385,7 +386,7 @@ impl SocketHandler {
         if self.is_run_server(to) {
             return Some(to);
         }
-        // The supervisor has bound a server that requested `::` to 127.0.0.1.
+        // If a server asked to bind `::`, the supervisor may have bound it to 127.0.0.1 instead.
         let other = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), to.port());
         (to.ip() == Ipv6Addr::LOCALHOST && self.is_run_server(other)).then(|| mapped(other))
     }
