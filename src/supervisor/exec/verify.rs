@@ -1,9 +1,10 @@
 //! Checks a program a second time, at its ptrace exec stop: after the exec and before its first instruction.
 //!
 //! The supervisor compares the stopped process with what it allowed ([`Expected`]). If they differ, it judges the
-//! program that actually started. The program, its arguments and its directory cannot change after the exec stop, so an
-//! agent that changed them after the first check is caught here. The supervisor kills a process that is not allowed or
-//! that it cannot inspect.
+//! program that actually started. So the supervisor notices if an agent changed the program, its arguments or its
+//! directory after the first check. The program and its arguments cannot change after the exec stop. The directory can,
+//! if the process shares it with another process (`clone` with `CLONE_FS`). The supervisor kills a process that is not
+//! allowed or that it cannot inspect.
 
 use std::io;
 use std::path::{Path, PathBuf};
