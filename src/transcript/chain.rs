@@ -37,10 +37,10 @@ impl Chain {
         Self { run_id: quoted(run_id), clock: Clock::default(), seq: 0, last: BEGINNING }
     }
 
-    /// Returns an upper bound for the length of a line, including its newline. It exceeds the real length by at most a
-    /// few bytes.
+    /// Returns an upper bound for the length of a line, including its newline. It exceeds the real length by less than
+    /// 70 bytes.
     pub(super) fn length_of(&self, event_type: &str, message: &str, data: &[u8]) -> usize {
-        /// The total length of a line's field names, time, sequence number and hash.
+        /// An upper bound for the total length of a line's field names, time, sequence number and hash.
         const FIXED: usize = 240;
         FIXED + event_type.len() + quoted_length(message) + data.len() + self.run_id.len()
     }

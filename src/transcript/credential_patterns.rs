@@ -1,8 +1,8 @@
 //! The patterns of common credentials: a prefix, the characters that may follow, and their minimum number.
 //!
-//! Each pattern depends only on the text from the credential's first byte on (and a little context before
-//! it), and is decided by a bounded number of bytes. A stream therefore gives the same result however it is
-//! cut into pieces, and matching takes linear time on any input.
+//! Each pattern depends only on the text from the credential's first byte on (and a little context before it), and at
+//! most `SETTLED` bytes decide whether it matches. A stream therefore gives the same result however it is cut into
+//! pieces, and matching takes linear time on any input.
 
 /// With this many bytes of text it is certain whether a pattern matches.
 const SETTLED: usize = 4096;

@@ -1,5 +1,5 @@
-//! Transcripts: events in, append-only, hash-chained lines on disk out; also the reader, the verifier and the
-//! store.
+//! Writes the events of a run as hash-chained lines to an append-only file, the transcript. Also reads, verifies and
+//! stores transcripts.
 //!
 //! Every run has one file, `transcript.jsonl`, written outside the sandbox by one thread. Callers append to a
 //! buffer under a mutex ([`Recorder`]); the thread redacts, chains and writes ([`Writer`]). A line is an

@@ -28,8 +28,8 @@ impl Output {
         self.write(last, data)
     }
 
-    /// Writes to `data` the bytes that were held back as the possible beginning of a secret, because no more output
-    /// followed. Returns true if `data` now contains the JSON of an output event.
+    /// Writes the bytes to `data` that are held back as the possible beginning of a secret. The caller calls this when
+    /// no more output has followed for a while. Returns true if `data` now contains the JSON of an output event.
     pub(super) fn show(&mut self, data: &mut Vec<u8>) -> bool {
         self.redactor.show(&mut self.bytes);
         self.write(false, data)

@@ -1,8 +1,9 @@
 //! The producer side of a transcript: callers serialize events into a shared buffer under a mutex.
 //!
-//! A caller may be the thread that judges what the agent starts. Therefore nothing here waits for the disk.
-//! Callers wake the writer by a system call only if it sleeps or if much data is pending. The buffer is
-//! bounded: callers that are far ahead of the disk wait, and output waits before other events do.
+//! A caller may be the thread that judges what the agent starts. Therefore a caller usually does not wait for the disk,
+//! and makes a system call to wake the writer only if the writer sleeps or if much data is pending. The size of the
+//! buffer is limited: if the disk is much slower than the callers, those that record output wait first, and then those
+//! that record other events.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -115,12 +116,13 @@ impl Recorder {
     }
 
     /// Makes the writer write output at once from now on, because a user watches it. Other events are still batched.
-    /// Waking the writer takes time, but no other thread waits for the thread that records output.
+    /// The thread that records output then wakes the writer each time, which takes longer. That delays nothing else,
+    /// because no other thread waits for the thread that records output.
     pub fn write_output_immediately(&self) {
         self.shared.output_is_immediate.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the size limit that the transcript has reached, in bytes; `None` if it has not reached the
+    /// Returns the size limit that the transcript has reached, in bytes; `None` if the transcript is smaller than the
     /// limit. Once the limit is reached, the caller must end the run, because nothing may run unrecorded.
     pub fn full_at(&self) -> Option<u64> {
         Some(self.shared.full_at.load(Ordering::Acquire)).filter(|&limit| limit > 0)
@@ -151,7 +153,7 @@ pub(super) struct Shared {
     /// not copy it into the buffer.
     pub(super) output_cut: AtomicBool,
     pub(super) uncounted: Uncounted,
-    /// The size limit that the transcript has reached, in bytes; 0 if it has not reached it.
+    /// The size limit that the transcript has reached, in bytes; 0 if it has not reached a limit.
     pub(super) full_at: AtomicU64,
 }
 

@@ -40,8 +40,8 @@ enum Found {
     Nothing,
     /// The start and end of the first secret, and which of the bytes after it to redact as well.
     Secret(usize, usize, Tail),
-    /// Whether a secret begins at the offset in the first field depends on text that has not arrived. If fewer bytes
-    /// than the second field are held back when the output pauses, they may be shown.
+    /// Whether a secret begins at the offset in the first field depends on text that has not arrived. The second field
+    /// is a number of bytes: if the output pauses while fewer bytes are held back, they may be shown.
     Undecided(usize, usize),
 }
 
@@ -251,7 +251,7 @@ pub struct StreamRedactor {
     settled: usize,
     /// The offset in `held` up to which the bytes were already emitted.
     shown: usize,
-    /// If fewer bytes that may belong to a secret than this are held when the output pauses, they may be shown.
+    /// If the output pauses while fewer bytes than this may belong to a secret, these bytes may be shown.
     patience: usize,
     /// A redacted credential that may continue in the next piece, and how many bytes of its tail were consumed.
     tail: Option<(Tail, usize)>,
@@ -309,8 +309,8 @@ impl StreamRedactor {
         self.shown = shown - before;
     }
 
-    /// Appends the held-back bytes to `out`, unless they match so much of a secret that this is unlikely to be chance.
-    /// The caller must call this when nothing has arrived for a while.
+    /// Appends the held-back bytes to `out`, unless they match so much of a secret that the match is unlikely to be a
+    /// coincidence. The caller must call this when nothing has arrived for a while.
     pub fn show(&mut self, out: &mut Vec<u8>) {
         if self.waits() {
             out.extend_from_slice(&self.held[self.shown..]);

@@ -7,9 +7,9 @@
 //!                                        │ is still written
 //! ```
 //!
-//! Output is dropped first. When other events have reached twice the limit, the supervisor ends the run, so
-//! that nothing runs unrecorded. The reserves hold events that were in progress at that time and those found
-//! at the end of the run. Sizes are those of the written lines, after redaction and escaping.
+//! Output is dropped first. When other events have filled the transcript up to twice the limit, guard ends the run, so
+//! that nothing runs unrecorded. The reserves hold events that were in progress at that time and those found at the end
+//! of the run. Sizes are those of the written lines, after redaction and escaping.
 
 use super::event_type::EventType;
 use serde::Serialize;
@@ -52,8 +52,8 @@ pub(super) struct Dropped {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     Write,
-    /// Drop the event, and record that the transcript is incomplete from here on: no event of the same class was
-    /// dropped before.
+    /// Drop the event, and record that the transcript is incomplete from here on, because this is the first event of
+    /// its class that is dropped.
     Cut,
     Drop,
 }

@@ -21,8 +21,8 @@ use super::reader::{LONGEST_LINE, Reader, Step, open_file};
 /// The name of the transcript file in a run's directory.
 pub const FILE: &str = "transcript.jsonl";
 
-/// A run without a transcript that is older than this was killed while it started. A start can take long, because
-/// it may wait for the user to unlock a key.
+/// If a run is older than this and has no transcript, guard was killed while it started the run. Starting a run can
+/// take long, because guard may wait for the user to unlock a key.
 const LONGEST_BEGINNING: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The prefix of the names of directories that guard is deleting. If a deletion is interrupted, the next prune
@@ -50,9 +50,9 @@ pub fn runs_dir() -> Result<PathBuf, StateDirError> {
 pub enum RunState {
     /// The transcript ends with the event `run.finished`.
     Finished,
-    /// The supervisor is still writing the transcript.
+    /// guard is still writing the transcript.
     Running,
-    /// The supervisor has ended without writing the last event.
+    /// guard has ended without writing the last event.
     Unfinished,
     /// There is no readable transcript.
     Unreadable,
@@ -266,7 +266,7 @@ impl Run {
         scratch.join(format!("guard-{name}"))
     }
 
-    /// Returns true if the supervisor is still writing the transcript.
+    /// Returns true if guard is still writing the transcript.
     pub fn is_running(&self) -> bool {
         is_locked(&self.transcript)
     }
@@ -313,9 +313,10 @@ fn whole_file(kind: libc::c_int) -> libc::flock {
     }
 }
 
-/// Locks a transcript while this process lives, to mark it as being written. The lock belongs to the process, not
-/// to the descriptor, so that child processes do not hold it. (A process that opens and closes its own transcript
-/// loses the lock. Its run then looks unfinished: the transcript is never deleted, but the temporary files are.)
+/// Locks a transcript until this process ends. The lock tells other processes that guard is still writing the
+/// transcript. The lock belongs to the process, not to the descriptor, so that child processes do not hold it. (A
+/// process that opens and closes its own transcript loses the lock. Its run then looks unfinished: the transcript is
+/// never deleted, but the temporary files are.)
 pub(super) fn lock(file: &File) -> io::Result<()> {
     fcntl(file, FcntlArg::F_SETLK(&whole_file(libc::F_WRLCK)))?;
     Ok(())
@@ -345,7 +346,7 @@ pub enum FindError {
         /// The I/O error from reading the directory.
         error: io::Error,
     },
-    /// The directory of runs, whose path this contains, has no runs.
+    /// The directory of runs at this path has no run whose first event can be read.
     #[error("there are no runs in {}", .0.display())]
     Empty(PathBuf),
     /// No run's id begins or ends with this name.
@@ -401,9 +402,9 @@ impl Store {
         Ok(runs)
     }
 
-    /// Returns the runs, the newest first. Each is read only when the iterator reaches it: the ids that guard makes
-    /// sort by time, so the newest runs are found without reading the older ones. If a directory has another name, all
-    /// runs are read first.
+    /// Returns the runs, the newest first. Reads each run only when the iterator reaches it: the ids of runs begin with
+    /// the time, so this method finds the newest runs without reading the older ones. If the name of any directory is
+    /// not such an id, reads all runs first.
     pub fn newest_first(&self) -> Result<Box<dyn Iterator<Item = Run> + '_>, FindError> {
         let ids = self.ids()?;
         if !ids.iter().all(|id| sorts_by_time(id)) {

@@ -212,8 +212,8 @@ impl Writer {
         self.shared.close(true);
     }
 
-    /// Writes everything recorded so far and makes it durable. Events that are recorded later are rejected. Fails if an
-    /// earlier or this write failed.
+    /// Writes everything recorded so far and makes it durable. Events that are recorded later are rejected. Fails if
+    /// this write or an earlier one failed.
     pub fn finish(mut self) -> io::Result<Head> {
         self.join(true)
     }
@@ -358,7 +358,8 @@ impl TranscriptWriter {
         }
     }
 
-    /// Records output that was held back as the possible beginning of a secret, because no more output followed.
+    /// Records output that is held back as the possible beginning of a secret, if no more output has followed for
+    /// `HELD` microseconds.
     fn write_held_output(&mut self) {
         for stream in Stream::ALL {
             let output = &mut self.outputs[stream as usize];
