@@ -165,8 +165,9 @@ pub fn drop_capabilities() -> io::Result<()> {
     set_capabilities(0, 0)
 }
 
-/// Drops the effective capabilities of this thread only, so that the kernel checks its calls like those of an
-/// ordinary user.
+/// Drops all capabilities of this thread, but of no other thread, so that the kernel checks its calls like those of an
+/// ordinary user. Unlike [`drop_capabilities`], does not prevent a program that the thread executes as root from
+/// regaining them.
 pub fn drop_effective_capabilities() -> io::Result<()> {
     set_capabilities(0, 0)
 }
