@@ -99,8 +99,8 @@ pub enum Durability {
 /// Replaces a file atomically: a reader gets either the complete old content or the complete new content. Creates the
 /// file if it does not exist. If the path is a symbolic link, replaces the link. The umask restricts `mode`.
 ///
-/// The directory may contain files of an agent: the temporary file beside `path` has a random name and is created with
-/// `O_EXCL`, which follows no link. If the process is killed, the temporary file may stay.
+/// An agent may be able to create links in the directory. So the temporary file beside `path` has a random name and is
+/// created with `O_EXCL`, which follows no link. If the process is killed, the temporary file may stay.
 pub fn replace_file(path: &Path, content: &[u8], mode: u32, durability: Durability) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_os_string();
     name.push(format!(".{}.new", uuid::Uuid::new_v4().simple()));

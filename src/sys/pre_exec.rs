@@ -1,4 +1,4 @@
-//! Restricts a child process of guard between fork and exec.
+//! Restricts or sets up a child process of guard between fork and exec.
 //!
 //! guard prepares everything before the fork: after it, the child of a multi-threaded process may only make system
 //! calls, without allocating or locking.

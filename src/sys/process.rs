@@ -44,7 +44,8 @@ pub fn exit_now(code: i32) -> ! {
 pub enum ThreadFd {
     /// The pidfd refers to the thread itself.
     Thread(OwnedFd),
-    /// The pidfd refers to the thread's process. It stays valid when the thread ends and the kernel reuses its id.
+    /// The pidfd refers to the thread's process. It stays valid even if the thread ends and the kernel reuses the
+    /// thread's id.
     Process(OwnedFd),
 }
 

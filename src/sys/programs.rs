@@ -6,8 +6,8 @@
 //! - directories that do not exist;
 //! - directories below the working directory of a run, or below the current directory;
 //! - directories inside a git working tree: `node_modules/.bin`, `.venv/bin`, `.direnv`. Exceptions are a working tree
-//!   that is or contains the caller's home directory (dotfiles in git), and one in a hidden directory of it: `~/.nvm`,
-//!   `~/.pyenv` and `~/.asdf` are clones that contain installed tools;
+//!   that is or contains the caller's home directory (dotfiles in git), and one in a hidden directory of the home
+//!   directory: `~/.nvm`, `~/.pyenv` and `~/.asdf` are clones that contain installed tools;
 //! - directories that another user can change: the directory or one above it belongs to neither root nor the caller,
 //!   or is writable by all users (unless sticky) or by a group other than root's and the caller's private one.
 //!

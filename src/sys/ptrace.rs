@@ -86,8 +86,8 @@ pub fn next_change(only: Option<i32>) -> io::Result<Option<(i32, Change)>> {
     }
     let event = status >> 16;
     if event == libc::PTRACE_EVENT_EXEC {
-        // An exec gives the thread the id of its process. If the caller traces only one thread, the thread's former
-        // id is known.
+        // An exec gives the thread the id of its process. If the only traced thread already had this id, the id has not
+        // changed, and the caller need not ask the kernel for the former one.
         if only == Some(pid) {
             return Ok(Some((pid, Change::Exec(pid))));
         }

@@ -12,8 +12,8 @@ pub fn install(program: &[libc::sock_filter]) -> io::Result<()> {
 
 /// Installs a seccomp filter on this thread and returns the descriptor for receiving its notifications.
 pub fn install_listener(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
-    // Without WAIT_KILLABLE_RECV a signal restarts a call that the supervisor has already answered: a connect would
-    // run twice.
+    // Without WAIT_KILLABLE_RECV, a signal interrupts and restarts a call even if the supervisor has already received
+    // its notification: the supervisor would then perform a connect twice.
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     let fd = install_with(program, flags)?;
     // SAFETY: the kernel has just created this descriptor, and nothing else owns it.

@@ -101,7 +101,8 @@ impl Secret {
         let output = child.stdout.take().ok_or(SecretError::NoOutput)?;
         let (to, from) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
-            // With room for all of it, reading leaves no copies of the secret in memory.
+            // The buffer has room for the whole output. If it had to grow, a copy of the secret would stay in the freed
+            // memory.
             let mut bytes = Vec::with_capacity(LARGEST_OUTPUT + 2);
             let read = output.take(LARGEST_OUTPUT as u64 + 1).read_to_end(&mut bytes);
             let _ = to.send(read.map(|_| bytes));

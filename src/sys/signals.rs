@@ -25,8 +25,9 @@ extern "C" fn note_signal(signal: libc::c_int) {
 /// Signals with which users and service managers end a program.
 const END_SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// Returns the signals that end guard. Leaves out those that the process that started guard made it ignore, such as
-/// SIGHUP under `nohup`, or the signals of terminal keys in the background of a script. SIGTERM is always included.
+/// Returns the signals that end guard. Leaves out signals that were already ignored when guard started, such as SIGHUP
+/// under `nohup`, or the signals of terminal keys if a script started guard in the background. SIGTERM is always
+/// included.
 pub fn end_signals() -> SigSet {
     END_SIGNALS.into_iter().filter(|&signal| signal == Signal::SIGTERM || !is_ignored(signal)).collect()
 }
@@ -74,7 +75,7 @@ pub fn are_blocked() -> bool {
     SigSet::thread_get_mask().is_ok_and(|mask| mask.contains(Signal::SIGINT))
 }
 
-/// The signal of [`CallTimer`]. Without a handler, the kernel ignores it.
+/// The signal of [`CallTimer`]. If the process has no handler for this signal, the kernel ignores it.
 const INTERRUPT: Signal = Signal::SIGURG;
 
 extern "C" fn do_nothing(_: libc::c_int) {}

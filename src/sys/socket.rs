@@ -193,7 +193,7 @@ mod tests {
         let mut buffer = [0u8; 8];
         let (got, descriptor) = receive_with(receiver.as_fd(), &mut buffer)?;
         assert_eq!((got, descriptor.is_some()), (1, true));
-        // The end of a connection can be read when all descriptors of its other end are closed.
+        // A read reports the end of a connection only when all descriptors of the other end are closed.
         dropped.set_read_timeout(Some(Duration::from_secs(10)))?;
         assert_eq!(dropped.read(&mut buffer)?, 0);
         drop(descriptor);
