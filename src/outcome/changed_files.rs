@@ -35,7 +35,7 @@ const MOST_ENTRIES: usize = 50_000;
 /// The maximum number of changed files that a result lists.
 pub const MOST_CHANGES: usize = 1_000;
 
-/// Returns the files below a directory that changed since a given time, and true if the list is complete. The list is
+/// Returns the files below a directory that changed since a given time, and whether the list is complete. The list is
 /// incomplete if a directory is unreadable, or if a limit on entries or changes is reached. Skips `.git` and does not
 /// follow symbolic links. `is_new` is true if guard itself created the directory and its files just before `since`.
 /// Then a file that is even slightly older than `since` is not a change of the run.

@@ -12,7 +12,8 @@ const MOST_DENIALS: usize = 1000;
 /// The maximum number of distinct denials by a single rule in the list, so that many denials by one rule do not hide
 /// those by another.
 const MOST_OF_RULE: usize = 200;
-/// The maximum number of rules for which guard counts further denials after the list is full.
+/// The maximum number of entries that guard adds to a full list to count further denials, one for each rule and event
+/// type.
 const MOST_RULES: usize = 200;
 
 /// Observes every line that guard writes to a transcript, and collects the denials for the result.
@@ -23,7 +24,8 @@ pub struct DenialCounter {
 
 impl DenialCounter {
     /// Processes a line of the transcript. If it is a denial, adds it to the list, or counts it with an equal one. When
-    /// the list is full, only counts the denials of each rule.
+    /// the list is full, or contains `MOST_OF_RULE` denials by the same rule, only counts the denial together with
+    /// others by that rule.
     pub fn see(&self, line: &Line<'_>) {
         if !line.event_type.is_denial() {
             return;
