@@ -19,7 +19,7 @@
 //! agent        ─ policy outcome transcript   a CLI's flags, output and exit codes, as data → how it is started, what it answered. No I/O.
 //! policy_audit ─ decide policy command  lists of commands × policies → tables, reports, snapshots.
 //! agent_exec   ─ agent outcome transcript sys   request → attempts, each a guard process → events and one result. Starts nothing else.
-//! conversation ─ control history agent_exec agent workspace outcome transcript sys   turns with an agent, in one worktree: our history is on disk before the agent starts. Starts nothing but requests to `agent_exec`.
+//! conversation ─ control history agent_exec agent workspace outcome transcript sys   turns with an agent, in one worktree: the history is on disk before the agent starts. Starts nothing but requests to `agent_exec`.
 //! research     ─ control agent_exec agent outcome transcript   a query → sub-queries, each a read-only request to `agent_exec` → an answer whose sources were retrieved. The journal is on disk before any result is reported.
 //! forge        ─ egress workspace policy sys   a finished branch → pushed, and a pull request, with the user's credentials. Never inside a run.
 //! control      ─                        commands to work in progress, and their acknowledgements, in append-only files.
