@@ -1,4 +1,5 @@
-//! Measures how fast guard judges a command: `cargo bench`. Every figure is a median or a ratio of one run.
+//! Measures how fast guard judges a command: `cargo bench`. Every figure is a median, or a ratio of two medians from
+//! the same run of the benchmark.
 //!
 //! A row that exceeds the project's target is marked as missed. No benchmark fails, because a loaded machine is not a
 //! bug.
@@ -14,8 +15,9 @@ use guard::decide::{self, judge};
 use guard::policy::{Policy, PolicyDirs, load};
 
 fn main() {
-    // The allocator returns large blocks to the kernel until it has freed an even larger one. Without this first
-    // allocation, page faults would slow down only one of the two input sizes that the growth rows compare.
+    // The allocator returns a large block to the kernel when the block is freed, unless an even larger block was freed
+    // before. This first allocation is that larger block. Without it, page faults would slow down only one of the two
+    // input sizes that the growth rows compare.
     drop(black_box(vec![0u8; 24 << 20]));
     let folders = PolicyDirs::default();
     let policy = load("strict", &folders).expect("the built-in policy loads");
@@ -186,7 +188,8 @@ fn growth(what: &str, make: impl Fn(usize) -> Request, policy: &Policy) {
     println!("{what:<44} {:>12} {:>12} {ratio:>7.2}×{missed}", show(small), show(large));
 }
 
-/// Measures how many commands per second `guard check --stdin` judges. The input is the project's corpora, repeated.
+/// Measures how many commands per second `guard check --stdin` judges. The input is the commands of
+/// `fixtures/commands/`, repeated.
 fn stream() {
     let mut lines = Vec::new();
     for corpus in ["everyday", "git-verbs", "lookalikes"] {
@@ -220,7 +223,7 @@ fn stream() {
     );
 }
 
-/// Compares the run time of a `guard check` process with `/bin/true`. The runs alternate.
+/// Compares the run time of a `guard check` process with that of `/bin/true`. The two take turns.
 fn process() {
     let mut times = (Vec::new(), Vec::new());
     let run = |program: &str, args: &[&str]| {

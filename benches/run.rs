@@ -60,8 +60,9 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn make() -> Self {
-        // Every sandbox replaces the directories for temporary files by its own, so the benchmark uses them only if
-        // the ordinary user cannot reach the build directory.
+        // In every sandbox, private directories take the place of the machine's directories for temporary files. So the
+        // benchmark keeps its files in the build directory, and uses a temporary directory only if the ordinary user
+        // cannot reach the build directory.
         let reachable = |path: &Path| {
             let is_open =
                 |path: &Path| path.metadata().is_ok_and(|found| found.permissions().mode() & 0o001 != 0);
@@ -381,8 +382,8 @@ impl Bench {
         println!("{line}   MiB resident/proportional ≤ 12 {ok}");
     }
 
-    /// Measures what each layer of the sandbox costs: with all layers, with one of them switched off at a time, and
-    /// with all of these switched off.
+    /// Measures what each layer of the sandbox costs: with all layers on, with each of four layers switched off in
+    /// turn, and with these four switched off together.
     fn layers(&self, place: Where<'_>) {
         if !self.wants("layers") {
             return;
@@ -500,7 +501,8 @@ fn verdicts(ratios: &[f64], bars: [f64; 2], whom: &str) -> String {
     format!("{} (of {whom})", words.join(", "))
 }
 
-/// Returns the resident and the proportional memory, in MiB, of a process and of its descendants with this name.
+/// Adds up the memory of all processes with this name among `root` and its descendants. Returns the resident and the
+/// proportional set size, in MiB.
 fn memory_of(root: u32, name: &str) -> (f64, f64) {
     let mut sum = (0.0, 0.0);
     let mut open = vec![root];

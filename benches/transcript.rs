@@ -85,7 +85,8 @@ fn settings(folder: PathBuf) -> Settings {
     }
 }
 
-/// Measures how long one `record` call blocks its caller, at the pace of an agent and without pauses.
+/// Measures how long one `record` call blocks its caller: while the writer thread is awake (a call every 200 µs), and
+/// after the thread has gone to sleep (a call every 1.2 s).
 fn hot_path() {
     for (what, pause, bar) in [
         ("record, one every 200 µs (p50)", Duration::from_micros(200), 2.0),

@@ -1,4 +1,6 @@
-//! Compares a workspace of guard with bare git: `cargo bench --bench workspace`. The two take turns in one run.
+//! Compares a workspace of guard with plain git: `cargo bench --bench workspace`. It compares making the workspace with
+//! `git worktree add`, and receiving its commits with `git fetch`. The two take turns. `-- --large` adds a repository
+//! of 50,000 files.
 //!
 //! A row that exceeds the project's target is marked as missed. No benchmark fails, because a loaded machine is not a
 //! bug.
