@@ -48,8 +48,8 @@ fn nothing_outlives_a_run() {
         let marker = format!("guard-marker-{}-bare-{how}", std::process::id());
         run(&fixture, fixture.command("/usr/bin/env"), &marker);
         let outlives = holds_within(Duration::from_secs(30), || !marked(&marker).is_empty());
-        // A daemon that keeps forking can be missed between two processes. So the test kills until it has seen none
-        // for a while.
+        // A single search can miss a daemon that keeps forking. So the test kills until several searches in a row have
+        // found none.
         let ended = holds_within(Duration::from_secs(30), || {
             for pid in marked(&marker) {
                 let _ = nix::sys::signal::kill(

@@ -136,7 +136,7 @@ fn no_way_through_proc_leads_to_the_machines_tmp() {
         Boundary::new(PROBE, &["bind", way, "{door}/planted"])
             .check_with(Door::new, |_, door, _| door.folder.join("planted").exists());
     }
-    // A run must not bind a socket in a directory that it may only read, either.
+    // The run may read the directory `{outside}`, but must not be able to bind a socket in it.
     Boundary::new(PROBE, &["bind", "fd", "{outside}/planted"])
         .check(|_| (), |fixture, (), _| fixture.outside.join("planted").exists());
 }
@@ -180,7 +180,8 @@ fn guards_own_descriptors_are_not_changed() {
 fn a_planted_git_file_gives_nothing() {
     let plants = [
         "mkdir fake; echo x >fake/HEAD; echo COMMON >fake/commondir; echo 'gitdir: fake' >.git",
-        // The directory looks as `git worktree add` would make it, but is in another place.
+        // The directory has the content that `git worktree add` would give it, but it is not below the `.git` of a
+        // repository.
         "mkdir -p fake/worktrees/x fake/objects fake/refs; cd fake/worktrees/x; echo x | tee HEAD >../../HEAD; \
          echo COMMON >commondir; echo $OLDPWD/.git >gitdir; cd $OLDPWD; echo 'gitdir: fake/worktrees/x' >.git",
         "ln -s COMMON fake; echo 'gitdir: fake' >.git",
@@ -192,7 +193,8 @@ fn a_planted_git_file_gives_nothing() {
                 let fixture = SandboxFixture::new(configuration.user);
                 let secret = fixture.file(&fixture.home.join("secret"), SECRET);
                 let common = if whole { "/" } else { fixture.home.to_str().unwrap() };
-                // The script is in a file. As an argument guard would judge it and refuse it at once.
+                // The script is in a file, because guard would judge a script in the arguments as a whole and refuse it
+                // at once.
                 fixture.file(&fixture.work.join("plant"), &plant.replace("COMMON", common));
                 let planted =
                     fixture.guard(configuration, &[]).args(["/bin/sh", "-e", "plant"]).output().unwrap();
@@ -409,8 +411,8 @@ fn standard_input_that_is_a_pipe_or_a_device_stays() {
     }
 }
 
-/// An earlier run may have written the program in the working directory that guard starts. The file that the program's
-/// `#!` line or symbolic link names must not become readable.
+/// guard starts a program from the working directory, which an earlier run may have written. The file that the
+/// program's `#!` line or symbolic link names must not become readable.
 #[test]
 fn a_program_in_the_working_folder_grants_nothing() {
     named_by_an_agent(&[
@@ -428,8 +430,9 @@ fn a_program_in_the_working_folder_grants_nothing() {
     ]);
 }
 
-/// A program of the user leads into the working directory, where an agent may have written files. What those files name
-/// must not become readable.
+/// A program outside the working directory is a symbolic link into that directory, or a script whose interpreter is
+/// found there. An agent may have written the file in the working directory. What that file names must not become
+/// readable.
 #[test]
 fn a_program_that_leads_into_the_working_folder_grants_nothing() {
     named_by_an_agent(&[

@@ -13,8 +13,8 @@ use crate::support::{
 
 const NAME: &str = "a-name-that-must-not-be-told";
 
-/// Lets the probe watch a directory, and creates a file there from outside. Returns whether the probe saw its name, and
-/// the probe's output.
+/// Lets the probe watch a directory, and creates a file there from outside. Returns whether the probe was told the
+/// file's name, and the probe's output.
 fn is_told(mut command: Command, directory: &Path, way: &str) -> (bool, String) {
     command.arg(probe_directory().join("watches.py")).arg("watch").arg(directory).arg(way);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -86,7 +86,8 @@ fn limits_and_priorities_outside_stay() {
     let everything: [(&[&str], &str); 3] = [
         (&["priority-user", "0"], "nice"),
         (&["priority-user", "{uid}"], "nice"),
-        // Here the kernel takes the user id 0 for root, and not for the caller, so the attack names the id.
+        // For `ioprio_set` the user id 0 means root, not the caller as for `setpriority`, so the attack names the
+        // caller's id.
         (&["io-priority-user", "{uid}"], "ioprio"),
     ];
     for (attack, fact) in everything {
@@ -95,7 +96,7 @@ fn limits_and_priorities_outside_stay() {
 }
 
 fn check_fact(boundary: &Boundary, fact: &str) {
-    // A new victim shows the value that an untouched process has.
+    // A victim that nobody has attacked shows the usual value.
     let fixture = SandboxFixture::new(SandboxUser::Ordinary);
     let usual = Victim::new(&fixture).tell().unwrap()[fact].clone();
     boundary.check_victim(|_, victim, _| victim.tell().is_none_or(|told| told[fact] != usual));
@@ -174,7 +175,7 @@ fn finish(
     (output, last)
 }
 
-/// A run attacks its init process, which ends everything that the run started. Init must survive.
+/// A run attacks its init process, whose task is to end everything that the run started. Init must survive.
 #[test]
 fn init_cannot_be_touched() {
     let Some(python) = system_python() else { return };
@@ -191,8 +192,8 @@ fn init_cannot_be_touched() {
             let mut command = fixture.guard(configuration, &[]);
             command.args([python, "-B"]).arg(probe_directory().join("processes.py")).args(attack);
             let report = Report::of(&command.output().unwrap());
-            // The kernel drops signals to process 1 of a namespace without an error, and a limit that kills it ends
-            // the whole run. The test only checks that the run ended.
+            // With namespaces init is process 1. The kernel drops signals to it without an error, and if a resource
+            // limit kills it, the whole run ends with code 125.
             let vanishes = configuration.namespaces;
             let ended_all = vanishes && attack[0] == "limit-above" && report.status.code() == Some(125);
             assert!(report.status.success() || ended_all, "{configuration:?} {attack:?}: {report:?}");
@@ -215,8 +216,8 @@ fn shared_memory_and_queues_outside_are_not_reached() {
         .check_queue(|_, victim, _| victim.tell().is_none_or(|told| told["queued"] != 1));
 }
 
-/// Process 1 ends the run and forwards signals to it. The agent must not be able to change its limits, with which it
-/// could stop it.
+/// Process 1 ends the run and forwards signals to it. An agent that could change the resource limits or the scheduling
+/// of process 1 could stop it from doing so.
 #[test]
 fn the_limits_of_process_1_cannot_be_changed() {
     let script = r#"

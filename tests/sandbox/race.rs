@@ -86,20 +86,22 @@ fn a_path_that_was_the_shims_does_not_win() {
     lost("process", "250", shim);
 }
 
-/// A link that changes all the time between an allowed and a refused program must not start the refused one.
+/// While another process keeps switching a symbolic link between an allowed and a refused program, an exec through the
+/// link must never start the refused one.
 #[test]
 fn a_link_that_turns_does_not_win() {
     lost("link", "250", copied);
 }
 
-/// A file whose content becomes that of a refused program between guard's check and the start must not run.
+/// guard checks a file with an allowed program, and then the attacker replaces the file's content by a refused program.
+/// That program must not run.
 #[test]
 fn a_file_that_changes_does_not_win() {
     lost("content", "60", copied);
 }
 
-/// With `--no-verify` the attacker must win the race. Otherwise the other tests would pass even if the verification
-/// did nothing.
+/// With `--no-verify` the attacker can win the race, which proves that the other tests test the verification. If the
+/// attacker never wins on this machine, the test reports that and passes.
 #[test]
 fn without_verification_the_race_is_real() {
     if system_python().is_none() {

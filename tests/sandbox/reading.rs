@@ -106,7 +106,7 @@ fn what_a_run_opens_stays_its_own() {
         let fixture = SandboxFixture::new(configuration.user);
         let scratch = fixture.base.join("scratch");
         make_directory(&scratch, Some(fixture.id), 0o777);
-        // Other users can reach the directory that contains the runs.
+        // Other users can enter `scratch`, in which guard makes the run's temporary directory.
         let own = format!(
             "for f in $TMPDIR /tmp /var/tmp $HOME .; do echo '{SECRET}' > $f/leak; chmod 777 $f $f/leak; done 2>/dev/null; \
              echo ready; while [ ! -e done ]; do sleep 0.02; done"

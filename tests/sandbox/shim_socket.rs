@@ -33,8 +33,8 @@ pub(super) fn repository(fixture: &SandboxFixture) -> std::path::PathBuf {
     folder
 }
 
-/// Writes a policy that extends `strict`, and under which the rules for the repository that the run works on apply to
-/// every other repository in the working directory too.
+/// Writes a policy that extends `strict`. Under this policy guard judges git commands in every repository by the rules
+/// for the run's own repository.
 pub(super) fn policy(fixture: &SandboxFixture) -> String {
     let path = fixture.outside.join("tasks-only.toml");
     let text = "version = 1\nname = \"tasks-only\"\ndescription = \"No other repositories.\"\nextends = \"strict\"\n\n[git]\nother_action = \"deny\"\n";

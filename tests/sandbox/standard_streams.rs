@@ -53,8 +53,8 @@ fn lines(path: &Path) -> Vec<String> {
     std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_string).collect()
 }
 
-/// The shell that started guard reads its script from the pipe that is also guard's input. What the agent writes to it
-/// must not become a command.
+/// A shell reads its script from a pipe, and starts guard with the same pipe as standard input. If the agent writes to
+/// its standard input, the shell must not execute that as a command.
 #[test]
 fn an_agent_cannot_write_the_script_that_started_it() {
     if system_python().is_none() {
@@ -87,8 +87,8 @@ fn an_agent_cannot_write_the_script_that_started_it() {
     });
 }
 
-/// The shell that started guard reads its script from the same input. What the agent reads must not make the shell
-/// continue at another position.
+/// A shell reads its script from a pipe or a file, and starts guard with the same standard input. The agent must not be
+/// able to read the rest of the script, because the shell would then continue at another position.
 #[test]
 fn an_agent_cannot_read_away_the_script_that_started_it() {
     if system_python().is_none() {
@@ -194,8 +194,8 @@ fn a_large_standard_input_arrives() {
     });
 }
 
-/// An agent sends its output descriptors through sockets of guard, whose queues keep the descriptors open after the
-/// agent's end. guard must end nevertheless.
+/// The agent sends the descriptors of its output as messages over connections to guard. The queues of these connections
+/// keep the descriptors open after the agent has ended. guard must end nevertheless.
 #[test]
 fn output_that_is_held_open_does_not_keep_guard() {
     let Some(python) = system_python() else { return };
