@@ -2,8 +2,8 @@
 
 use guard::supervisor::fuzzing::arguments;
 
-/// A process passes one long variable many times. All variables together must not exceed the limit, whose error is that
-/// of the kernel.
+/// A process passes one long variable to an exec many times. guard must count each copy toward its limit on the size of
+/// arguments and variables, and must report the error that the kernel has for this (E2BIG).
 #[test]
 fn one_variable_that_is_passed_many_times_counts_each_time() {
     let text = [b"GIT_X=".as_slice(), &[b'x'; 1 << 20], b"\0"].concat();
