@@ -137,7 +137,7 @@ fn catching_up_waits_until_the_observer_has_seen_everything() {
         writer.catch_up();
         assert_eq!(*seen.lock().unwrap(), 7 * round);
     }
-    // The same must hold when the writer thread sleeps.
+    // `catch_up` must also wait for the observer if the writer thread has gone to sleep.
     std::thread::sleep(Duration::from_millis(1500));
     writer.catch_up();
     recorder.record(EventType::Exec, "last", &json!({}));
@@ -228,7 +228,7 @@ fn a_line_reaches_the_file_soon_without_anyone_asking() {
         recorder.record(EventType::Exec, "now", &json!({}));
         let start = Instant::now();
         wait_until("the event is in the file", || events(&scratch).len() == round);
-        // The goal is ten milliseconds. The higher limit is for a machine that is busy with other tests.
+        // The goal is ten milliseconds. The limit is higher, because other tests may keep the machine busy.
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         // In the first round the pause is long enough for the writer thread to go to sleep.
         std::thread::sleep(Duration::from_millis(if round == 1 { 1_200 } else { 20 }));

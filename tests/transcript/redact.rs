@@ -166,8 +166,8 @@ fn a_secret_in_two_chunks_is_hidden_even_when_the_second_is_late() {
         recorder.output(Stream::Stdout, &[b"> ", &secret[..split]].concat());
         let shown =
             || -> Vec<u8> { events(&scratch).iter().flat_map(|event| event.output().unwrap().1).collect() };
-        // A reader of the growing file may see a beginning of less than four bytes. guard must hold back a longer one
-        // until its end arrives.
+        // A beginning of less than four bytes of the secret may be in the file before the rest arrives. guard must hold
+        // back a longer beginning.
         let early = if split < 4 { &secret[..split] } else { b"" };
         if early.is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(120));
@@ -210,7 +210,8 @@ fn a_line_that_only_begins_like_a_credential_is_shown_to_who_follows() {
         assert!(out.len() < held.len(), "{held:?} could be the beginning of a secret");
         stream.show(&mut out);
         assert_eq!(out == held.as_bytes(), shown, "{held:?}");
-        // The held text must be written only once, and the text after it must follow.
+        // Whether `show` has written the held text or not, guard must write it only once, and then the text that
+        // follows it.
         stream.push(&redactor, b" and on", true, &mut out);
         assert_eq!(String::from_utf8(out).unwrap(), format!("{held} and on"));
     }
