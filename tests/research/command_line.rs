@@ -158,7 +158,8 @@ fn nobody_reads_the_output_any_more() {
     assert!(printed.contains("Stats: 5/5"), "{printed}");
 }
 
-/// A user makes a mistake in an option. guard must name it before the research begins, and leave no research run.
+/// A user makes a mistake in an option. guard must report the mistake before the research begins, and leave no research
+/// run.
 #[test]
 fn wrong_options_leave_no_research_run() {
     let researcher = Researcher::new("research-options", PLAN, ANSWERS, r#"say '"Done."'"#);

@@ -65,8 +65,8 @@ fn sixteen_sub_queries_take_as_long_as_the_slowest() {
         "16 sub-queries of 6 s: {took:?}; first event after {first_after:?}; {} KiB of guard per sub-query",
         memory / 16
     );
-    // An unoptimized guard needs ten times as long to start a run, and other tests use the same CPUs, so its limits are
-    // higher. One after the other, the sub-queries would take 96 s.
+    // An unoptimized guard needs ten times as long to start a run, and other tests use the same CPUs, so the limits for
+    // a debug build are higher. One after the other, the sub-queries would take 96 s.
     let (first_most, most) = if cfg!(debug_assertions) { (10_000, 8.0) } else { (100, 1.15) };
     assert!(first_after < Duration::from_millis(first_most), "{first_after:?}");
     assert!(took < Duration::from_secs(6).mul_f64(most), "{took:?}");
