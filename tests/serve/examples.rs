@@ -113,7 +113,7 @@ fn the_client_in_python_submits_polls_and_prints() {
     client(&tasks).expect_code(1);
 }
 
-/// Creates a repository with a script of which the tests do not cover one line.
+/// Creates a repository with a script. According to the coverage report, no test covers the script's second line.
 fn make_project(environment: &TestEnvironment) -> String {
     environment.run_outside(
         r#"git init -q -b main app && cd app && mkdir src && cat > src/add.sh <<'END'
@@ -163,7 +163,8 @@ fn the_loops_observe_propose_decide_and_act() {
             "{printed}"
         );
         assert!(printed.contains("proposed: adds in tests/add_test.sh"), "{printed}");
-        // The rule of the example refuses a test outside its directory, and no command may run.
+        // Now the agent proposes a test outside the directory for tests. The example must decide against it and run
+        // nothing.
         environment.run_outside(&format!("cd {project} && ./run-tests > lcov.info"));
         let outcome = run(&environment, &server, program, &[&path, &project, "./run-tests --lcov"]);
         outcome.expect_code(1);
