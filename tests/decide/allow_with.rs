@@ -66,7 +66,8 @@ fn one_rule_lifts_one_denial() {
     assert_eq!(action(&policy, "git rebase -x 'git push' main"), Action::Deny);
 }
 
-/// The id of a rule contains the name of a policy and of a program, which together can be longer than an id may be.
+/// The id of a saved rule consists of the names of a policy and of a program. Together they can be longer than an id
+/// may be, and another rule may have the same id. guard must then shorten the id, and add a number to it.
 #[test]
 fn the_id_of_a_rule_is_short_enough_and_unused() {
     let policy = strict();
