@@ -1,5 +1,5 @@
-//! Other processes change things during a task: they commit in its worktree and on its branch, and change programs
-//! and settings.
+//! While a task runs or waits, its branch moves or is deleted, or its worktree is removed. Also tests tasks in a
+//! repository with a sparse checkout, with git-lfs, and with a state directory that cannot be written.
 
 use std::time::{Duration, Instant};
 
