@@ -251,7 +251,7 @@ fn conflicting(integrator: &str) -> (TaskFixture, crate::support::RunOutcome) {
     (fixture, outcome)
 }
 
-/// Commands with the same result as `git merge -s ours`, which guard refuses.
+/// guard refuses `git merge -s ours`. These commands have the same result.
 const OURS: &str = "git merge -q --no-commit main >/dev/null 2>&1; git restore --source=HEAD --staged --worktree .; git commit -q --no-edit";
 
 const COMMITTED: &str = r#"finish "{\"status\": \"success\", \"commit_hash\": \"$(git rev-parse HEAD)\"}""#;
@@ -294,8 +294,8 @@ fn a_merge_takes_what_the_base_alone_has_changed() {
         assert!(!kept.is_empty(), "{merge}: it was none");
         assert!(fixture.git("log --merges --format=%s task/x").is_empty(), "{merge}: it is still there");
     }
-    // When guard asks again, the agent repairs the merge. Files that conflicted or were renamed must not make guard
-    // ask again.
+    // When guard asks again, the agent repairs the merge, and guard must accept it. Files that conflicted or were
+    // renamed must not count as lost changes.
     let mends = format!(
         "if [[ $prompt == *'You have done this already'* ]]; then git restore --source=main --staged --worktree tracked theirs.txt; \
         git rm -q old.txt moved.txt; sed 's/^1$/one/' <(git show main:renamed.txt) > renamed.txt; sed -i 's/^30$/thirty/' both.txt; git add -A; \

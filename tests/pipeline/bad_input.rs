@@ -76,7 +76,7 @@ fn answers_that_cannot_be_used() {
         );
         let reason = outcome.result["reason"].as_str().unwrap();
         assert!(reason.contains(wanted), "{role} {lines}: {reason}");
-        // guard must ask at most once for a corrected answer, and must not commit a failed step.
+        // guard must ask at most once for a corrected answer, and must not go on to the archive.
         let calls = outcome.result["used"]["calls"].as_u64().unwrap();
         assert!(calls <= 4, "{}", describe_task(&outcome));
         assert!(!fixture.subjects("task/x").iter().any(|subject| subject.starts_with("Archive")));
@@ -96,8 +96,8 @@ fn an_answer_is_mended_once() {
     assert_eq!(outcome.result["used"]["calls"], 5, "{}", describe_task(&outcome));
 }
 
-/// guard must repeat a failed step from its beginning. It must save what the failed attempt left, and must not build on
-/// it.
+/// The user resumes a task in which a step has failed. guard must save what the failed attempt left, and must repeat
+/// the step from its beginning without these files.
 #[test]
 fn a_failed_step_is_tried_again() {
     let fixture = TaskFixture::new();
@@ -198,7 +198,7 @@ fn the_tests_of_the_project_are_found_and_run() {
     );
     let prompt = &fixture.about(&["show", "--json"]).result_of_show("develop")[0];
     assert!(prompt.contains("`make test` must pass"), "{prompt}");
-    // Failing tests must end the step, until the user sets another test command or none.
+    // Failing tests must make the step fail, until the user sets another test command or none.
     fixture.environment.run_outside(&makefile("grep -q never toggle.txt"));
     let outcome = fixture.task(&["--name", "y", "Do it."]);
     assert_eq!(outcome.result["status"], "failed", "{}", describe_task(&outcome));

@@ -118,8 +118,8 @@ fn minutes_of_a_step() {
     assert_eq!(bounded.fixture.subjects("task/x").iter().filter(|subject| *subject == "Plan: x").count(), 3);
 }
 
-/// guard must not repeat a request for an unusable answer if the budget is used up. Calls for feedback and failed
-/// attempts must count too.
+/// If a step's budget is used up, guard must not ask the agent to correct an unusable answer. Failed attempts, and the
+/// triage of remarks, must count as calls of the step.
 #[test]
 fn every_call_of_a_step_counts() {
     let unusable = format!(
@@ -190,8 +190,8 @@ fn rounds_of_a_step_and_bad_bounds() {
     assert!(outcome.error.contains("no step `pln`"), "{outcome}");
 }
 
-/// A signal ends a task in the middle of a step. After a resume, guard must count what the step used before exactly
-/// once.
+/// A signal ends a task in the middle of a step. After a resume, guard must count the calls from before the signal, and
+/// each of them only once.
 #[test]
 fn an_interruption_counts_nothing_twice() {
     let bounded = Bounded::new(

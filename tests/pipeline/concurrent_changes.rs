@@ -61,7 +61,8 @@ fn a_branch_moved_during_a_review() {
     assert!(subjects.contains(&"mine".to_string()), "{subjects:?}");
 }
 
-/// The worktree is deleted while an agent works in it. guard must report this with a hint, and must lose no decision.
+/// An agent's worktree is deleted while the agent works in it. guard must report this with a hint, and must lose no
+/// decision of the user.
 #[test]
 fn a_worktree_that_is_removed() {
     let fixture = TaskFixture::new();

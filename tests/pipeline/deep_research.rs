@@ -42,7 +42,7 @@ fn the_report_of_a_research_is_committed() {
     }
     assert!(!report.contains("markets"), "{report}");
     assert_eq!(researcher.user.types("git log --format=%s main..task/q"), "Research Report: q\n");
-    // A plan, four sub-queries, a synthesis.
+    // The plan, each of the four sub-queries, and the synthesis must have one run.
     assert_eq!(researcher.user.kept_runs().len(), 6);
     assert_eq!(researcher.user.types("git status --porcelain; git branch --show-current"), "main\n");
 }

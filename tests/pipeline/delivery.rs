@@ -90,7 +90,7 @@ fn the_branch_becomes_a_pull_request() {
 #[test]
 fn a_crash_while_it_is_delivered() {
     let (fixture, server) = (fixture(), github(true));
-    // The task stops at a gate first. After it only the merge, the archive and the delivery remain.
+    // The task stops at a gate first, so that guard is killed only during the merge, the archive and the delivery.
     let outcome = task(&fixture, &server, &["--name", "x", "--gate", "code=human", "Add a toggle."]);
     assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
     let id = outcome.result["task_id"].as_str().unwrap().to_string();

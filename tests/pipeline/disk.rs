@@ -9,8 +9,8 @@ fn branch_and_subjects(fixture: &TaskFixture) -> (String, Vec<String>) {
     (fixture.git("rev-parse task/x^{tree}"), fixture.subjects("task/x"))
 }
 
-/// Runs the task of these tests with enough disk space. Returns the tree of its branch and the subjects of its
-/// commits, with which the other tests compare theirs.
+/// Runs the task of these tests with enough disk space. Returns the tree of its branch and the subjects of its commits,
+/// which must be the same after the disk was full.
 fn wanted() -> (String, Vec<String>) {
     let fixture = TaskFixture::new();
     let id = waits(&fixture);
@@ -28,7 +28,7 @@ fn waits(fixture: &TaskFixture) -> String {
     id
 }
 
-/// Fails unless the task's error names one of these causes and says how to continue, and guard did not panic.
+/// Fails unless guard's error contains one of these words and says how to continue, and guard did not panic.
 fn is_told(outcome: &RunOutcome, words: &[&str]) {
     assert!([1, 2, 125].contains(&outcome.code), "{}", describe_task(outcome));
     let told = format!("{} {}", outcome.error, outcome.result);
@@ -41,7 +41,8 @@ fn is_told(outcome: &RunOutcome, words: &[&str]) {
     assert!(!outcome.error.contains("panicked"), "{outcome}");
 }
 
-/// The disk with the state is full, then almost full, and then has space again. The task must finish in the end.
+/// The disk with guard's state directory is full, then almost full, and then has space again. The task must succeed in
+/// the end.
 #[test]
 fn no_room_for_the_state() {
     let fixture = TaskFixture::new();

@@ -77,7 +77,8 @@ fn feedback_in_any_form_is_decided_about() {
     );
 }
 
-/// The developer makes a remark in each round. guard must have it judged once and documented once per round.
+/// The developer makes a remark in each of two rounds. In each round guard must ask the triage agent once and the
+/// documentation agent once.
 #[test]
 fn a_remark_is_documented_once_per_round() {
     let fixture = TaskFixture::new();
@@ -132,8 +133,8 @@ echo fresh > docs/guide/fresh.md"#,
     });
 }
 
-/// The documentation agent adds code to a documentation directory, or a hard link to code. Neither may reach the
-/// branch.
+/// The documentation agent adds code to a documentation directory, or writes to code through a hard link that the
+/// developer left there. Neither change may reach the branch.
 #[test]
 fn what_is_no_documentation_is_put_back() {
     let fixture = TaskFixture::new();
@@ -172,7 +173,8 @@ fn what_is_no_documentation_is_put_back() {
     assert!(!fixture.git("log -p task/x").contains("planted"), "{}", describe_task(&outcome));
 }
 
-/// guard must reject documentation that is too large, and must find files that git ignores.
+/// guard must undo the documentation agent's work if its files are too large, or if it leaves links, named pipes or
+/// files that git ignores.
 #[test]
 fn very_much_and_hidden_things_are_put_back() {
     let cases = [

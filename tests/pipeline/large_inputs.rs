@@ -59,7 +59,8 @@ fn a_conflict_in_a_large_file() {
 fn many_conflicts() {
     let change =
         |text: &str| format!("for n in $(seq -w 1 60); do echo {text} > f$n; done; echo {text} > $'g\\nh'");
-    // The agent resolves all conflicts but one in `f60`, all but the one in the file with the line break, and all.
+    // In the first case the agent leaves the conflict in `f60`, in the second the one in the file with the line break,
+    // and in the third none.
     for (resolved, left) in
         [("f[0-5]* $'g\\nh'", Some("f60 still has")), ("f*", Some("g\nh still has")), ("f* $'g\\nh'", None)]
     {
@@ -81,7 +82,8 @@ fn many_conflicts() {
     }
 }
 
-/// A developer changes more files than a prompt can list. The task must succeed with a shortened list.
+/// A developer changes more files than the auditor's prompt can list. guard must shorten the list and say so, and the
+/// task must succeed.
 #[test]
 fn a_change_of_many_files() {
     let fixture = TaskFixture::new();
