@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 use crate::support::{RunOutcome, TestEnvironment, guard_program, in_every_environment_at_once};
 
-/// The time limit for a list of attempts, for a busy machine with a slow build.
+/// The time limit for a list of attempts. It is long, because the machine may be busy and guard may be an unoptimized
+/// build.
 const PATIENCE: Duration = Duration::from_secs(1200);
 /// The number of failures after which the test stops.
 const MOST_FAILURES: usize = 20;
@@ -382,7 +383,7 @@ fn without_guard_every_attempt_changes_something() {
         let agent = fixture.bare("live", &plan);
         let (_, failures) = fixture.watch("live", agent, list.attempts.len(), |report, first, now| {
             let found = differences(first, now);
-            // A new object does not count as a change if no ref leads to it, or only the run's own branch.
+            // New objects and new directories do not count as a change, unless the attempt has the note `objects`.
             let is_object = |path: &Path| {
                 let inside = path.strip_prefix(git.join("objects")).ok();
                 inside

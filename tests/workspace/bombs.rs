@@ -25,7 +25,8 @@ def bomb(objects, parent):
     return put(objects, 'commit', f'tree {below}\\nparent {parent}\\nauthor {who}\\ncommitter {who}\\n\\nbomb\\n'.encode())
 ";
 
-/// The time limit for every operation here. An unprotected reader would take minutes.
+/// The time limit for guard in these tests, which is generous for a busy machine. A program that reads all eleven
+/// thousand million files of a bomb does not end in this time.
 pub(super) const SOON: Duration = Duration::from_secs(120);
 
 /// Runs guard in the repository. `start` is a command that executes guard, such as `prlimit` with its options; it may

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::{TestRepository, agent_commit, agent_git, guard, text};
 
 fn worktree(fixture: &TestRepository, args: &[&str]) -> Output {
-    // The link makes guard find the runs of the fixture in its state directory.
+    // guard finds runs in `$XDG_STATE_HOME/guard`, so this is a link to the state directory of the fixture.
     let state = fixture.scratch.0.join("xdg");
     if !state.exists() {
         std::fs::create_dir_all(&state).unwrap();

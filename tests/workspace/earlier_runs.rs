@@ -106,7 +106,7 @@ fn the_users_own_filter_and_what_it_is_told() {
             assert!(code == 125 && said.contains(&key.to_lowercase()), "{name}: {key}: {said}");
             environment.run_outside(&format!("git config -f p/.git/config --unset {key}"));
         }
-        // Without such filters in the user's configuration, guard must accept the repository.
+        // If the user's configuration has no such filter, guard must accept a repository that sets `core.sshCommand`.
         environment.run_outside(
             "rm gitconfig; git -C p config --unset filter.up.clean; git -C p config core.sshCommand x",
         );

@@ -53,8 +53,8 @@ fn an_agent_commits_and_the_user_gets_the_branch() {
     fixture.fsck();
 }
 
-/// A dry run must name the worktree path that the run then uses, also if others can write to `.worktrees`, so that the
-/// run uses another directory.
+/// A dry run must name the worktree path that the run then uses. If other users can write to `.worktrees`, the run uses
+/// another directory, and the dry run must name that one.
 #[test]
 fn a_dry_run_names_the_worktree_of_the_run() {
     let fixture = TestRepository::new();

@@ -10,8 +10,8 @@ fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
-/// Runs a script in a directory of the environment. Returns `KIND PATH` of every changed file, and whether the list was
-/// cut.
+/// Runs a script in a directory of the environment. Returns `KIND PATH` of every changed file in the result, and
+/// whether the result says that it leaves out others.
 fn changed(
     environment: &TestEnvironment,
     folder: &str,

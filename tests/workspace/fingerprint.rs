@@ -383,7 +383,7 @@ fn what_changed_right_before_the_look_is_read_again() {
     assert_eq!(names(&stored), <[&str; 0]>::default());
 }
 
-/// guard must not miss a ref that git packs while guard reads the refs.
+/// While guard reads the refs, git may move a ref from its own file to `packed-refs`. guard must not miss that ref.
 #[test]
 fn a_ref_that_is_packed_meanwhile_is_not_missed() {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -420,8 +420,8 @@ fn a_ref_that_is_packed_meanwhile_is_not_missed() {
     });
 }
 
-/// Another git changes other refs all the time. Every snapshot must contain the refs that do not change, and must not
-/// fail.
+/// Another git moves, deletes and packs refs all the time. Every snapshot must succeed, and must show a difference only
+/// in `moving`, the one branch whose value changes.
 #[test]
 fn others_at_work_make_no_error_and_no_false_difference() {
     for format in [FORMATS[0], FORMATS[1]] {

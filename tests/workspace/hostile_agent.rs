@@ -8,8 +8,8 @@ use guard::workspace::{KeepPolicy, Limits, ReceiveError, RefError, Workspace};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, isolated_command, make_program};
 
-/// Creates a program that writes a marker file when it is executed, which no test may cause. Returns the paths of the
-/// program and of the marker file.
+/// Creates a program that writes a marker file when it is executed. guard must never execute it. Returns the paths of
+/// the program and of the marker file.
 fn trap(fixture: &TestRepository) -> (PathBuf, PathBuf) {
     let (program, mark) = (fixture.scratch.0.join("trap.sh"), fixture.scratch.0.join("MARK"));
     make_program(&program, format!("#!/bin/sh\necho ran >> '{}'\nexit 1\n", mark.display()));
@@ -326,7 +326,7 @@ fn history_from_before_the_run_cannot_be_changed() {
         assert!(matches!(result, Err(ReceiveError::NotDescending { .. })), "{name}: {result:?}");
         nothing_but_objects_changed(&fixture, &before);
     }
-    // The same must hold after guard has received a first commit.
+    // guard must also refuse such a history after it has received a first commit.
     let mut workspace = fixture.open("later");
     agent_commit(&workspace, "c.txt", "c", "work");
     receive(&mut workspace).unwrap();

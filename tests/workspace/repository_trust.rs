@@ -315,7 +315,7 @@ fn files_that_lie_elsewhere() {
     }
 }
 
-/// guard refuses a directory in which the agent planted a `.git` that leads to another repository.
+/// guard must refuse a directory in which the agent planted a `.git` that leads to another repository.
 #[test]
 fn another_repository_in_the_place_of_this_one() {
     fn folder(fixture: &TestRepository) -> PathBuf {
@@ -484,7 +484,7 @@ fn pipes_in_the_place_of_files() {
     std::fs::remove_file(linked.repository.join(".git/info/exclude")).unwrap();
     symlink("../../pipe", linked.repository.join(".git/info/exclude")).unwrap();
     refused(&linked, &linked.repository, &linked.request("pipe"), "info/exclude is not a regular file");
-    // guard itself copies this list from the working tree.
+    // guard itself copies the file that `core.excludesFile` names, in this case from the working tree.
     let listed = fixture();
     pipe(&listed.repository.join("list"));
     listed.git(&["config", "core.excludesFile", "list"]);

@@ -173,7 +173,7 @@ fn a_bare_repository_among_the_files_runs_when_it_is_entered() {
         expect(&found, DangerKind::Repository, "docs", "core.fsmonitor");
         expect(&found, DangerKind::Repository, "docs", "bare repository");
         if committed {
-            // guard must also find it in the commit alone, without the files.
+            // guard must also find the repository in the commit alone, when its files are no longer in the worktree.
             std::fs::remove_dir_all(left.tree().join("docs")).unwrap();
             expect(&left.inspect(), DangerKind::Repository, "docs", "core.fsmonitor");
         }
@@ -223,7 +223,7 @@ fn attributes_choose_the_users_filters_also_when_they_are_not_committed() {
         expect(&found, DangerKind::Attributes, "sub/.gitattributes", driver);
     }
     assert_eq!(found.len(), 3, "{found:#?}");
-    // The file is committed, and removed from the worktree.
+    // `.gitattributes` is committed, and then removed from the worktree.
     left.write(".gitattributes", "*.bin filter=old\n*.c filter=mine\n");
     left.commit();
     std::fs::remove_file(left.tree().join(".gitattributes")).unwrap();
@@ -310,7 +310,7 @@ fn links_that_leave_the_tree() {
             assert!(!found.iter().any(|one| one.path.to_string() == *name), "{name}: {found:#?}");
         }
     }
-    // guard must also find the links in the commit alone, without the files.
+    // guard must also find the links in the commit alone, when they are no longer in the worktree.
     for (name, ..) in links {
         std::fs::remove_file(left.tree().join(name)).unwrap();
     }
@@ -450,7 +450,7 @@ fn scripts_of_packages_that_run_at_an_installation() {
     std::fs::remove_file(left.tree().join("package.json")).unwrap();
     left.write("node_modules/x/package.json", r#"{"scripts": {"postinstall": "x"}}"#);
     assert!(left.inspect().is_empty());
-    // Committed packages must be reported.
+    // If the installed packages are committed, guard must report their scripts.
     left.commit();
     assert_eq!(left.inspect().len(), 1);
 }

@@ -17,7 +17,7 @@ fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
-/// Returns a `guard run` command in the main repository of the environment, with a task of this name.
+/// Returns a command `guard run --name NAME` for a script, in the main repository of the environment.
 fn task(environment: &TestEnvironment, name: &str, options: &[&str], script: &str) -> Command {
     let options = [&["--json", "--policy", "strict", "--name", name, "--no-toolchains"], options].concat();
     let mut command = environment.guard_run(&options, &["bash", "-c", script]);
@@ -241,8 +241,8 @@ fn places_that_are_taken() {
             );
             assert_eq!(state(), before, "{}: {name}", environment.name());
         }
-        // If the record is not locked, the run may either use the name or be refused. Nothing may be lost in either
-        // case.
+        // If git's record of the missing worktree is not locked, the run may either use the name or be refused. Nothing
+        // may be lost in either case.
         let outcome = run(environment, "stale", &["--keep"], COMMIT);
         if outcome.code == 0 {
             assert_eq!(

@@ -10,7 +10,8 @@ use guard::workspace::{KeepPolicy, Limits, ReceiveError, Request, Workspace};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, in_two_environments, skip_unsupported};
 
-/// The time limit: longer than any step takes on a busy machine, and shorter than a step that waits for something.
+/// The time limit for a test: longer than its steps take on a busy machine, and shorter than a step that waits for
+/// something or reads a terabyte.
 const ENDS: Duration = Duration::from_secs(180);
 
 /// Creates nested directories whose path is too long for any system call, with a file in the innermost one.
