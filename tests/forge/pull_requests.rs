@@ -120,7 +120,7 @@ fn one_is_made_and_then_found() {
     );
     assert_eq!(asked[0].header("authorization"), Some(format!("Bearer {SECRET}").as_str()));
     assert_eq!(asked[0].header("content-type"), Some("application/json"));
-    // guard asks again, as it would after a crash before it recorded the response. It must find the pull request.
+    // guard asks again, as after a crash before it recorded the response. It must find the pull request that it made.
     assert_eq!(propose(&remote).unwrap(), PullRequest { existed: true, ..made.clone() });
     assert_eq!((posts(&server).len(), pulls.lock().unwrap().all.len()), (1, 1));
     // guard must ignore a closed pull request, and create another one.

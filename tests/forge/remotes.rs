@@ -105,7 +105,7 @@ fn an_enterprise_is_named_by_the_environment_and_by_nothing_else() {
     let api = ("GITHUB_API_URL", "https://ghe.example.org/api/v3");
     let found = at("git@ghe.example.org:acme/widget.git", &[api]).unwrap();
     assert_eq!(found.github().unwrap().api.to_string(), "https://ghe.example.org/api/v3");
-    // The variable must not change how guard treats github.com and other hosts.
+    // `GITHUB_API_URL` names one enterprise host. It must not change how guard treats github.com and other hosts.
     let found = at("git@github.com:acme/widget.git", &[api]).unwrap();
     assert_eq!(found.github().unwrap().api.to_string(), "https://api.github.com");
     assert_eq!(at("git@other.example.org:acme/widget.git", &[api]).unwrap().kind, Kind::Other);
