@@ -106,8 +106,8 @@ fn an_unknown_option_is_no_command() {
     assert_eq!(text(&output), "--polcy\n");
 }
 
-/// A run has its own `/tmp`, which is removed with it. guard must therefore refuse `/tmp` as the working directory, so
-/// that no work is lost.
+/// All programs of the machine share the directories for temporary files, and a run may write to its working directory.
+/// guard must refuse these directories as working directories, and must accept a directory inside them.
 #[test]
 fn a_directory_for_temporary_files_is_no_place_to_work() {
     let scratch = Scratch::new("run-temporary");
