@@ -45,8 +45,8 @@ fn chat_command(environment: &TestEnvironment) -> String {
     format!("$GUARD chat --policy {} -- {}", scripted::policy(environment).display(), agent.display())
 }
 
-/// Standard input is longer than a message may be, and its first MiB and one byte end inside a character. guard must
-/// report the length.
+/// The message on standard input is too long, and guard's limit cuts it inside a character. guard must report the
+/// maximum length, and not an encoding error.
 #[test]
 fn a_message_that_is_too_long() {
     let environment = one_environment();

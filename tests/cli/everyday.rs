@@ -136,8 +136,8 @@ fn a_user_saves_a_rule_that_the_project_has_saved() {
     user.types("guard run -q -- git tag v1 && guard run -q --policy strict -- git tag v1");
 }
 
-/// A policy cannot extend the project's policy, or a policy that the user gave by its path, by name. guard must extend
-/// the policy that such a file extends.
+/// A run's policy can be a file: the project's, or one that the user named by its path. No other policy can extend such
+/// a file by name. guard must save rules in the policy that the file itself extends.
 #[test]
 fn a_rule_is_saved_after_a_run_with_a_policy_file() {
     let user = UserShell::new("everyday-policy-file");
@@ -152,13 +152,13 @@ fn a_rule_is_saved_after_a_run_with_a_policy_file() {
         user.sees_with_code("guard allow @ --user --yes", 0, &["policies/strict.toml"]);
         user.types(&format!("guard run -q {options} -- {command}"));
     }
-    // `guard learn` must extend the same policy.
+    // `guard learn` must write a policy that extends the same policy as the file.
     user.sees("guard learn --policy ./team.toml -- git tag v2", &["cannot extend ./team.toml by its name"]);
     user.types("grep -q 'extends = \"strict\"' learned.toml");
     user.types("guard run -q --policy ./learned.toml -- git tag v3");
     user.types("guard learn --out again.toml -- true && guard run -q --policy ./again.toml -- true");
-    // If a policy file extends no other policy, there is no policy to extend. `guard learn` must say so before it runs
-    // the command.
+    // This policy file extends no other policy, so there is none that a new policy could extend. guard must say so, and
+    // `guard learn` must say it before it runs the command.
     let strict = concat!(env!("CARGO_MANIFEST_DIR"), "/policies/strict.toml");
     user.types(&format!("sed 's/^name = .*/name = \"own\"/' {strict} > own.toml"));
     user.types("guard run -q --policy ./own.toml -- git stash; test $? = 126");
@@ -262,7 +262,7 @@ fn paths_in_the_repository_are_explained_for_the_runs_worktree() {
     let readonly = "guard why --policy readonly --path README.md --write";
     let printed = user.sees_with_code(readonly, 1, &["denied: write ", copy, "write = [\"{worktree}\"]"]);
     assert!(!printed.contains("--write"), "{printed}");
-    // Of the user's git directory, and of another checkout of the repository, the run has no copy.
+    // The run has no copy of the user's git directory, or of another checkout of the repository.
     user.types("git worktree add -q ../linked -b linked");
     for command in [
         "guard why --path .git/config --write",

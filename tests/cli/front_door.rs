@@ -244,7 +244,7 @@ fn works_first_time(cli: &Cli, words: &[&str]) {
     let Some(program) = cli.program() else { return };
     let tools = program.ancestors().nth(3).unwrap();
     let [line] = documented_lines(words).try_into().unwrap();
-    // Two environments are enough here, because the tests of `guard exec` run the same agents in the other two.
+    // The tests of `guard exec` run the same agents, so two environments are enough here.
     in_two_environments(|environment| {
         let newcomer = Newcomer::new(environment);
         let api = (cli.api)(vec![

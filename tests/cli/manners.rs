@@ -18,7 +18,7 @@ fn times_are_typed_with_units() {
         &["ended with 124"],
     );
     user.sees("guard runs prune --older-than 1h", &["0 of 2 runs"]);
-    // guard must reject a number without a unit. As seconds it would delete nearly all runs.
+    // guard must reject a number without a unit. If it took the number for seconds, it would delete nearly all runs.
     user.sees("guard runs prune --older-than 30; test $? = 2 && echo usage", &["such as 30d", "usage"]);
     user.sees("guard runs prune --older-than 0s", &["2 of 2 runs"]);
     user.sees("guard task --max-duration plan=never x; test $? = 2 && echo usage", &["such as 90s", "usage"]);
@@ -86,7 +86,7 @@ fn shells_complete_commands_runs_and_policies() {
     let ids: Vec<&str> = ids.lines().collect();
     let [newest, older, newest_id, older_id] = ids.as_slice() else { panic!("{ids:?}") };
     assert!(newest_id > older_id, "{ids:?}");
-    // guard must offer the ids as tables print them, and whole ids.
+    // guard must offer both the short ids that tables print and the whole ids.
     assert!(newest_id.ends_with(newest) && older_id.ends_with(older) && newest.len() < 36, "{ids:?}");
     user.sees("guard runs", &[newest, older]);
     // guard must not offer a directory name that is not a run id to the shell.

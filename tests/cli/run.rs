@@ -161,7 +161,8 @@ fn a_dry_run_shows_everything_and_runs_nothing() {
     ] {
         assert!(shown.contains(part), "{part} is missing in\n{shown}");
     }
-    // For root guard lists the parts of /usr if something in /usr/local belongs to root alone.
+    // If root runs guard, and only root may read something in `/usr/local`, guard grants the parts of `/usr` one by
+    // one.
     let is_root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
     let has_system = |path: &str| shown.contains(&format!("r-x  {path}  (system)"));
     assert!(has_system("/usr") || is_root && has_system("/usr/bin"), "{shown}");

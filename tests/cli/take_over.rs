@@ -498,7 +498,8 @@ fn positions_of_runs_count_in_one_repository() {
     user.sees_with_code("cd .. && basename \"$(guard worktree path @1)\"", 0, &["c"]);
 }
 
-/// While a run was running, another one may have begun. Then `@` is the other run, so the last line must not name it.
+/// If another run begins while a run is running, `@` is the other run, so the last line of the first run must not say
+/// `@`.
 #[test]
 fn the_last_line_of_a_run_names_this_run() {
     let user = UserShell::new("take-over-last-line");
