@@ -58,8 +58,8 @@ impl TestEnvironment {
         format!("{}, {} namespaces", self.user.name, if self.namespaces { "with" } else { "without" })
     }
 
-    /// Runs a script as this user beside the working directory, not in the sandbox. The script must succeed. Returns
-    /// its output.
+    /// Runs a script as this user, outside the sandbox, in the parent of the working directory. The script must
+    /// succeed. Returns its output.
     pub(crate) fn run_outside(&self, script: &str) -> String {
         let mut command = self.command("bash");
         let output = command.args(["-euc", script]).current_dir(&self.root).output().unwrap();
@@ -135,8 +135,8 @@ impl TestEnvironment {
     pub(crate) fn guard_run_arguments(&self, options: &[&str], command: &[&str]) -> Vec<String> {
         let namespaces = if self.namespaces { "require" } else { "off" };
         let mut arguments = vec!["run", "--namespaces", namespaces];
-        // The working directory is inside guard's own checkout. Without an option about repositories, the run works
-        // in place.
+        // The working directory is in a repository, so `guard run` would make a worktree. Without an option about
+        // repositories, the tests' runs work in place.
         let in_repository = ["--name", "--base", "--here", "--auto", "--keep", "--discard"];
         if !options.iter().any(|option| in_repository.contains(option)) {
             arguments.push("--in-place");

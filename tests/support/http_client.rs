@@ -20,7 +20,6 @@ pub(crate) enum HttpAddress {
     Socket(PathBuf),
 }
 
-/// A connection to a server.
 pub(crate) trait Connection: Read + Write + Send {}
 impl<T: Read + Write + Send> Connection for T {}
 

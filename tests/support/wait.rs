@@ -12,7 +12,6 @@ pub(crate) fn wait_until(what: &str, condition: impl FnMut() -> bool) {
     assert!(holds_within(PATIENCE, condition), "not within {PATIENCE:?}: {what}");
 }
 
-/// Waits until the file exists.
 #[track_caller]
 pub(crate) fn wait_for_file(path: &Path) {
     wait_until(&format!("{} exists", path.display()), || path.exists());
