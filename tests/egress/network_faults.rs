@@ -97,8 +97,8 @@ fn headers_that_do_not_end_or_are_too_large() {
     for line in said["lines"].as_array().unwrap() {
         assert!(line.as_str().unwrap().starts_with("HTTP/1.1 431"), "{said}");
     }
-    // guard must close a connection whose headers are not complete after half a minute, and serve other clients
-    // meanwhile.
+    // If a client has not sent all headers after half a minute, guard must close the connection, and must serve other
+    // clients meanwhile.
     let (_, said) = tried(&environment, options(), &variables, &["slow", &place(&server)]);
     assert_eq!(said["served"], json!(["HTTP/1.1 200 Test"]), "{said}");
     assert!(said["seconds"].as_f64().unwrap() < 45.0, "{said}");
@@ -301,7 +301,8 @@ fn a_request_to_a_gateway_beyond_the_upload_limit() {
         let problem = || format!("{}: {said}\n{:#}", environment.name(), outcome.result);
         assert_eq!(said["lines"], json!({ "HTTP/1.1 403 Forbidden": 1 }), "{}", problem());
         assert!(said["texts"].to_string().contains("(rule network.limit)"), "{}", problem());
-        // Only a used-up budget ends the run.
+        // guard refuses this request because it is larger than the rest of the budget. Only a budget that is used up
+        // ends the run.
         assert_eq!(outcome.code, 0, "{}", problem());
         let refusals = events(&outcome, "deny.network");
         assert_eq!(refusals.len(), 1, "{}", problem());

@@ -86,7 +86,7 @@ fn every_client_is_refused_at_once_and_every_refusal_is_told() {
         assert!(answer("curl without proxy").starts_with("6 "), "{}", problem());
         assert!(answer("node").contains("ENOTFOUND"), "{}", problem());
         for (name, told) in told.as_object().unwrap() {
-            // The time includes the start of the program. A client that waits for an answer would take ten
+            // The time includes the start of the program. A client whose name lookups get no answer would take ten
             // seconds: two attempts of five seconds.
             assert!(told[1].as_f64() < Some(9000.0), "{name}: {}", problem());
         }

@@ -101,7 +101,7 @@ fn every_prefix_is_incomplete() {
             for end in 0..bytes.len() {
                 assert_eq!(read(&bytes[..end]), Hello::Incomplete, "{end} of {}", bytes.len());
             }
-            // Bytes after the ClientHello, such as a change of ciphers or early data, must not change the result.
+            // Bytes after the ClientHello, such as a ChangeCipherSpec record or early data, must not change the result.
             assert_eq!(read(&[&bytes[..], &[20, 3, 3, 0, 1, 1]].concat()), read(&whole));
         }
     }
@@ -191,7 +191,8 @@ fn the_bound_is_kept() {
     assert!(in_records(&fits, 16_384).len() <= LIMIT);
     let beyond = hello(&extension(21, &vec![0; space + 1]));
     assert_eq!(read(&in_records(&beyond, 16_384)), Hello::Malformed);
-    // guard must refuse it after the header, without reading sixteen kilobytes.
+    // guard must refuse a message that is too long when it has read the header, without the sixteen kilobytes that
+    // follow.
     assert_eq!(read(&in_records(&beyond, 16_384)[..9]), Hello::Malformed);
 }
 
