@@ -94,7 +94,7 @@ fn submit_starts_a_worker_that_ends_by_itself() {
     );
     assert_eq!(result(&last, "t7")["output"], json!({"number": 7}));
     let id = first["response_id"].as_str().unwrap();
-    // The same results in other output formats.
+    // guard must print the same results in other output formats.
     assert_eq!(user.types(&format!("guard batch results {id} --jsonl")).lines().count(), 20);
     assert_eq!(parse(&user.types(&format!("guard batch results {id} --json"))).as_array().unwrap().len(), 20);
     user.sees(&format!("guard batch results {id}"), &["TASK", "STATUS", "t19", "completed"]);

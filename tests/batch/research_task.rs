@@ -87,7 +87,8 @@ fn a_killed_worker_repeats_no_finished_sub_query() {
     the_next_attempt_continues("batch-research-killed", Signal::SIGKILL);
 }
 
-/// A worker that is told to stop gives its tasks back. The next attempt must not ask again, or pay again, either.
+/// A worker that is told to stop gives its tasks back to the queue. The next attempt must not ask again, and pay again,
+/// for answers that the stopped worker has received.
 #[test]
 fn a_stopped_worker_repeats_no_finished_sub_query() {
     the_next_attempt_continues("batch-research-stopped", Signal::SIGTERM);

@@ -58,7 +58,7 @@ pub(super) fn concurrent_submissions_with_one_key_are_one_batch(store: &Store) {
         callers.into_iter().map(|caller| caller.join().unwrap()).collect()
     });
     assert_eq!((ids.len(), queue.batches(10).unwrap().len()), (1, 1));
-    // A task is submitted with the key of another one that ends at the same moment. It must end too.
+    // While one task ends, another task with the same key is submitted. The second task must end too.
     for round in 0..20 {
         let key = format!("key {round}");
         submit(queue, &format!("first {round}"), vec![NewTask { priority: 1, ..keyed("x", &key) }]);

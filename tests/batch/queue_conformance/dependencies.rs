@@ -135,7 +135,8 @@ pub(super) fn retried_tasks_wait_for_their_dependencies(store: &Store) {
     assert_eq!(queue.finish(&[failed(&claims[0], None), completed(&claims[1])]).unwrap(), [true, true]);
     expect_failure(queue, "a", "x", TaskKind::RunFailed);
     expect_failure(queue, "a", "z", TaskKind::DependencyFailed);
-    // After the retry, the repeated task must run itself, and then the tasks that depend on it.
+    // `a.x` failed because `first.x`, which has the same key, had failed. After the retry the queue must give out `a.x`
+    // itself, and then the tasks that depend on it.
     assert_eq!(queue.retry_failed("a").unwrap(), 3);
     for expected in ["a.x", "a.y", "a.z"] {
         let next = claim(queue, 10);

@@ -28,8 +28,8 @@ pub(super) fn a_repeated_task_key_gets_the_first_result(store: &Store) {
     let first = claim(queue, 3);
     finish(queue, completed(&first[0]));
     submit(queue, "b", vec![keyed("x", "completed"), keyed("y", "pending"), keyed("z", "fails later")]);
-    // The first task of batch `a` has completed, so its repetition must have its output at once. The other two must
-    // not run twice.
+    // The first task of batch `a` has completed, so the task with the same key in batch `b` must have its output at
+    // once. The tasks with the other two keys must not run twice.
     assert_eq!(row(queue, "b", "x").output, object(json!({"done": "x"})));
     expect_state(queue, "b", "y", TaskState::Blocked);
     assert!(claim(queue, 10).is_empty());
