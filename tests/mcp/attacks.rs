@@ -218,7 +218,7 @@ fn what_is_too_large_is_refused_early() {
     let (sent, answer) = endless(server.connect(), &start, &chunk, 256 << 20);
     assert!(sent < 40 << 20, "{sent} bytes were taken");
     assert!(answer.status == 413 || answer.status == 0, "{}", answer.text);
-    // A body that breaks off is not too large.
+    // The chunked body is invalid. The server must answer 400, and not that the body is too large.
     let mut stream = server.connect();
     write!(stream, "{start}not a chunk\r\n\r\n").unwrap();
     let answer = Answer::read(stream);
@@ -363,7 +363,7 @@ fn slow_clients_do_not_hold_the_door() {
     let server = Served::start(&environment, "", &gemini, &[]);
     let head: String = server.headers().iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let session = server.session();
-    // These two clients connect before the many slow ones do.
+    // These two clients connect first, because the many slow ones below take all connections that the server accepts.
     let (mut half, mut deaf) = (server.connect(), server.connect());
     write!(half, "POST /mcp HTTP/1.1\r\n{head}Content-Length: 100\r\n\r\n{{").unwrap();
     let list = json!({ "jsonrpc": "2.0", "id": 3, "method": "tools/list" }).to_string();
@@ -397,7 +397,7 @@ fn slow_clients_do_not_hold_the_door() {
                 }
             }
         });
-        // Many clients without a token send one byte at a time. They are more than the server accepts connections.
+        // Many clients without a token send one byte at a time. They open more connections than the server accepts.
         scope.spawn(|| {
             let mut slow: Vec<TcpStream> = (0..140).map(|_| server.connect()).collect();
             let line = format!("POST /mcp HTTP/1.1\r\nHost: {}\r\nX-Slow: ", server.address);
@@ -475,8 +475,8 @@ fn folders_outside_the_roots_are_refused() {
     }
     refused(&format!("{folder}-not"));
     refused(&format!("{folder}/{}", "x/".repeat(5000)));
-    // guard must resolve a link that stays inside the root once, and work in its target: a run refuses a link as its
-    // directory, and the link could be changed later.
+    // A link inside the root leads to another directory inside it. guard must resolve the link once and work in the
+    // target: a run refuses a link as its directory, and the link could be changed later.
     let answer = ask(&format!("{folder}/in"));
     assert_eq!(answer["result"], "Done.", "{answer:#}");
     assert!(format!("{:?}", api.tool_results()).contains("inside-marker"), "{:?}", api.tool_results());
@@ -486,7 +486,8 @@ fn folders_outside_the_roots_are_refused() {
     refused(&format!("{folder}/inside"));
     let next = json!({ "PROMPT": "go on", "cd": format!("{folder}/moved"), "sandbox": "read-only", "SESSION_ID": answer["SESSION_ID"] });
     assert_eq!(server.uses(&session, "gemini", &next)["error_kind"], "session_lost");
-    // The link to the root leads to another directory, then the root is renamed, and then a link has its name.
+    // The test makes the link to the root lead elsewhere, then renames the root, and then puts a link in its place.
+    // guard must refuse the directory each time.
     std::fs::remove_file(&link).unwrap();
     symlink("/etc", &link).unwrap();
     refused(link.to_str().unwrap());

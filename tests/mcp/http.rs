@@ -33,7 +33,8 @@ fn the_official_client_is_served() {
     let outcome =
         environment.run_to_end(client(&environment, &python, &gemini, "", &server.setting("tour")), b"");
     tour(&outcome);
-    // The newest protocol version in which a broken connection does not mean that the client cancels.
+    // The client must negotiate this version of the protocol. It is the newest one in which a broken connection does
+    // not mean that the client cancels.
     assert_eq!(outcome.result["version"], "2025-11-25");
     assert!(api.questions()[1].json().to_string().contains("The word is plum."));
     server.signal(Signal::SIGTERM);
