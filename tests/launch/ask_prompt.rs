@@ -84,8 +84,8 @@ fn always_is_for_the_run() {
     assert!(shown.contains("first=1") && shown.contains("second=1"), "{shown}");
 }
 
-/// The run's policy is a file, which no policy can extend by its name. guard must save the rule in the user's policy that
-/// the file extends.
+/// The run's policy is a file, so no other policy can extend it by name. The file extends the user's policy `mine`, and
+/// guard must save the rule there.
 #[test]
 fn an_answer_is_saved_in_the_policy_that_a_policy_file_extends() {
     let scratch = scene("ask-save");
@@ -100,7 +100,8 @@ fn an_answer_is_saved_in_the_policy_that_a_policy_file_extends() {
     assert!(!shown.contains("the agent wants to run") && shown.contains("first=1"), "{shown}");
 }
 
-/// guard saves no rule that would have no effect, because the policy file itself contains the rule that asks.
+/// The rule that asks is in the policy file itself, so a rule in the user's policy would have no effect. guard must
+/// save none, and say so.
 #[test]
 fn an_answer_to_a_rule_of_a_policy_file_is_not_saved() {
     let scratch = scene("ask-save-file");
@@ -216,8 +217,8 @@ fn a_question_is_not_painted_over() {
 /// Neither a terminal response that the agent provokes nor a key pressed before the question may count as an answer.
 #[test]
 fn what_a_terminal_sends_by_itself_is_no_answer() {
-    // On a busy machine guard may ask before it shows the request, and the pauses between the keys can be so long that
-    // guard takes one of them for an answer. Such an attempt says nothing.
+    // On a busy machine guard may ask the user before it shows the agent's request to the terminal. The pauses between
+    // the keys can also become so long that guard takes a key for an answer. Such an attempt proves nothing.
     let is_done = (0..20).any(|attempt| presses_keys_before_the_question(&format!("ask-report-{attempt}")));
     assert!(is_done, "the machine is too busy to press keys at short intervals");
 }

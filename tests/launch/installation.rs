@@ -183,7 +183,7 @@ fn secrets_are_not_part_of_any_installation() {
     home.write(".ssh/pyvenv.cfg", "home = /usr/bin\n");
     let tool = home.write(".ssh/bin/tool", "x");
     assert!(needs(&tool, &home.0, &[]).is_empty());
-    // A package.json or pyvenv.cfg in the home does not make the home a package.
+    // guard must not take the whole home for a package because it contains a `package.json` or a `pyvenv.cfg`.
     home.write("package.json", "{}");
     home.write("pyvenv.cfg", "home = /\n");
     let cli = home.write("cli.js", "x");

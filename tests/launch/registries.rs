@@ -241,7 +241,7 @@ fn a_tool_is_asked_once() {
     }
     assert_eq!(fixture.starts(), 1);
     assert!(fixture.0.0.join("home/.cache/guard").is_dir());
-    // guard must ask again if npm is another program, or if guard's own cache is another one.
+    // guard must ask npm again if the program has changed, or if nothing is stored in guard's cache directory.
     let fixture = fixture.program("npm", "echo https://newer.default.example/");
     entries(&fixture.of(Tool::Npm, &[]), &["scope.example:443", "newer.default.example:443"]);
     let cache = fixture.0.0.join("cache");

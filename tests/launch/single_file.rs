@@ -80,7 +80,7 @@ fn missing_shims_are_told_and_refusals_stay() {
         assert!(lines(outcome)[0].ends_with("/git"), "{outcome}");
     };
     without(&environment.run(&["--no-shims"], &["bash", "script"]));
-    // Without `--json`, guard must print it as well.
+    // Without `--json`, guard must report the missing shims on standard error.
     let told = environment.run_to_end(environment.guard_run(&["--no-shims"], &["true"]), b"").error;
     assert!(
         told.lines().any(|line| line.starts_with("guard: ") && line.ends_with(", without shims")),

@@ -14,7 +14,7 @@ use crate::support::{
     in_every_environment_at_once, init_process, marked_processes, unique_mark, wait_until,
 };
 
-/// The number of kills over all environments.
+/// The number of kills in the four environments together.
 const KILLS: usize = 200;
 
 /// A script that starts programs all the time, and leaves a daemon.

@@ -27,7 +27,7 @@ impl Planted {
         if is_root() {
             directories.push(root.join("others"));
         }
-        // Only the fact that it is the working directory of the run makes this directory untrusted.
+        // This directory is untrusted only because it is inside the working directory of a run.
         directories.push(root.join("plain/bin"));
         for directory in &directories {
             for name in ["git", "gh", "npm", "sh", "tr", "printkey"] {

@@ -80,7 +80,8 @@ fn a_repository_below_a_system_directory_is_written() {
     });
 }
 
-/// A program on PATH must find the files that are installed with it, even outside a home or behind a link to a version.
+/// A program on PATH must find the files that are installed with it, even if they are outside a home, or if PATH leads
+/// through a symbolic link such as `current` to the directory of a version.
 #[test]
 fn programs_on_path_run_wherever_they_are() {
     in_every_environment(|environment| {
