@@ -179,7 +179,8 @@ impl Cli {
         assert_eq!(self.ask(&environment, &*next, &lost).kind(), "session_lost");
     }
 
-    /// Each failure of the API must give a result with the right error kind and a message, within a minute.
+    /// After each failure of the API, the result must have the right error kind and a message that names the agent, and
+    /// must arrive within five minutes.
     pub(crate) fn failures_have_their_kind(&self, cases: &[(Turn, &str)]) {
         let Some(program) = self.program() else { return };
         let environment = one_environment();

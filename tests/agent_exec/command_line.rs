@@ -64,8 +64,8 @@ fn options_make_the_same_request() {
         ],
     ]
     .concat();
-    // A prompt that begins with a dash must follow `--`, where guard would take it for a command. So this call has a
-    // prompt without a dash.
+    // In this form a prompt that begins with a dash must follow `--`, where guard would take it for a command. So this
+    // call has a prompt without a dash.
     let by_words = typed(&environment, &[&["asks"], &words[1..]].concat(), b"");
     let asked = json!({
         "prompt": "asks", "agent": "gemini", "cd": folder, "sandbox": "read-only", "model": "m1", "timeout": 20, "max_duration": 40,

@@ -151,8 +151,9 @@ fn said(api: &Api) -> String {
     texts.last().and_then(|text| text.as_str()).unwrap_or_default().to_string()
 }
 
-/// The test switches off the settings with which guard keeps the CLI from reading the repository's variables. The CLI
-/// must still ignore them, because guard sets every variable that a repository could set.
+/// guard sets every variable that a repository could set, so that the CLI ignores the repository's values. The test
+/// switches off the CLI settings with which guard also keeps the CLI from reading them, to see that the variables alone
+/// are enough.
 #[test]
 fn set_variables_override_those_of_the_repository() {
     let Some(gemini) = Gemini::installed() else { return };

@@ -18,7 +18,7 @@ fn the_second_turn_carries_the_first() {
     let Some(gemini) = Gemini::installed() else { return };
     in_two_environments(|environment| {
         let repository = environment.directory.with_file_name("repository");
-        // Where guard keeps a session does not depend on namespaces, so one value is enough without them.
+        // Where guard keeps a session does not depend on namespaces, so one sandbox mode is enough without them.
         let sandboxes = ["workspace-write", "read-only"];
         for sandbox in &sandboxes[..if environment.namespaces { 2 } else { 1 }] {
             let api = Api::plain(vec![Turn::text("The word is plum."), Turn::text("It was plum.")]);
