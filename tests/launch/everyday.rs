@@ -158,7 +158,7 @@ fn cargo_with_settings_above_the_working_folder() {
             "{}",
             environment.name()
         );
-        // The same must work in a directory with many other files.
+        // guard must also give access to the settings if many other files are in the same directory.
         environment.run_outside(
             "mkdir crowd && touch $(seq -f crowd/a-file-with-a-long-name-%g 300) && mv crowd/* .",
         );
@@ -470,8 +470,7 @@ const OWN_REPOSITORY: &str = "d=$(mktemp -d); cd $d; git init -q -b main; git co
 fn git_in_repositories_of_its_own() {
     in_every_environment(|environment| {
         assert_eq!(environment.expect_success(OWN_REPOSITORY), "  other\ny\n", "{}", environment.name());
-        // The same must work when the script runs git without the shim, and in a repository below the working
-        // directory.
+        // The script must also work if it runs git without the shim, and in a repository below the working directory.
         let script = "mkdir t; cd t; g=$(ls /usr/bin/git); $g init -q -b main; $g -c user.name=t -c user.email=t@example.org commit -q --allow-empty -m one; \
              $g checkout -q -b topic; $g branch --show-current; cd ..; git -C t switch -q -c more; git -C t branch --show-current; git init -q u; git -C u checkout -q -b v; rm -rf t u";
         assert_eq!(environment.expect_success(script), "topic\nmore\n", "{}", environment.name());

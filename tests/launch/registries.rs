@@ -258,7 +258,7 @@ fn what_lies_in_the_working_tree_is_not_believed() {
         .with("work/cargo/registry/index/agent.example-0123456789abcdef/config.json", "{}");
     let work = fixture.0.0.join("work");
     std::fs::rename(fixture.0.0.join("bin"), work.join("bin")).unwrap();
-    // A link from outside the working tree leads into it.
+    // These two links are outside the working tree, and lead to files in it.
     std::os::unix::fs::symlink(work.join("bin"), fixture.0.0.join("bin")).unwrap();
     std::os::unix::fs::symlink(work.join("venv/pip.conf"), fixture.0.0.join("etc/pip.conf")).unwrap();
     let path = std::env::join_paths([fixture.0.0.join("bin"), work.join("bin"), "bin".into()]).unwrap();
@@ -268,7 +268,7 @@ fn what_lies_in_the_working_tree_is_not_believed() {
         ("CARGO_HOME".into(), work.join("cargo").into()),
     ];
     let (home, etc) = (fixture.0.0.join("home"), fixture.0.0.join("etc"));
-    // The same must hold in a subdirectory of the working tree.
+    // guard must ignore these settings in the working tree and in a subdirectory of it.
     for folder in [work.clone(), work.join("below")] {
         for tool in [Tool::Npm, Tool::Pip, Tool::Cargo] {
             entries(&find_registries_with(tool, Some(&home), &environment, &etc, Some(&folder)), &[]);
@@ -400,7 +400,7 @@ fn the_real_tools() {
         let found = (0..5).map(|_| find()).find(|found| !found.entries.is_empty());
         assert!(found.is_some(), "{program}: {:?}", find());
     }
-    // A cargo with an empty home, which has no cache yet. rustup keeps its own directory.
+    // This cargo has an empty home, and so no cache yet. rustup keeps its own directory.
     let rustup = home.map(|home| home.join(".rustup")).filter(|rustup| rustup.is_dir());
     isolated.push(("CARGO_HOME".into(), fixture.0.0.join("empty").into()));
     isolated.extend(rustup.map(|rustup| ("RUSTUP_HOME".into(), rustup.into())));

@@ -50,8 +50,8 @@ fn exit_codes_are_the_commands_own() {
 #[test]
 fn the_shapes_of_json() {
     in_every_environment(|environment| {
-        // The script is in a file. As an argument of `bash -c` guard would refuse it as a whole, because it contains
-        // a push.
+        // The script is in a file. It contains a push, so guard would refuse the whole script as an argument of `bash
+        // -c`.
         let script = "echo out; echo err >&2; git push; exit 3";
         std::fs::write(environment.directory.join("work.sh"), script).unwrap();
         let fields = |result: &Value| result.as_object().unwrap().keys().cloned().collect::<Vec<_>>();

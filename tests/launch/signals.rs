@@ -149,7 +149,7 @@ fn a_worktree_that_is_being_made_is_undone() {
         let bin = environment.directory.with_file_name("bin");
         let begun = environment.temporary_directory().join("begun");
         let state = "git -C repository for-each-ref; git -C repository worktree list --porcelain; ls -A .worktrees || true";
-        // The user's git is replaced by one that waits for a long time, before or after it makes the worktree.
+        // A script takes the place of the user's git. It waits for a long time before or after git makes the worktree.
         for first in ["true".to_string(), format!("'{real}' \"$@\"")] {
             let slow = format!("{first} && : > '{}' && exec sleep 600", begun.display());
             let script = format!(
