@@ -116,7 +116,8 @@ fn ctrl_c_in_every_phase_ends_all_processes_and_can_be_resumed() {
     }
 }
 
-/// Another program pauses, adjusts, resumes and cancels research that is in progress.
+/// While research is in progress, another program sends valid and invalid commands to it. guard must obey the valid
+/// ones, and reject the others.
 #[test]
 fn commands_reach_running_research() {
     let researcher = Researcher::new("research-control", PLAN, "sleep 60", r#"say '"Done."'"#);

@@ -96,8 +96,8 @@ fn private_memory(pid: u32) -> u64 {
     all
 }
 
-/// Measures what an event costs on its way from the agent to its reader. Takes the best of 200 short rounds, because other
-/// tests run at the same time.
+/// An event may take at most 50 µs from the agent to its reader. The test takes the best of 200 short rounds, because
+/// other tests run at the same time.
 #[test]
 fn an_event_costs_little() {
     const COUNT: u32 = 100;
