@@ -239,8 +239,8 @@ fn a_linked_worktree_reads_its_repository() {
     });
 }
 
-/// guard makes a directory above the working directory readable if it contains a `.git`, but only if that `.git`
-/// belongs to the user.
+/// guard makes a directory above the working directory readable if the directory contains a `.git`. It must not do so
+/// if the `.git` belongs to another user.
 #[test]
 fn a_git_folder_of_somebody_else_gives_nothing() {
     if own_id() != 0 {

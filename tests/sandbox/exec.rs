@@ -152,8 +152,8 @@ fn git_checkout_stays_refused_in_every_disguise() {
     });
 }
 
-/// A user's policy refuses a program by its name. guard does not recognize copies of such a program, so the test
-/// leaves out the disguises that copy, rename or move the file.
+/// A user's policy refuses a program by its name. guard must refuse the program under every disguise, except those that
+/// copy, rename or move the file: guard does not recognize copies of such a program.
 #[test]
 fn a_program_of_a_policys_own_stays_refused() {
     let Some(python) = system_python() else { return };

@@ -216,8 +216,8 @@ fn shared_memory_and_queues_outside_are_not_reached() {
         .check_queue(|_, victim, _| victim.tell().is_none_or(|told| told["queued"] != 1));
 }
 
-/// Process 1 ends the run and forwards signals to it. An agent that could change the resource limits or the scheduling
-/// of process 1 could stop it from doing so.
+/// Process 1 ends the run and forwards signals to it. If the agent could change the limits or the scheduling of process
+/// 1, process 1 could no longer do so. Each of these calls must fail.
 #[test]
 fn the_limits_of_process_1_cannot_be_changed() {
     let script = r#"
