@@ -43,6 +43,13 @@ fn no_namespaces_are_made_or_joined() {
     }
 }
 
+/// Two processes that share their working directory (CLONE_FS) keep sharing it after an exec. One of them could change
+/// the directory of a program that the supervisor has judged by its directory, such as git.
+#[test]
+fn no_processes_share_a_working_directory() {
+    holds(&["clone", "0x200"], None);
+}
+
 #[test]
 fn no_file_systems_are_mounted() {
     for arguments in [&["open-tree"][..], &["open-tree-attributes"], &["fsopen"], &["chroot"]] {
