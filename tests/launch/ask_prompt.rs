@@ -41,15 +41,20 @@ fn command(scratch: &Scratch) -> Command {
 
 /// Runs guard on a terminal and answers each question with the next key. Returns what the terminal showed.
 fn at_a_terminal(scratch: &Scratch, keys: &[&str]) -> String {
+    answers(command(scratch), keys, Duration::ZERO)
+}
+
+/// Like [`at_a_terminal`], for any command of guard. Thinks for the time `thinks` before each answer.
+fn answers(mut command: Command, keys: &[&str], thinks: Duration) -> String {
     let pty = nix::pty::openpty(None, None).unwrap();
     let end = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
-    let mut child = command(scratch)
+    let mut child = command
         .stdin(end(&pty.slave))
         .stdout(end(&pty.slave))
         .stderr(end(&pty.slave))
         .spawn()
         .unwrap();
-    drop(pty.slave);
+    drop((pty.slave, command));
     let mut master = std::fs::File::from(pty.master);
     let mut keys = keys.iter();
     let (mut shown, mut answered) = (String::new(), 0);
@@ -59,6 +64,7 @@ fn at_a_terminal(scratch: &Scratch, keys: &[&str]) -> String {
         shown.push_str(&String::from_utf8_lossy(&buffer[..got]));
         if shown.matches("[n] no: ").count() > answered {
             answered += 1;
+            std::thread::sleep(thinks);
             master.write_all(keys.next().unwrap_or(&"n").as_bytes()).unwrap();
         }
         assert!(Instant::now() < deadline, "no end: {shown}");
@@ -74,6 +80,19 @@ fn yes_is_for_once() {
     assert_eq!(shown.matches("the agent wants to run").count(), 2, "{shown}");
     assert!(shown.contains("first=1") && !shown.contains("second=1"), "{shown}");
     assert!(shown.contains("The time is a secret.") && shown.contains("ask.date"), "{shown}");
+}
+
+/// A user who thinks longer than the idle limit about a question must not lose the run: the agent waits for the user.
+#[test]
+fn a_run_with_an_open_question_is_not_idle() {
+    let scratch = scene("ask-idle");
+    let mut command = guard();
+    command.args(["run", "--in-place", "--quiet", "--timeout", "1", "--policy"]);
+    command.arg(scratch.0.join("asking.toml")).args(["--", "sh", "script.sh"]);
+    command.env("HOME", &scratch.0).env("XDG_STATE_HOME", scratch.0.join("state"));
+    command.current_dir(scratch.0.join("work"));
+    let shown = answers(command, &["y", "y"], Duration::from_secs(3));
+    assert!(shown.contains("first=1") && shown.contains("second=1"), "{shown}");
 }
 
 #[test]

@@ -92,6 +92,7 @@ pub(super) fn attach(
         writer,
         tally,
         activity: Arc::new(AtomicU64::new(0)),
+        asking: Arc::default(),
         network,
         proxy: None,
         exhausted: Arc::default(),
@@ -177,7 +178,7 @@ impl Running {
                 self.raw = Raw::new(input.try_clone()?).ok();
                 let mut keys = None;
                 if let Some(questions) = questions {
-                    let (asker, typed) = asker(questions, master.try_clone()?, screen);
+                    let (asker, typed) = asker(questions, master.try_clone()?, screen, self.asking.clone());
                     ask = Some(Box::new(asker));
                     keys = Some(typed);
                 }

@@ -99,6 +99,8 @@ pub(crate) struct Running {
     /// A counter that increases with output, program starts and data that the network proxy transfers. While the
     /// counter changes, the run is not idle.
     pub(crate) activity: Arc<AtomicU64>,
+    /// True while a question waits for the user's answer. The run is not idle then.
+    pub(crate) asking: Arc<AtomicBool>,
     pub(crate) network: Network,
     /// The network proxy; `None` until its thread runs.
     pub(crate) proxy: Option<egress::Handle>,
@@ -315,7 +317,7 @@ impl Running {
         let now = Instant::now();
         let activity = self.activity.load(Ordering::Relaxed);
         let limits = &self.started.plan.limits;
-        if activity != clock.seen {
+        if activity != clock.seen || self.asking.load(Ordering::Relaxed) {
             (clock.seen, clock.last_active) = (activity, now);
             clock.cpu.reset(now);
         } else if limits.idle_seconds.is_some() && clock.cpu.has_worked(self.started.init_pid, now) {

@@ -118,10 +118,15 @@ pub(crate) struct TerminalAsk {
     keys: Receiver<Vec<u8>>,
 }
 
-/// Creates the object that asks questions, and the object that passes the user's keys to it.
-pub(crate) fn asker(terminal: OwnedFd, agent_terminal: OwnedFd, screen: Screen) -> (TerminalAsk, Keys) {
+/// Creates the object that asks questions, and the object that passes the user's keys to it. `asking` is true while a
+/// question waits for its answer.
+pub(crate) fn asker(
+    terminal: OwnedFd,
+    agent_terminal: OwnedFd,
+    screen: Screen,
+    asking: Arc<AtomicBool>,
+) -> (TerminalAsk, Keys) {
     let (sender, keys) = channel();
-    let asking = Arc::new(AtomicBool::new(false));
     (TerminalAsk { terminal, agent_terminal, screen, asking: asking.clone(), keys }, Keys { asking, sender })
 }
 
