@@ -48,12 +48,8 @@ fn at_a_terminal(scratch: &Scratch, keys: &[&str]) -> String {
 fn answers(mut command: Command, keys: &[&str], thinks: Duration) -> String {
     let pty = nix::pty::openpty(None, None).unwrap();
     let end = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
-    let mut child = command
-        .stdin(end(&pty.slave))
-        .stdout(end(&pty.slave))
-        .stderr(end(&pty.slave))
-        .spawn()
-        .unwrap();
+    let mut child =
+        command.stdin(end(&pty.slave)).stdout(end(&pty.slave)).stderr(end(&pty.slave)).spawn().unwrap();
     drop((pty.slave, command));
     let mut master = std::fs::File::from(pty.master);
     let mut keys = keys.iter();
