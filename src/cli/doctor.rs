@@ -16,8 +16,9 @@ use crate::transcript::runs_dir;
 /// user on this machine, and nothing else keeps runs from working.
 pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let kernel = probe();
-    let policies = policies(&kernel)?;
-    let checks = machine_checks::all();
+    let (policies, invalid) = policies(&kernel);
+    let mut checks = machine_checks::all();
+    checks.extend(invalid);
     let all = policies.iter().all(|(_, missing)| missing.is_empty())
         && checks.iter().all(|check| check.state != CheckState::Problem);
     if as_json {
@@ -43,15 +44,20 @@ pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
 
 type Missing = Vec<crate::sandbox::Need>;
 
-fn policies(kernel: &Kernel) -> Result<Vec<(String, Missing)>, Failure> {
+/// Returns what this machine lacks for each policy, and a failed check for each policy that guard cannot load.
+fn policies(kernel: &Kernel) -> (Vec<(String, Missing)>, Vec<MachineCheck>) {
     let dirs = PolicyDirs::from_environment();
-    let mut found = Vec::new();
+    let (mut found, mut invalid) = (Vec::new(), Vec::new());
     for (name, _) in dirs.names() {
-        let policy = load(&name, &dirs)?;
-        let missing = kernel.missing_for(&policy, policy.sandbox.namespaces);
-        found.push((name, missing));
+        match load(&name, &dirs) {
+            Ok(policy) => {
+                let missing = kernel.missing_for(&policy, policy.sandbox.namespaces);
+                found.push((name, missing));
+            }
+            Err(_) => invalid.push(machine_checks::invalid_policy(&name)),
+        }
     }
-    Ok(found)
+    (found, invalid)
 }
 
 /// Returns the boundaries of a run, each with the mechanisms that enforce it on this machine; a boundary may have none.

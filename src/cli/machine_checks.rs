@@ -78,6 +78,12 @@ pub(super) fn all() -> Vec<MachineCheck> {
     checks
 }
 
+/// Reports that guard cannot load the policy with this name.
+pub(super) fn invalid_policy(name: &str) -> MachineCheck {
+    let check = MachineCheck::ok("config", format!("policy {name}"), "has errors, so no run can use it");
+    check.with_fix(CheckState::Problem, format!("`guard policy lint {name}` shows the errors"))
+}
+
 fn git(search: &ProgramSearch) -> MachineCheck {
     let fix = "install git 2.38 or newer in a directory that only root or you can write to";
     let file = match search.find("git") {

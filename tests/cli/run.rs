@@ -205,6 +205,17 @@ fn the_doctor_tells_text_and_json() {
     assert!(shown.contains("landlock") && shown.contains("strict"), "{shown}");
 }
 
+/// A policy file of the user that guard cannot load must not hide the rest of the report.
+#[test]
+fn the_doctor_reports_an_invalid_policy() {
+    let scratch = Scratch::new("run-doctor");
+    scratch.write(".config/guard/policies/mine.toml", "version = 1\nname = 5\n");
+    let output = guard().arg("doctor").env("HOME", &scratch.0).output().unwrap();
+    let shown = text(&output);
+    assert!(shown.contains("policy mine") && shown.contains("guard policy lint mine"), "{shown}");
+    assert!(shown.contains("landlock") && output.status.code() == Some(1), "{shown}");
+}
+
 /// A program in a run connects to its own Unix socket by the name that `getsockname` returns. That is the path by which
 /// the supervisor bound the socket, and the connection must succeed.
 #[test]
