@@ -182,6 +182,8 @@ fn generalize(hosts: &BTreeSet<(String, u16)>) -> Vec<String> {
     for (host, port) in hosts {
         let shared = parent(host).filter(|parent| below[&(parent.clone(), *port)] >= HOSTS_TO_GENERALIZE);
         entries.insert(match (shared, port) {
+            (Some(parent), 22) => format!("raw *.{parent}:22"),
+            (Some(parent), 0) => format!("*.{parent}"),
             (Some(parent), port) => format!("*.{parent}:{port}"),
             (None, 22) => format!("raw {host}:22"),
             (None, 0) => host.clone(),
@@ -194,6 +196,16 @@ fn generalize(hosts: &BTreeSet<(String, u16)>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_entry_for_several_names_is_valid_on_every_port() {
+        for port in [0, 22, 443] {
+            let names = ["a", "b", "c"].map(|name| (format!("{name}.x.example"), port));
+            let entries = generalize(&BTreeSet::from(names));
+            assert_eq!(entries.len(), 1, "{entries:?}");
+            assert!(crate::policy::HostEntry::parse(&entries[0]).is_ok(), "{entries:?}");
+        }
+    }
 
     #[test]
     fn several_names_of_a_domain_become_one_entry() {
