@@ -73,7 +73,10 @@ pub fn missing_key(presets: &[String], config: &Config, is_set: impl Fn(&str) ->
         let own = config.gateway.get(&gateway.name).cloned().unwrap_or_default();
         let variables: Vec<String> = match own.key_variable {
             Some(name) => vec![name],
-            None => key_variables(&gateway.name)?.iter().map(|name| (*name).to_string()).collect(),
+            None => {
+                let usual = key_variables(&gateway.name).unwrap_or_default();
+                usual.iter().map(|name| (*name).to_string()).collect()
+            }
         };
         let is_elsewhere = own.key_file.is_some() || own.key_command.is_some();
         if !is_elsewhere && !variables.is_empty() && !variables.iter().any(|name| is_set(name)) {
