@@ -263,8 +263,15 @@ impl Worker {
             cancel.set();
         }
         let deadline = Instant::now() + STOP_GRACE;
+        let mut last_heartbeat = Instant::now();
         while !self.running.is_empty() && Instant::now() < deadline {
             self.wait_for_endings(Duration::from_millis(50));
+            // Without heartbeats, another worker could take over a task that still runs here. If one fails, the work
+            // here ends all the same.
+            if last_heartbeat.elapsed() >= HEARTBEAT {
+                let _ = self.send_heartbeats();
+                last_heartbeat = Instant::now();
+            }
         }
         let was_cancelled = |lease: &Lease| leases.contains(lease);
         for (lease, ending) in &mut self.unrecorded {
