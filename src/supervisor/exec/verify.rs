@@ -2,9 +2,9 @@
 //!
 //! The supervisor compares the stopped process with what it allowed ([`Expected`]). If they differ, it judges the
 //! program that actually started. So the supervisor notices if an agent changed the program, its arguments or its
-//! directory after the first check. The program and its arguments cannot change after the exec stop. The directory can,
-//! if the process shares it with another process (`clone` with `CLONE_FS`). The supervisor kills a process that is not
-//! allowed or that it cannot inspect.
+//! directory after the first check. None of them can change after the exec stop: an exec ends all other threads, and a
+//! seccomp filter denies processes that share a directory (`clone` with `CLONE_FS`). The supervisor kills a process
+//! that is not allowed or that it cannot inspect.
 
 use std::io;
 use std::path::{Path, PathBuf};
