@@ -191,8 +191,11 @@ fn expire(
     let verb = if args.dry_run { "would remove" } else { "removed" };
     writeln!(out, "{verb} the saved work of {} of {}", old.len(), count(saved.len(), "run"))?;
     if !args.dry_run {
-        for saved in old.iter().flat_map(|work| work.refs()) {
-            writeln!(out, "  `git branch NAME {}` restores it, until git removes the commit", saved.commit)?;
+        writeln!(out, "until git removes the commits, `git branch NAME COMMIT` restores them:")?;
+        for work in &old {
+            for saved in work.refs() {
+                writeln!(out, "  {} {}", work.name, saved.commit)?;
+            }
         }
     }
     Ok(Exit::Success)
