@@ -123,11 +123,17 @@ impl WorkspaceSpec {
                 "leave out --base or --here",
             );
         }
-        let Head::Branch(branch, base) = repository.head.clone() else {
-            return refuse(
-                "the worktree has no branch checked out, or its branch has no commit yet",
-                "switch to a branch first: git switch -c task/name",
-            );
+        let (branch, base) = match repository.head.clone() {
+            Head::Branch(branch, base) => (branch, base),
+            Head::Unborn(_) => {
+                return refuse("the branch of the worktree has no commit yet", "commit something first");
+            }
+            Head::Detached(_) => {
+                return refuse(
+                    "the worktree has no branch checked out",
+                    "switch to a branch first: git switch -c task/name",
+                );
+            }
         };
         if let Some(operation) = repository.operation_in_progress() {
             return refuse(
