@@ -353,8 +353,10 @@ impl Merger {
     ) {
         let host = Host::parse(&name.value);
         let (Ok(Host::Name(host)), Ok(address)) = (host, value.parse::<IpAddr>()) else {
-            let message =
-                format!("`{}` must map a host name to an IP address: `\"name\" = \"10.1.2.3\"`", name.value);
+            let message = format!(
+                "the entry `{}` needs a host name and an IP address: `\"name\" = \"10.1.2.3\"`",
+                name.value
+            );
             self.problem(Severity::Error, name.span.clone(), message, "invalid name or address", None);
             return;
         };
