@@ -21,7 +21,7 @@ use crate::template::Template;
 const DIRECTORY: &str = "task-types";
 /// The maximum size of a type file, in bytes.
 const LARGEST_FILE: u64 = 1 << 20;
-/// The maximum number of files that guard reads from the directory of task types.
+/// The maximum number of type files in the user's directory of task types. With more, guard reports an error.
 const MOST_FILES: usize = 1_000;
 /// The maximum number of problems with the parameters or the output of one task that an error lists.
 const MOST_PROBLEMS: usize = 20;

@@ -42,8 +42,8 @@ pub(super) fn detect(
 }
 
 /// Returns the agent login that guard copies into a run: the login of the agent that `--agent-login` names (`wanted`),
-/// or else of the agent that the run starts. Returns `None` if there is no such agent, or if the user's configuration
-/// does not allow guard to copy its login. Fails if guard cannot read the login, or if the command's program is in the
+/// or else of the agent that the run starts. Returns `None` if there is no such agent or login, or if the user's
+/// configuration does not allow guard to copy it. Fails if guard cannot read the login, or if the command's program is in the
 /// working tree.
 pub(super) fn login(
     wanted: Option<&str>,
@@ -169,8 +169,8 @@ fn history_place(agent: &str, request: &RunRequest) -> PathBuf {
     request.runs.with_file_name("history").join(agent).join(format!("{name}-{id}"))
 }
 
-/// Parses the output of a known agent that `guard run` runs, and adds the answer or the error to the run's result. If
-/// the command does not contact a model, only adds the agent's name.
+/// Parses the output of a known agent that `guard run` runs, and adds the session id, and the answer or the error, to
+/// the run's result. If the command does not contact a model, only adds the agent's name.
 pub(super) struct AgentOutput {
     agent: String,
     /// Whether the agent uses the terminal. Its output is then for a person, so exit code 0 counts as success, whatever

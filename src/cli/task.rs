@@ -386,7 +386,8 @@ fn own_failure(problem: &str, output: &TaskOutput, out: &mut dyn Write) -> Resul
 enum ResumeFrom<'a> {
     /// The earlier step with this name.
     Step(&'a str),
-    /// The step that the task has reached. The fields are the new limits, and the new test command if there is one.
+    /// The step that the task has reached. The fields are the new limits, and the new test
+    /// command if the user set one, which is empty to run no tests.
     CurrentStep(LimitOverrides, Option<Vec<String>>),
 }
 

@@ -346,8 +346,8 @@ fn milliseconds(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The host and port to which a tunnel leads. `is_raw` says whether the policy allows bytes other than TLS. `way` is
-/// the verb for the transcript: how the run opened the tunnel.
+/// The host and port to which a tunnel leads. `is_raw` says whether the policy allows bytes other than TLS. `way` says
+/// in the transcript how the run opened the tunnel: `connect`, `socks` or `direct`.
 struct Target {
     host: Host,
     port: u16,

@@ -63,7 +63,7 @@ pub(crate) fn prepare_resume(context: &mut TaskContext<'_>, status: Status) -> R
             context.journal.delete_entries_from(visit, false)?;
             context.task.state.warned.clear();
         }
-        // The user has resumed the task in spite of the problem, so allow one more round.
+        // The user has resumed the task in spite of the problem, so count the rounds from this one again.
         Status::NeedsHuman => {
             context.task.state.since = BTreeMap::from([(context.task.state.step.clone(), 1)]);
             context.task.state.said.clear();

@@ -133,8 +133,8 @@ impl EventSpec {
 pub enum ValidationMode {
     /// The registry checks nothing. This mode is meant for development.
     Off,
-    /// The registry logs a mismatch and accepts the update. This mode is meant for the time while senders change to a
-    /// new schema.
+    /// The registry logs a mismatch and accepts the update. This mode is meant for a transition, while senders
+    /// switch to a new schema.
     #[default]
     WarnOnly,
     /// The registry returns an error for a mismatch. This mode is meant for production.

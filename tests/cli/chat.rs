@@ -276,8 +276,8 @@ fn an_answer_cannot_control_the_terminal() {
     }
 }
 
-/// On a terminal without cursor movement, and after the terminal got smaller, a conversation must still work, without
-/// editing features.
+/// On a terminal without cursor movement (`TERM=dumb`), a conversation must work without line editing. It must also
+/// work after the terminal was made smaller.
 #[test]
 fn simple_and_small_terminals_work() {
     let environment = one_environment();

@@ -1,4 +1,4 @@
-//! Tests the user's hooks, identity, trailers and filters with the agent's git.
+//! The user's hooks, identity, trailers and filters must apply when the agent runs git.
 
 use std::path::Path;
 

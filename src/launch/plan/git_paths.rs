@@ -60,9 +60,9 @@ impl Checkout {
         grants
     }
 
-    /// Returns the files that guard mounts read-only: (file, mount point). guard mounts the pointer over the
-    /// worktree's `.git`, and the configuration of the private git directory over itself, so that the agent cannot
-    /// disable the repository's hooks.
+    /// Returns the files that guard mounts read-only: (file, mount point). guard mounts `pointer`, the `.git`
+    /// file that leads to the private git directory, over the worktree's `.git`. It mounts the configuration of that
+    /// directory over itself, so that the agent cannot disable the repository's hooks.
     pub(crate) fn mounted_files(&self) -> [(PathBuf, PathBuf); 2] {
         let config = self.git_folder.join("config");
         [(self.pointer.clone(), self.worktree.join(".git")), (config.clone(), config)]

@@ -125,7 +125,7 @@ pub struct Options {
     pub idle_seconds: Option<u64>,
     /// Overrides the policy's total limit, in seconds; 0 means no limit.
     pub total_seconds: Option<u64>,
-    /// True if a user types into the run. The policy's time limits then do not apply.
+    /// True if a person at the terminal can end the run. The policy's time limits then do not apply.
     pub is_attended: bool,
     /// Hosts that the run may reach, in addition to those of the policy.
     pub hosts: Vec<String>,

@@ -75,8 +75,8 @@ impl Shims {
     /// Writes the shim program and the links. Must work while other runs create or use the same files.
     fn fill(&self) -> io::Result<()> {
         let program = self.program();
-        // Compare only the length, because the directory's name contains a hash of the program. Reading the file would
-        // take a fifteenth of a launch.
+        // Comparing the length is enough, because the directory's name contains a hash of the program. Reading the
+        // whole file would take one fifteenth of the time that a launch takes.
         let is_complete = |data: std::fs::Metadata| data.is_file() && data.len() == SHIM_PROGRAM.len() as u64;
         if !program.symlink_metadata().is_ok_and(is_complete) {
             replace_file(&program, SHIM_PROGRAM, 0o755, Durability::Synced)?;

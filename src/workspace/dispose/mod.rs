@@ -168,9 +168,10 @@ impl Workspace {
         let _ = fs::remove_dir(&self.run_folder);
     }
 
-    /// Finds the differences between the worktree and the tip of the run's branch, and updates the worktree's index
-    /// to that tip. Before that, moves each submodule's `.git` that the agent created or changed out of the worktree,
-    /// and removes the files that guard copied into the worktree and that have not changed.
+    /// Finds the differences between the worktree and the tip of the run's branch. If guard received commits and the
+    /// worktree is still at that tip, also updates the worktree's index to it. Before that, moves each submodule's
+    /// `.git` that the agent created or changed out of the worktree, and removes the files that guard copied into the
+    /// worktree and that have not changed.
     fn compare_with_tip(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         self.update_index_copy()?;
         self.move_nested_repositories(report)?;

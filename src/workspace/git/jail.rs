@@ -36,7 +36,8 @@ pub(crate) struct Bounds {
 
 impl Jail {
     /// Builds a jail for the git program at the path `git`, with access to the directory trees `read` and `write`.
-    /// With `no_children`, the jailed process may not start other processes, and the kernel kills it when guard dies.
+    /// With `no_children`, the jailed process may not start other processes, and the kernel kills it when the
+    /// guard thread that started it ends.
     pub(crate) fn new(
         git: &Path,
         read: &[&Path],

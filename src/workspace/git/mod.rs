@@ -1,5 +1,5 @@
-//! Runs git, and reads the files of repositories without git where that is safer. Never lets git discover a
-//! repository from the agent's worktree.
+//! Runs git. Where that is safer, reads a repository's files directly instead. Never lets git discover a repository
+//! from the agent's worktree.
 pub(crate) mod command;
 pub(crate) mod config;
 pub(crate) mod find_worktree;
