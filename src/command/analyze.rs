@@ -119,6 +119,9 @@ pub enum Refusal {
         "guard cannot analyse an alias for a shell keyword, or one whose value contains `#` or `<<` or is not valid shell text"
     )]
     Alias,
+    /// The command sets more different values for one git alias than the analysis judges.
+    #[error("the command sets more than {0} different values for one git alias")]
+    TooManyAliasValues(usize),
     /// The command exceeds [`Limits::intents`].
     #[error("the command starts more than {0} programs")]
     TooMany(usize),

@@ -125,7 +125,7 @@ pub(crate) fn refusal_rule(refusal: &Refusal) -> &'static str {
         Refusal::Nul(_) => "input.nul",
         Refusal::TooLarge(_) => "input.size",
         Refusal::TooDeep(_) => "input.depth",
-        Refusal::TooMany(_) | Refusal::TooManyVariables => "input.count",
+        Refusal::TooMany(_) | Refusal::TooManyVariables | Refusal::TooManyAliasValues(_) => "input.count",
         Refusal::Shell { .. } | Refusal::Alias | Refusal::KeywordOption => "input.syntax",
     }
 }

@@ -237,7 +237,9 @@ pub(super) fn refused(refusal: &Refusal) -> Verdict {
             "Check the quotes and brackets of the text, or put the text in a script file."
         }
         Refusal::KeywordOption => "Run the shell without the option -k.",
-        Refusal::Alias => "Write out the command instead of defining an alias for it.",
+        Refusal::Alias | Refusal::TooManyAliasValues(_) => {
+            "Write out the command instead of defining an alias for it."
+        }
         _ => "Split the command into smaller ones, or put it in a script file.",
     };
     let cause = Cause {

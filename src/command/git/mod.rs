@@ -10,7 +10,7 @@ mod option_parser;
 mod options;
 mod verbs;
 
-use super::analyze::{Analyzer, Start};
+use super::analyze::{Analyzer, Refusal, Start};
 use super::arg::Arg;
 use super::cwd;
 use super::cwd::{Cwd, base_name, is_within};
@@ -19,6 +19,9 @@ use super::file_operands;
 use super::intent::{Access, Deferred, GitIntent, Intent, Origin};
 use config::{Part, Setting, Settings};
 use global_options::Global;
+
+/// How many different values for one alias the analysis judges. A command that sets more is refused.
+const MOST_ALIAS_VALUES: usize = 8;
 
 /// Returns all known git verbs, from which guard suggests the nearest one for a misspelt verb in a policy.
 pub fn known_verbs() -> impl Iterator<Item = &'static str> + Clone {
@@ -165,10 +168,10 @@ impl Git<'_, '_> {
         }
     }
 
-    /// Returns the values of `alias.NAME` that options and variables set, at most eight, or else the value that the
-    /// caller knows from configuration files. The analysis judges all of them, because it does not determine which one
-    /// git uses.
-    fn aliases(&self, name: &[u8]) -> Vec<Arg> {
+    /// Returns the values of `alias.NAME` that options and variables set, or else the value that the caller knows from
+    /// configuration files. The analysis judges all of them, because it does not determine which one git uses. Refuses
+    /// the command if there are more than [`MOST_ALIAS_VALUES`].
+    fn aliases(&mut self, name: &[u8]) -> Vec<Arg> {
         let is_alias = |key: &[u8]| {
             let rest =
                 key.get(..6).filter(|section| section.eq_ignore_ascii_case(b"alias.")).map(|_| &key[6..]);
@@ -179,10 +182,15 @@ impl Git<'_, '_> {
         };
         let mut values: Vec<Arg> = Vec::new();
         let set = self.settings.list.iter().filter(|setting| is_alias(&setting.key));
-        for value in set.map(|setting| setting.value.clone()).take(8) {
-            if !values.contains(&value) {
-                values.push(value);
+        for setting in set {
+            if values.contains(&setting.value) {
+                continue;
             }
+            if values.len() == MOST_ALIAS_VALUES {
+                self.analyzer.refuse(Refusal::TooManyAliasValues(MOST_ALIAS_VALUES));
+                break;
+            }
+            values.push(setting.value.clone());
         }
         let supplied = self.analyzer.context.git_config.iter().rev().find(|(key, _)| is_alias(key));
         if values.is_empty() {
