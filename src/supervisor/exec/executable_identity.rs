@@ -62,6 +62,15 @@ impl Executable {
     }
 }
 
+/// A copy of a known program that the dynamic loader may run.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct LoadedProgram {
+    /// The copy's path and its arguments.
+    pub(crate) argv: Vec<Vec<u8>>,
+    /// The path of the original.
+    pub(crate) original: Vec<u8>,
+}
+
 /// Identifies executables and caches the results.
 pub(crate) struct Identities {
     facts: HashMap<Identity, (State, Option<Vec<u8>>, Kind)>,
@@ -262,22 +271,25 @@ impl Identities {
         self.find_original(&mut file, metadata.size(), &own)
     }
 
-    /// If the executed program is the dynamic loader, which runs any file that it gets as an argument, returns those of
-    /// its first arguments that are copies of known programs: (index, path of the original). Otherwise returns nothing.
-    pub(crate) fn loaded_programs(
+    /// Returns the command of each copy of a known program that the dynamic loader with this `argv` may run. The loader
+    /// runs any file that it gets as an argument. Fails with `E2BIG` if the loader has so many options that checking
+    /// their values would take long.
+    pub(super) fn loaded_programs(
         &mut self,
         tid: i32,
         cwd: &Path,
-        chain: &[Executable],
         argv: &[Vec<u8>],
-    ) -> Vec<(usize, Vec<u8>)> {
-        /// How many of the loader's arguments guard checks: the program follows the loader's options, which are few.
-        const MOST_WORDS: usize = 32;
-        if !matches!(chain, [file] if is_loader(file.judged_path())) {
-            return Vec::new();
+    ) -> io::Result<Vec<LoadedProgram>> {
+        const MOST_POSSIBLE: usize = 256;
+        let possible = possible_programs(argv);
+        if possible.len() > MOST_POSSIBLE {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
         }
-        let words = argv.iter().enumerate().skip(1).take(MOST_WORDS);
-        words.filter_map(|(at, word)| Some((at, self.original_of_copy(tid, cwd, word)?))).collect()
+        let found = possible.into_iter().filter_map(|at| {
+            let original = self.original_of_copy(tid, cwd, &argv[at])?;
+            Some(LoadedProgram { argv: argv[at..].to_vec(), original })
+        });
+        Ok(found.collect())
     }
 
     /// Returns the program that a process runs now. `foreign` is the expected program, if the agent cannot write to its
@@ -354,6 +366,24 @@ fn recognised_names(policy: &Policy) -> Vec<String> {
 pub(crate) fn is_loader(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     name.starts_with(b"ld-") || name.starts_with(b"ld.so")
+}
+
+/// Returns the indexes of the arguments that the dynamic loader may run as a program. It runs the first argument that is
+/// neither an option nor the value of one. Loaders differ in which options have a value, so an argument after an option
+/// counts as a possible program too.
+fn possible_programs(argv: &[Vec<u8>]) -> Vec<usize> {
+    let is_option = |at: usize| at > 0 && argv[at].starts_with(b"--");
+    let mut possible = Vec::new();
+    for at in 1..argv.len() {
+        if is_option(at) && argv[at - 1] != b"--" {
+            continue;
+        }
+        possible.push(at);
+        if !is_option(at) && !is_option(at - 1) {
+            break;
+        }
+    }
+    possible
 }
 
 /// Returns the paths of the machine's dynamic loaders. A dynamic loader runs any file that it gets as an argument.
@@ -497,5 +527,22 @@ mod tests {
             assert!(found.contains(&path) || !path.exists(), "{}", path.display());
         }
         assert!(!found.is_empty());
+    }
+
+    #[test]
+    fn the_program_of_the_loader_is_found_after_any_options() {
+        let possible = |line: &str| {
+            let argv: Vec<Vec<u8>> = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+            let words = possible_programs(&argv).into_iter();
+            words.map(|at| String::from_utf8_lossy(&argv[at]).into_owned()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(possible("ld.so"), "");
+        assert_eq!(possible("ld.so git checkout main"), "git");
+        assert_eq!(possible("ld.so --inhibit-cache git checkout main"), "git checkout");
+        assert_eq!(possible("ld.so --library-path /x git checkout main"), "/x git");
+        assert_eq!(possible("ld.so --argv0 -- --library-path /x git main"), "--library-path /x git");
+        assert_eq!(possible("ld.so -- --git checkout main"), "--git checkout main");
+        let options = "--inhibit-cache ".repeat(1000);
+        assert_eq!(possible(&format!("ld.so {options}git checkout main")), "git checkout");
     }
 }

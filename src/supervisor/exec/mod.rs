@@ -212,8 +212,9 @@ impl ExecHandler {
         } else {
             identities.resolve_exec(tid, &cwd, &path)?
         };
-        let loaded = identities.loaded_programs(tid, &cwd, &chain, &argv);
-        Ok(ExecRequest { path, argv, environment, cwd, chain, loaded })
+        let mut exec_request = ExecRequest { path, argv, environment, cwd, chain, loaded: Vec::new() };
+        exec_request.find_loaded_programs(identities, tid)?;
+        Ok(exec_request)
     }
 
     /// Allows an exec. If guard verifies execs, also traces the thread until its exec stop. Returns `None` if the

@@ -1,12 +1,13 @@
 //! An exec request: what a process asks to execute, and how the transcript records it.
 
 use std::borrow::Cow;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::executable_identity::{Executable, Identity, Kind};
+use super::executable_identity::{Executable, Identities, Identity, Kind, LoadedProgram, is_loader};
 use crate::command::{Context, Cwd, Request};
 use crate::decide::Verdict;
 use crate::supervisor::process_info::parent_of;
@@ -24,9 +25,8 @@ pub(crate) struct ExecRequest {
     pub(crate) cwd: PathBuf,
     /// The executed file, followed by its `#!` interpreters.
     pub(crate) chain: Vec<Executable>,
-    /// If the program is the dynamic loader: which of its arguments are copies of known programs (index in `argv`, path
-    /// of the original).
-    pub(crate) loaded: Vec<(usize, Vec<u8>)>,
+    /// If the program, or the script's interpreter, is the dynamic loader: the copies of known programs that it may run.
+    pub(crate) loaded: Vec<LoadedProgram>,
 }
 
 #[derive(Serialize)]
@@ -68,6 +68,15 @@ pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
 }
 
 impl ExecRequest {
+    /// Fills in [`ExecRequest::loaded`] for a request of the thread `tid`.
+    pub(crate) fn find_loaded_programs(&mut self, identities: &mut Identities, tid: i32) -> io::Result<()> {
+        if self.chain.last().is_some_and(|file| is_loader(file.judged_path())) {
+            let (_, argv) = self.expected_program();
+            self.loaded = identities.loaded_programs(tid, &self.cwd, &argv)?;
+        }
+        Ok(())
+    }
+
     /// Returns the resolved path of the file to execute, before any interpreter. If guard has resolved no file, returns
     /// the path that the process passed.
     pub(crate) fn program_path(&self) -> Cow<'_, str> {
@@ -162,7 +171,7 @@ impl ExecRequest {
         let mut readings = Vec::new();
         let mut argv = if self.argv.is_empty() { vec![self.path.clone()] } else { self.argv.clone() };
         let mut name = self.path.clone();
-        readings.extend(self.loaded.iter().map(|(at, program)| (argv[*at..].to_vec(), program.clone())));
+        readings.extend(self.loaded.iter().map(|program| (program.argv.clone(), program.original.clone())));
         for file in &self.chain {
             if argv.first().is_none_or(Vec::is_empty) {
                 argv[0].clone_from(&name);

@@ -182,6 +182,17 @@ fn read_started_program(
     })
 }
 
+/// Records that guard denies a started program because it cannot determine what runs.
+fn record_unreadable(context: &mut CallContext, pid: i32) {
+    context.record_denial_by_sandbox(
+        EventType::DenyExec,
+        pid,
+        "a started program that guard cannot inspect",
+        "sandbox.unreadable",
+        "guard cannot read the memory or the file of the started program, so it killed the process.",
+    );
+}
+
 /// Returns true if a started program is the one that the supervisor allowed, or a different one that the policy allows
 /// too. Records the start or the denial. Returns false without a record if the process was killed meanwhile.
 fn is_as_expected(
@@ -199,13 +210,7 @@ fn is_as_expected(
             return false;
         }
         Err(_) => {
-            context.record_denial_by_sandbox(
-                EventType::DenyExec,
-                pid,
-                "a started program that guard cannot inspect",
-                "sandbox.unreadable",
-                "guard cannot read the memory or the file of the started program, so it killed the process.",
-            );
+            record_unreadable(context, pid);
             return false;
         }
     };
@@ -223,9 +228,13 @@ fn is_as_expected(
         return true;
     }
     let Arguments { argv, environment } = arguments;
-    let loaded = context.identities().loaded_programs(pid, &cwd, std::slice::from_ref(&program), &argv);
     let path = program.path.clone();
-    let exec_request = ExecRequest { path, environment, cwd, chain: vec![program], argv, loaded };
+    let mut exec_request =
+        ExecRequest { path, environment, cwd, chain: vec![program], argv, loaded: Vec::new() };
+    if exec_request.find_loaded_programs(context.identities(), pid).is_err() {
+        record_unreadable(context, pid);
+        return false;
+    }
     let (verdict, _) = judge.judge(&exec_request);
     if verdict.action() == Action::Allow
         && is_unchanged
