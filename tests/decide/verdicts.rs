@@ -69,6 +69,30 @@ reason = "r"
 }
 
 #[test]
+fn a_rule_about_refs_matches_each_of_many_operands() {
+    let text = r#"
+version = 1
+name = "t"
+[[command]]
+id = "release"
+git = "branch"
+refs = "refs/heads/release/*"
+action = "deny"
+reason = "r"
+[[command]]
+id = "branch"
+git = "branch"
+action = "allow"
+reason = "r"
+"#;
+    let policy = guard::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
+    let rule = |text: &str| shell(&policy, text).cause.rule;
+    let others: String = (0..1000).map(|number| format!(" old{number}")).collect();
+    assert_eq!(rule(&format!("git branch -D{others}")), "branch");
+    assert_eq!(rule(&format!("git branch -D{others} release/1")), "release");
+}
+
+#[test]
 fn what_is_only_known_when_it_runs_is_marked() {
     use guard::decide::Decision;
     let strict = policy("strict");

@@ -347,15 +347,14 @@ fn config(parsed: &Parsed) -> Effects {
     }
 }
 
-/// Records the full names of the refs that the verb may change, as far as the options and the first 64 operands name
-/// them.
+/// Records the full names of the refs that the verb may change, as far as the options and the operands name them.
 fn note_refs(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
     if !meaning.effects.intersects(REFS.with(SWITCHES)) {
         return;
     }
     let created =
         ["b", "B", "create", "force-create", "orphan"].into_iter().flat_map(|name| parsed.values(name));
-    let operands = || parsed.operands.iter().take(64).filter_map(Arg::known);
+    let operands = || parsed.operands.iter().filter_map(Arg::known);
     match verb {
         "branch" => meaning.refs.extend(operands().map(|name| full(b"refs/heads/", name))),
         "checkout" | "switch" => {
