@@ -16,8 +16,8 @@ use crate::research::{
     RequestLimits, ResearchConfig, Started, default_model, run_blocking,
 };
 
-/// How long the worker waits for the agents' runs after research has failed or was cancelled. Must be shorter than the
-/// lease of the task, because a worker that stops sends no heartbeats while it waits.
+/// How long a task whose research has ended waits for runs of agents that have not ended. Must be shorter than
+/// [`STOP_GRACE`](super::worker::STOP_GRACE), so that a stopping worker can return the task to the queue.
 const RUNS_GRACE: Duration = Duration::from_secs(10);
 
 /// Answers the query of a task. The journal of the research is below `queue`, the directory of the queue. If the worker

@@ -29,7 +29,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(300);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long a stopping worker waits for its tasks to end after it has cancelled them.
-const STOP_GRACE: Duration = Duration::from_secs(20);
+pub(super) const STOP_GRACE: Duration = Duration::from_secs(20);
 
 /// The limits of a worker.
 #[derive(Debug, Clone, Copy)]

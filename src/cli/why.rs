@@ -223,10 +223,15 @@ fn explain_path(path: &Path, write: bool, plan: &LaunchPlan) -> Result<Explanati
     let mut reason = match (grant, hidden) {
         (_, Some(hidden)) => format!("{} is hidden from runs.", hidden.display()),
         (Some(grant), None) if is_granted => {
-            format!("The run may access {}: {}.", grant.path.display(), grant.why)
+            format!("The run may access {} (granted by: {}).", grant.path.display(), grant.why)
         }
         (Some(grant), None) => {
-            format!("The run has access to {}, but may not {verb} it: {}.", grant.path.display(), grant.why)
+            format!(
+                "The run may not {verb} {}: its access to {} (granted by: {}) does not include that.",
+                asked.display(),
+                grant.path.display(),
+                grant.why
+            )
         }
         (None, None) => "Neither the policy nor the command line gives access to this path.".to_string(),
     };

@@ -1,8 +1,8 @@
 //! One turn of a conversation: from the user's message to the stored answer.
 //!
 //! The message is on disk before the agent starts, and the end of the turn is on disk before the caller gets
-//! the result. If a session is lost or the agent times out, guard tries again within the turn, once for each
-//! problem, and always adds a note for the user.
+//! the result. If the session or the worktree is lost, or a long prompt times out, guard tries again within the turn,
+//! once for each problem, unless the agent has already changed files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

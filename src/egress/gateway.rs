@@ -409,7 +409,7 @@ async fn read_body(body: Incoming, memory: &MemoryBudget) -> Result<Bytes, Rejec
 fn memory_exhausted() -> Rejection {
     let most = memory_budget::MAX_BYTES >> 20;
     Rejection::Unavailable(format!(
-        "other requests of this run use the whole limit of {most} MiB of memory; retry when one has ended"
+        "other requests and responses of this run leave too little of the {most} MiB of memory that they share; retry when one has ended"
     ))
 }
 

@@ -6,9 +6,9 @@
 //!     judges and records       the run has a PID namespace         the program
 //! ```
 //!
-//! [`plan`] makes every decision. It changes nothing on disk, except that it caches the answers of package tools.
-//! [`Launch::run`] only executes a plan, step by step. If the run never starts, [`Launch`] removes everything that it
-//! created for the run.
+//! [`plan`] makes every decision. It changes nothing on disk, except that it caches the default registry hosts that
+//! npm, cargo and pip report. [`Launch::run`] only executes a plan, step by step. If the run never starts, [`Launch`]
+//! removes everything that it created for the run.
 
 pub mod discover;
 mod network;

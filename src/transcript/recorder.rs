@@ -224,7 +224,7 @@ impl Shared {
         self.wait_while(|state| state.batch.bytes.len() >= room)
     }
 
-    /// Wakes the writer, and blocks the calling thread while `reason` is true and the transcript is not closed.
+    /// While `reason` is true and the transcript is not closed, wakes the writer and blocks the calling thread.
     fn wait_while(&self, reason: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         while reason(&state) && !state.closed {

@@ -15,8 +15,8 @@ struct Planted {
 }
 
 impl Planted {
-    /// Creates the directories, and in each a fake of every program that guard or its git could start. A fake writes
-    /// its path to the file `marker`.
+    /// Creates the directories, and in each fakes of the programs that guard or its git looks up in these tests. A
+    /// fake writes its path to the file `marker`.
     fn new(environment: &TestEnvironment) -> Self {
         let root = environment.directory.parent().unwrap().to_path_buf();
         let marker = root.join("marker");

@@ -175,7 +175,8 @@ fn finish(
     (output, last)
 }
 
-/// A run attacks its init process, whose task is to end everything that the run started. Init must survive.
+/// A run attacks its init process, which ends everything that the run started, and init's parent, guard. The attack must
+/// fail, or the whole run must end.
 #[test]
 fn init_cannot_be_touched() {
     let Some(python) = system_python() else { return };

@@ -252,7 +252,7 @@ mod tests {
 
     proptest! {
         /// Every input must parse to a message, a command or nothing, or fail with a hint. A message must contain the
-        /// whole input.
+        /// whole input except for white space at its ends.
         #[test]
         fn every_text_is_understood_or_explained(text in "(/?[a-z]{0,8})?[ \n]?\\PC{0,40}") {
             match parse(&text) {

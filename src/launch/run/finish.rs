@@ -54,9 +54,9 @@ impl Running {
         Ok(Finished { result, ended: end.ended })
     }
 
-    /// Ends the git session, compares the git repositories with their state before the run, and saves files of the
-    /// private home directory and the login. Then builds the run's result and records it as the last event of the
-    /// transcript.
+    /// Ends the git session, compares the git repositories with their state before the run, saves files of the private
+    /// home directory, and copies a changed login back to the user's file. Then builds the run's result and records it
+    /// as the last event of the transcript.
     fn build_result(
         &mut self,
         end: &RunEnd,

@@ -167,16 +167,13 @@ impl GitSession {
             }
         };
         for (place, now) in settled.moved.iter().take(MAX_FINDINGS) {
-            let message = format!(
-                "guard moved {}, which does not belong to the repository, to {}",
-                place.display(),
-                now.display()
-            );
+            let message =
+                format!("guard moved {}, which git cannot save, to {}", place.display(), now.display());
             ending.findings.push(Finding::new("worktree.foreign", message, Some(place)));
         }
         if let Some(left_out) = settled.moved.len().checked_sub(MAX_FINDINGS).filter(|count| *count > 0) {
             let message = format!(
-                "guard moved {left_out} further files that do not belong to the repository out of the worktree; only the first {MAX_FINDINGS} are listed"
+                "guard moved {left_out} further files that git cannot save out of the worktree; only the first {MAX_FINDINGS} are listed"
             );
             ending.findings.push(Finding::new("worktree.foreign", message, None));
         }
