@@ -65,7 +65,7 @@ impl Executable {
 /// A copy of a known program that the dynamic loader may run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct LoadedProgram {
-    /// The copy's path and its arguments.
+    /// The name by which the loader calls the copy, and the copy's arguments.
     pub(crate) argv: Vec<Vec<u8>>,
     /// The path of the original.
     pub(crate) original: Vec<u8>,
@@ -285,11 +285,15 @@ impl Identities {
         if possible.len() > MOST_POSSIBLE {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         }
-        let found = possible.into_iter().filter_map(|at| {
-            let original = self.original_of_copy(tid, cwd, &argv[at])?;
-            Some(LoadedProgram { argv: argv[at..].to_vec(), original })
-        });
-        Ok(found.collect())
+        let mut found = Vec::new();
+        for at in possible {
+            let Some(original) = self.original_of_copy(tid, cwd, &argv[at]) else { continue };
+            for name in std::iter::once(argv[at].clone()).chain(names_by_option(&argv[..at])) {
+                let argv = std::iter::once(name).chain(argv[at + 1..].iter().cloned()).collect();
+                found.push(LoadedProgram { argv, original: original.clone() });
+            }
+        }
+        Ok(found)
     }
 
     /// Returns the program that a process runs now. `foreign` is the expected program, if the agent cannot write to its
@@ -366,6 +370,13 @@ fn recognised_names(policy: &Policy) -> Vec<String> {
 pub(crate) fn is_loader(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     name.starts_with(b"ld-") || name.starts_with(b"ld.so")
+}
+
+/// Returns the names that the loader's option `--argv0` gives to the program.
+fn names_by_option(options: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let separate = options.windows(2).filter(|pair| pair[0] == b"--argv0").map(|pair| pair[1].clone());
+    let joined = options.iter().filter_map(|option| option.strip_prefix(b"--argv0=")).map(<[u8]>::to_vec);
+    separate.chain(joined).collect()
 }
 
 /// Returns the indexes of the arguments that the dynamic loader may run as a program. It runs the first argument that is
