@@ -4,6 +4,8 @@
 //! If an abbreviation is ambiguous, the parser reports every option that it could mean, so that the analysis misses
 //! no effect.
 
+use std::collections::HashSet;
+
 use super::super::arg::Arg;
 use super::options::{Table, table};
 
@@ -11,14 +13,17 @@ use super::options::{Table, table};
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
     /// The given options and their values. The name has no dashes; it is the long name, or the letter if there is no
-    /// long name.
+    /// long name. An option without a value occurs only once, because repeating it changes no effect, and a command may
+    /// repeat it millions of times.
     pub(super) options: Vec<(Name, Option<Arg>)>,
+    /// The names in `options` of the options without a value.
+    without_value: HashSet<Name>,
     /// The arguments that are not options.
     pub(super) operands: Vec<Arg>,
 }
 
 /// The canonical name of an option.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Name {
     Long(&'static str),
     /// The negated option `--no-NAME`.
@@ -128,6 +133,12 @@ impl Parsed {
             .filter_map(|(_, value)| value.as_ref())
     }
 
+    fn add(&mut self, name: Name, value: Option<Arg>) {
+        if value.is_some() || self.without_value.insert(name.clone()) {
+            self.options.push((name, value));
+        }
+    }
+
     /// Parses a long option. Returns how many of the following arguments it consumed as its value.
     fn long(&mut self, spec: &'static [Known], arg: &Arg, next: Option<&Arg>) -> usize {
         let word = arg.prefix();
@@ -164,7 +175,7 @@ impl Parsed {
         let found = match exact.or(implied) {
             Some(exact) => vec![exact],
             None if candidates.is_empty() || !arg.is_exact() && joined.is_none() => {
-                self.options.push((Name::Unknown(word[..end].to_vec()), joined));
+                self.add(Name::Unknown(word[..end].to_vec()), joined);
                 return 0;
             }
             // git rejects an ambiguous abbreviation. The safe interpretation is to report every candidate.
@@ -180,9 +191,7 @@ impl Parsed {
                 }
                 (None, _) => None,
             };
-            if self.options.len() < 4096 || !self.options.iter().any(|(known, _)| *known == name) {
-                self.options.push((name, value));
-            }
+            self.add(name, value);
         }
         taken
     }
@@ -194,24 +203,24 @@ impl Parsed {
         for (index, &letter) in word.iter().enumerate().skip(1) {
             let Some(known) = spec.iter().find(|known| known.short == letter) else {
                 if !letter.is_ascii_digit() {
-                    self.options.push((Name::Unknown(vec![b'-', letter]), None));
+                    self.add(Name::Unknown(vec![b'-', letter]), None);
                 }
                 // The following letters may be the value of this unknown option or further options, so consider both.
                 continue;
             };
             let rest = index + 1 < word.len();
             match known.value {
-                ValueKind::None => self.options.push((known.name(), None)),
+                ValueKind::None => self.add(known.name(), None),
                 ValueKind::Optional => {
-                    self.options.push((known.name(), rest.then(|| arg.skip(index + 1))));
+                    self.add(known.name(), rest.then(|| arg.skip(index + 1)));
                     return 0;
                 }
                 ValueKind::Mandatory if rest => {
-                    self.options.push((known.name(), Some(arg.skip(index + 1))));
+                    self.add(known.name(), Some(arg.skip(index + 1)));
                     return 0;
                 }
                 ValueKind::Mandatory => {
-                    self.options.push((known.name(), next.cloned()));
+                    self.add(known.name(), next.cloned());
                     return usize::from(next.is_some());
                 }
             }
