@@ -51,6 +51,9 @@ pub struct GitIntent {
     pub flags: Vec<String>,
     /// The refs that the command would create, move or delete, as far as the command names them.
     pub refs: Vec<Vec<u8>>,
+    /// Whether the command may also change refs that it does not name, because it reads their names from its input or
+    /// changes all of them.
+    pub has_unnamed_refs: bool,
     /// Whether the verb is an alias. The expansion of the alias follows as a separate intent.
     pub is_alias: bool,
     /// The directory whose repository the command operates on, or in which it creates one; `None` if the directory is

@@ -20,7 +20,7 @@ pub(super) fn matches(when: &Conditions, action: Action, intent: &Intent) -> boo
         && (when.paths.is_empty() || uses(when, intent).any(|used| any_path(&when.paths, used)))
         && (when.unless_paths.is_empty() || !only_excepted_paths(when, intent))
         && (when.variables.is_empty() || any_of(&when.variables, &intent.variables))
-        && (when.refs.is_empty() || intent.git.as_ref().is_some_and(|git| any_of(&when.refs, &git.refs)))
+        && (when.refs.is_empty() || refs(&when.refs, action, intent))
 }
 
 fn any_of(patterns: &[Pattern], words: &[Vec<u8>]) -> bool {
@@ -67,6 +67,18 @@ fn verb(when: &Conditions, intent: &Intent) -> bool {
         let subcommand = git.subcommand.as_deref().unwrap_or_default();
         pattern.matches(&[git.verb.as_slice(), subcommand].join(&b' '))
     })
+}
+
+/// Matches the refs that a git command changes. A `deny` or `ask` rule matches if any of them matches, or if the command
+/// may change refs that it does not name. An `allow` rule matches only if the command names all of them and all match.
+fn refs(patterns: &[Pattern], action: Action, intent: &Intent) -> bool {
+    let Some(git) = &intent.git else { return false };
+    let matches = |name: &Vec<u8>| patterns.iter().any(|pattern| pattern.matches(name));
+    if action == Action::Allow {
+        !git.refs.is_empty() && !git.has_unnamed_refs && git.refs.iter().all(matches)
+    } else {
+        git.has_unnamed_refs || git.refs.iter().any(matches)
+    }
 }
 
 /// Returns true if the intent has the option `flag`, in any spelling. For git, compares full names of options. For

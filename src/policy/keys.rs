@@ -347,7 +347,7 @@ pub(super) static COMMAND: &[Field] = &[
     field(
         "refs",
         Kind::Texts,
-        "The rule matches only if the command would create, move or delete a git ref that one of these patterns matches.",
+        "The rule matches only if the command would create, move or delete a git ref that one of these patterns matches. A rule that denies or asks also matches if guard cannot tell which refs the command changes, as with `git update-ref --stdin`. A rule that allows matches only if the patterns match all of them.",
     ),
     field(
         "override",

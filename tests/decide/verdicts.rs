@@ -75,13 +75,13 @@ version = 1
 name = "t"
 [[command]]
 id = "release"
-git = "branch"
+verb = "branch"
 refs = "refs/heads/release/*"
 action = "deny"
 reason = "r"
 [[command]]
 id = "branch"
-git = "branch"
+verb = "branch"
 action = "allow"
 reason = "r"
 "#;
@@ -90,6 +90,66 @@ reason = "r"
     let others: String = (0..1000).map(|number| format!(" old{number}")).collect();
     assert_eq!(rule(&format!("git branch -D{others}")), "branch");
     assert_eq!(rule(&format!("git branch -D{others} release/1")), "release");
+}
+
+#[test]
+fn a_rule_about_refs_matches_refs_that_the_command_does_not_name() {
+    let text = r#"
+version = 1
+name = "t"
+default_action = "allow"
+[[command]]
+id = "release"
+refs = "refs/heads/release/*"
+action = "deny"
+reason = "r"
+[[command]]
+id = "scratch"
+verb = ["branch", "update-ref", "switch", "push", "fetch"]
+refs = "refs/heads/scratch/*"
+action = "allow"
+reason = "r"
+"#;
+    let policy = guard::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
+    let rule = |text: &str| shell(&policy, text).cause.rule;
+    for text in [
+        "git branch scratch/1",
+        "git branch scratch/1 main",
+        "git branch -D scratch/1 scratch/2",
+        "git switch -c scratch/1 release/1",
+        "git push origin HEAD:scratch/1",
+        "git fetch origin main:scratch/1",
+    ] {
+        assert_eq!(rule(text), "scratch", "{text}");
+    }
+    let many = "--quiet ".repeat(5000);
+    for text in [
+        "git branch release/1",
+        "git branch -m scratch/1 release/1",
+        "git update-ref --stdin",
+        "git fetch --stdin origin",
+        "git -c remote.o.fetch=+refs/heads/*:refs/heads/* fetch o",
+        "git push --mirror origin",
+        "git push",
+        "git fast-import",
+        "git branch $NAME",
+        &format!("git switch --create=scratch/1 {many} --create=release/1"),
+    ] {
+        assert_eq!(rule(text), "release", "{}", &text[..text.len().min(80)]);
+    }
+    // A rule that allows some refs must not allow others in the same command.
+    assert_ne!(rule("git branch -D scratch/1 main"), "scratch");
+}
+
+#[test]
+fn very_many_options_are_judged_in_a_short_time() {
+    let strict = policy("strict");
+    let began = std::time::Instant::now();
+    let letters = "-q ".repeat(100_000);
+    let words = "--all ".repeat(100_000);
+    let verdict = shell(&strict, &format!("git log {letters}{words}"));
+    assert_eq!(verdict.action(), guard::policy::Action::Allow, "{verdict:?}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 #[test]

@@ -142,6 +142,14 @@ impl Git<'_, '_> {
         if let Some(git) = &mut intent.git {
             git.flags = meaning.flags;
             git.refs = meaning.refs;
+            // `-c remote.NAME.fetch=…` and the like choose the refs that a fetch or push changes.
+            let sets_remote = || {
+                self.settings.list.iter().any(|setting| {
+                    setting.key.get(..7).is_some_and(|start| start.eq_ignore_ascii_case(b"remote."))
+                })
+            };
+            git.has_unnamed_refs = meaning.has_unnamed_refs
+                || matches!(name.as_slice(), b"fetch" | b"pull" | b"push") && sets_remote();
             git.makes_repository = meaning.makes.is_some();
             git.place = place;
             git.unresolved_place = unresolved_place;

@@ -34,12 +34,15 @@ impl Table {
         let mut table = Self { verbs: Vec::with_capacity(400), rev: "", diff: "" };
         let mut same_as = Vec::new();
         for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            let (verb, list) = match line.split_once(" = ") {
-                Some((verb, other)) => {
-                    same_as.push((table.verbs.len(), other));
-                    (verb, "")
-                }
-                None => line.split_once(':').map_or((line, ""), |(verb, list)| (verb, list.trim_start())),
+            let (verb, list) = match line.split_once(':') {
+                Some((verb, list)) => (verb, list.trim_start()),
+                None => match line.split_once(" = ") {
+                    Some((verb, other)) => {
+                        same_as.push((table.verbs.len(), other));
+                        (verb, "")
+                    }
+                    None => (line, ""),
+                },
             };
             match verb {
                 "@rev" => table.rev = list,

@@ -16,6 +16,8 @@ pub(super) struct Meaning {
     /// The given options by their full names, with dashes.
     pub(super) flags: Vec<String>,
     pub(super) refs: Vec<Vec<u8>>,
+    /// See [`GitIntent::has_unnamed_refs`](super::GitIntent::has_unnamed_refs).
+    pub(super) has_unnamed_refs: bool,
     pub(super) paths: Vec<NamedPath>,
     /// Shell texts that the verb would run.
     pub(super) programs: Vec<Arg>,
@@ -347,24 +349,41 @@ fn config(parsed: &Parsed) -> Effects {
     }
 }
 
-/// Records the full names of the refs that the verb may change, as far as the options and the operands name them.
+/// Records the full names of the refs that the verb may change, as far as the options and the operands name them, and
+/// whether it may change others.
 fn note_refs(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
     if !meaning.effects.intersects(REFS.with(SWITCHES)) {
         return;
     }
-    let created =
-        ["b", "B", "create", "force-create", "orphan"].into_iter().flat_map(|name| parsed.values(name));
+    let created: Vec<&Arg> = ["b", "B", "create", "force-create", "orphan"]
+        .into_iter()
+        .flat_map(|name| parsed.values(name))
+        .collect();
     let operands = || parsed.operands.iter().filter_map(Arg::known);
+    meaning.has_unnamed_refs =
+        parsed.operands.iter().chain(created.iter().copied()).any(|arg| arg.known().is_none())
+            || match verb {
+                "fast-import" | "filter-branch" | "send-pack" | "fetch-pack" => true,
+                // Without a refspec, the configuration chooses the refs of the remote repository.
+                "push" if operands().count() < 2 => true,
+                "push" | "fetch" | "pull" | "update-ref" => {
+                    parsed.has_any(&["stdin", "mirror", "all", "branches", "tags", "prune", "follow-tags"])
+                }
+                _ => false,
+            };
+    // Without these options, the second operand is the commit at which the new branch or tag begins.
+    let changes_all = parsed.has_any(&["d", "D", "delete", "m", "M", "move", "c", "C", "copy"]);
+    let changed = if changes_all { usize::MAX } else { 1 };
     match verb {
-        "branch" => meaning.refs.extend(operands().map(|name| full(b"refs/heads/", name))),
-        "checkout" | "switch" => {
-            let names = created.filter_map(Arg::known).chain(operands());
+        "branch" => meaning.refs.extend(operands().take(changed).map(|name| full(b"refs/heads/", name))),
+        "checkout" | "switch" if created.is_empty() => {
+            meaning.refs.extend(operands().map(|name| full(b"refs/heads/", name)));
+        }
+        "checkout" | "switch" | "worktree" => {
+            let names = created.into_iter().filter_map(Arg::known);
             meaning.refs.extend(names.map(|name| full(b"refs/heads/", name)));
         }
-        "worktree" => {
-            meaning.refs.extend(created.filter_map(Arg::known).map(|name| full(b"refs/heads/", name)))
-        }
-        "tag" => meaning.refs.extend(operands().map(|name| full(b"refs/tags/", name))),
+        "tag" => meaning.refs.extend(operands().take(changed).map(|name| full(b"refs/tags/", name))),
         "update-ref" | "symbolic-ref" => meaning.refs.extend(operands().take(1).map(<[u8]>::to_vec)),
         "replace" => meaning.refs.extend(operands().take(1).map(|name| full(b"refs/replace/", name))),
         "notes" => meaning.refs.push(b"refs/notes/commits".to_vec()),
