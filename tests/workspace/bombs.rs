@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::support::{RunOutcome, TestEnvironment, guard_program, in_every_environment};
+use crate::support::{RunOutcome, TestEnvironment, guard_program, in_every_environment, one_environment};
 
 /// Python functions that write git objects and refs as files, without git.
 const OBJECTS: &str = "
@@ -16,11 +16,11 @@ def put(objects, kind, body):
     path = os.path.join(place, name[2:])
     if not os.path.exists(path): open(path, 'wb').write(zlib.compress(raw))
     return name
-def bomb(objects, parent):
+def bomb(objects, parent, tree_mode='40000'):
     below, mode = put(objects, 'blob', b'x'), '100644'
     for level in range(10):
         body = b''.join(b'%s %s\\0' % (mode.encode(), b'd%d' % i) + bytes.fromhex(below) for i in range(10))
-        below, mode = put(objects, 'tree', body), '40000'
+        below, mode = put(objects, 'tree', body), tree_mode
     who = 'a <a@b> 1700000000 +0000'
     return put(objects, 'commit', f'tree {below}\\nparent {parent}\\nauthor {who}\\ncommitter {who}\\n\\nbomb\\n'.encode())
 ";
@@ -64,36 +64,39 @@ pub(super) fn run(environment: &TestEnvironment, start: &[&str], name: &str, scr
 
 #[test]
 fn a_git_bomb_is_refused_and_can_be_cleaned_up() {
-    in_every_environment(|environment| {
-        let began = Instant::now();
-        let script = format!(
+    in_every_environment(|environment| refuse_bomb(environment, "40000"));
+    // git reads an entry with any mode of a directory as a tree.
+    refuse_bomb(&one_environment(), "40755");
+}
+
+/// Fails unless guard refuses a bomb whose trees have entries with this mode, and can clean up after the run.
+fn refuse_bomb(environment: &TestEnvironment, tree_mode: &str) {
+    let began = Instant::now();
+    let script = format!(
             "{OBJECTS}
 git = open('.git').read().split(None, 1)[1].strip()
 tip = open(git + '/refs/heads/task/bomb').read().strip() if os.path.exists(git + '/refs/heads/task/bomb') else \\
     [line.split()[0] for line in open(git + '/packed-refs') if line.strip().endswith('refs/heads/task/bomb')][0]
 os.makedirs(git + '/refs/heads/task', exist_ok=True)
-new = bomb(git + '/objects', tip)
+new = bomb(git + '/objects', tip, '{tree_mode}')
 open(git + '/refs/heads/task/bomb', 'w').write(new + '\\n')"
         );
-        let outcome = run(environment, &[], "bomb", &script);
-        let problem = || format!("{}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
-        assert_eq!(outcome.kind(), "receive_refused", "{}", problem());
-        let error = outcome.result["error"].as_str().unwrap_or_default();
-        assert!(error.contains("11111111110 files and directories"), "{}", problem());
-        let findings = outcome.result["findings"].to_string();
-        assert!(findings.contains("danger.tree"), "{}", problem());
-        assert!(began.elapsed() < SOON, "{:?}: {}", began.elapsed(), problem());
-        // The commit must not have reached the user's repository.
-        let tips = environment.run_outside("cd repository && git rev-parse main task/bomb");
-        let mut tips = tips.lines();
-        assert_eq!(tips.next(), tips.next(), "{}", problem());
-        let outcome = guard(environment, &[], &["worktree", "clean", "task/bomb"]);
-        outcome.expect_code(0);
-        assert!(
-            !environment.directory.with_file_name("repository").join(".worktrees/repository-bomb").exists()
-        );
-        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
-    });
+    let outcome = run(environment, &[], "bomb", &script);
+    let problem = || format!("{}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
+    assert_eq!(outcome.kind(), "receive_refused", "{}", problem());
+    let error = outcome.result["error"].as_str().unwrap_or_default();
+    assert!(error.contains("11111111110 files and directories"), "{}", problem());
+    let findings = outcome.result["findings"].to_string();
+    assert!(findings.contains("danger.tree"), "{}", problem());
+    assert!(began.elapsed() < SOON, "{:?}: {}", began.elapsed(), problem());
+    // The commit must not have reached the user's repository.
+    let tips = environment.run_outside("cd repository && git rev-parse main task/bomb");
+    let mut tips = tips.lines();
+    assert_eq!(tips.next(), tips.next(), "{}", problem());
+    let outcome = guard(environment, &[], &["worktree", "clean", "task/bomb"]);
+    outcome.expect_code(0);
+    assert!(!environment.directory.with_file_name("repository").join(".worktrees/repository-bomb").exists());
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }
 
 /// guard must be able to clean up a repository that already contains a git bomb (a commit that is small on disk and

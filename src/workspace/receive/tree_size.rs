@@ -238,7 +238,7 @@ impl Trees {
             let node = &mut self.nodes[index as usize];
             node.own.paths += 1;
             node.own.bytes += u64::from(length);
-            if matches!(&content[..space], b"40000" | b"040000") {
+            if is_directory(&content[..space]).ok_or_else(broken)? {
                 let name = crate::hex::encode(id);
                 let before = self.nodes.len();
                 let child = self.index_of(name)?;
@@ -333,4 +333,15 @@ impl Trees {
             };
         }
     }
+}
+/// Returns true if the mode of a tree's entry is that of a subdirectory. git accepts any octal number whose file type is
+/// a directory, such as `40755`. Returns `None` if the mode is not an octal number.
+fn is_directory(mode: &[u8]) -> Option<bool> {
+    const FILE_TYPE: u32 = 0o170_000;
+    const DIRECTORY: u32 = 0o040_000;
+    let digits = mode.iter().try_fold(0u32, |value, digit| match digit {
+        b'0'..=b'7' => Some(value << 3 | u32::from(digit - b'0')),
+        _ => None,
+    })?;
+    Some(digits & FILE_TYPE == DIRECTORY)
 }
