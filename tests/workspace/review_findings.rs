@@ -446,6 +446,10 @@ fn scripts_of_packages_that_run_at_an_installation() {
     let found = left.inspect();
     expect(&found, DangerKind::Automatic, "package.json", "curl x | sh");
     assert_eq!(found.len(), 1, "{found:#?}");
+    // npm reads this text, but guard's JSON parser does not: a lone surrogate is no Unicode text.
+    left.write("lone/package.json", r#"{"x": "\ud800", "scripts": {"postinstall": "curl x | sh"}}"#);
+    expect(&left.inspect(), DangerKind::Unseen, "lone/package.json", "cannot parse");
+    std::fs::remove_file(left.tree().join("lone/package.json")).unwrap();
     // guard must not report scripts of installed packages.
     std::fs::remove_file(left.tree().join("package.json")).unwrap();
     left.write("node_modules/x/package.json", r#"{"scripts": {"postinstall": "x"}}"#);

@@ -135,18 +135,22 @@ const AT_INSTALL: [&str; 9] = [
     "pnpm:devPreinstall",
 ];
 
-/// Returns the install scripts and hook settings of a `package.json` that are new or changed: (name, text). Returns
-/// none if `new` is not JSON, and all if `old` is missing or not JSON.
-pub(crate) fn install_scripts(old: Option<&[u8]>, new: &[u8]) -> Vec<(String, String)> {
-    let scripts = |text: &[u8]| -> Vec<(String, String)> {
-        let Ok(json) = serde_json::from_slice::<serde_json::Value>(text) else { return Vec::new() };
+/// Returns the install scripts and hook settings of a `package.json` that are new or changed: (name, text). Returns all
+/// if `old` is missing or not JSON. Fails if guard cannot parse `new`: a package manager may accept more than guard
+/// does, such as deeper nesting.
+pub(crate) fn install_scripts(
+    old: Option<&[u8]>,
+    new: &[u8],
+) -> Result<Vec<(String, String)>, serde_json::Error> {
+    let scripts = |text: &[u8]| -> Result<Vec<(String, String)>, serde_json::Error> {
+        let json = serde_json::from_slice::<serde_json::Value>(text)?;
         let text_of =
             |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
         let scripts = AT_INSTALL.iter().filter_map(|name| Some((*name, json.get("scripts")?.get(name)?)));
         let hooks = ["husky", "simple-git-hooks", "gitHooks", "pre-commit", "lint-staged"];
         let hooks = hooks.iter().filter_map(|name| Some((*name, json.get(name)?)));
-        scripts.chain(hooks).map(|(name, value)| (name.to_string(), text_of(value))).collect()
+        Ok(scripts.chain(hooks).map(|(name, value)| (name.to_string(), text_of(value))).collect())
     };
-    let before = old.map(scripts).unwrap_or_default();
-    scripts(new).into_iter().filter(|script| !before.contains(script)).collect()
+    let before = old.and_then(|old| scripts(old).ok()).unwrap_or_default();
+    Ok(scripts(new)?.into_iter().filter(|script| !before.contains(script)).collect())
 }

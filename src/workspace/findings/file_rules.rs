@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::git_config::{effect, runs_transport, settings};
-use super::{DangerKind, Findings, auto_executed, deceptive_names};
+use super::{DangerKind, Findings, auto_executed, deceptive_names, unseen};
 use crate::workspace::snapshot::Name;
 
 fn last(path: &[u8]) -> &[u8] {
@@ -61,18 +61,29 @@ pub(crate) fn file(
     if name.eq_ignore_ascii_case(b".gitattributes") {
         attributes(path, old.unwrap_or_default(), new, findings);
     } else if name.eq_ignore_ascii_case(b"package.json") {
-        for (script, text) in auto_executed::install_scripts(old, new) {
-            let text = Name::from(text.as_bytes());
-            let what = format!("a {change} package file with a new or changed `{script}`: {text}");
-            findings.add(
-                DangerKind::Automatic,
-                path,
-                what,
-                "a package manager runs it during installation, or git runs it as a hook",
-            );
-        }
+        package_scripts(path, change, old, new, findings);
     } else if path.bytes().eq_ignore_ascii_case(b".gitmodules") {
         submodules(path, old.unwrap_or_default(), new, findings);
+    }
+}
+
+/// Reports the install scripts and hook settings of a new or changed `package.json`.
+fn package_scripts(path: &Name, change: &str, old: Option<&[u8]>, new: &[u8], findings: &mut Findings) {
+    if new.trim_ascii().is_empty() {
+        return;
+    }
+    let Ok(scripts) = auto_executed::install_scripts(old, new) else {
+        return unseen(path, "a package file that guard cannot parse", findings);
+    };
+    for (script, text) in scripts {
+        let text = Name::from(text.as_bytes());
+        let what = format!("a {change} package file with a new or changed `{script}`: {text}");
+        findings.add(
+            DangerKind::Automatic,
+            path,
+            what,
+            "a package manager runs it during installation, or git runs it as a hook",
+        );
     }
 }
 
