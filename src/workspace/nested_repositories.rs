@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::findings;
 use super::findings::Danger;
 use super::git::gitfile;
-use super::snapshot::{Difference, Entry, ExpectedChanges, Fingerprint, OpenDirectory};
+use super::snapshot::{Difference, Entry, ExpectedChanges, Fingerprint, OpenDirectory, Stat};
 
 /// The limits on a search for repositories.
 #[derive(Debug, Clone, Copy)]
@@ -129,7 +129,7 @@ impl Search {
             Ok(entries) => entries,
             Err(error) => return self.unseen(format!("cannot read {}: {error}", path.display())),
         };
-        if is_bare(dir, &entries) {
+        if self.is_bare(dir, path, &entries) {
             return self.add(path.to_path_buf(), RepositoryKind::Bare);
         }
         let mut directories = Vec::new();
@@ -140,14 +140,14 @@ impl Search {
             self.left -= 1;
             let at = path.join(OsStr::from_bytes(entry.name.to_bytes()));
             if entry.name.to_bytes() == b".git" {
-                if let Some(kind) = kind_of_git_entry(dir) {
-                    self.add(at, kind);
+                if let Some(stat) = self.stat_of(dir, path, c".git") {
+                    self.add(at, kind_of_git_entry(&stat));
                 }
                 continue;
             }
             let is_directory = entry
                 .is_dir
-                .unwrap_or_else(|| dir.stat_of(&entry.name).ok().flatten().is_some_and(|stat| stat.is_dir()));
+                .unwrap_or_else(|| self.stat_of(dir, path, &entry.name).is_some_and(|stat| stat.is_dir()));
             if is_directory {
                 directories.push((entry.name, at));
             }
@@ -168,12 +168,39 @@ impl Search {
                 Ok(None) => {}
                 // Report only unreadable directories of the user, because the run could make them readable. The run
                 // cannot enter those of other users either.
-                Err(error) if self.is_own(dir, &name) => {
-                    self.unseen(format!("cannot read {}: {error}", at.display()));
+                Err(error) => {
+                    if self.is_own(dir, &name) {
+                        self.unseen(format!("cannot read {}: {error}", at.display()));
+                    }
                 }
-                Err(_) => {}
             }
         }
+    }
+
+    /// Returns the metadata of an entry of the directory `dir`, whose path is `path`; `None` if the entry does not exist.
+    /// Without search permission in the directory, guard cannot determine that. Then reports the directory as unseen if
+    /// it belongs to the user, because the run could change its permissions.
+    fn stat_of(&mut self, dir: &OpenDirectory, path: &Path, name: &CStr) -> Option<Stat> {
+        dir.stat_of(name).unwrap_or_else(|error| {
+            let found = nix::sys::stat::fstat(dir.as_fd());
+            if found.map_or(true, |found| self.user == 0 || found.st_uid == self.user) {
+                self.unseen(format!("cannot open files in {}: {error}", path.display()));
+            }
+            None
+        })
+    }
+
+    /// True if git would treat the directory as a git directory: it contains `HEAD`, and either `objects` and `refs`,
+    /// or `commondir`.
+    fn is_bare(&mut self, dir: &OpenDirectory, path: &Path, entries: &[Entry]) -> bool {
+        if !entries.iter().any(|entry| entry.name.to_bytes() == b"HEAD") {
+            return false;
+        }
+        let mut stat_of = |name: &CStr| self.stat_of(dir, path, name);
+        let is_head = stat_of(c"HEAD").is_some_and(|stat| !stat.is_dir());
+        is_head
+            && (stat_of(c"commondir").is_some()
+                || stat_of(c"objects").is_some() && stat_of(c"refs").is_some())
     }
 
     fn is_own(&self, dir: &OpenDirectory, name: &CStr) -> bool {
@@ -207,26 +234,14 @@ fn truncated(path: &Path) -> String {
     }
 }
 
-/// True if git would treat the directory as a git directory: it contains `HEAD`, and either `objects` and `refs`,
-/// or `commondir`.
-fn is_bare(dir: &OpenDirectory, entries: &[Entry]) -> bool {
-    if !entries.iter().any(|entry| entry.name.to_bytes() == b"HEAD") {
-        return false;
-    }
-    let exists = |name: &CStr| dir.stat_of(name).ok().flatten().is_some();
-    let is_head = dir.stat_of(c"HEAD").ok().flatten().is_some_and(|stat| !stat.is_dir());
-    is_head && (exists(c"commondir") || exists(c"objects") && exists(c"refs"))
-}
-
-fn kind_of_git_entry(dir: &OpenDirectory) -> Option<RepositoryKind> {
-    let stat = dir.stat_of(c".git").ok().flatten()?;
-    Some(if stat.is_dir() {
+fn kind_of_git_entry(stat: &Stat) -> RepositoryKind {
+    if stat.is_dir() {
         RepositoryKind::GitDirectory
     } else if stat.is_file() {
         RepositoryKind::GitFile
     } else {
         RepositoryKind::GitLink
-    })
+    }
 }
 
 /// Maximum size of a `.git` file, in bytes.

@@ -9,6 +9,7 @@ mod earlier_runs;
 mod everyday;
 mod files_changed;
 mod fingerprint;
+mod hidden_by_permissions;
 mod hooks;
 mod hostile_agent;
 mod interrupted;

@@ -360,12 +360,25 @@ impl Workspace {
     /// would enter that repository and obey its configuration.
     fn move_nested_repositories(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         for path in self.submodules(None)? {
+            if !extra_files::is_inside(&path) {
+                continue;
+            }
             let dir = self.record.worktree.join(&path);
             let entry = dir.join(".git");
+            // The agent may have removed the owner's permissions. Restore them first, because later steps restore them
+            // in the whole worktree, and then git would find a repository that guard has overlooked here.
+            at("open", &dir, gitfile::restore_path_access(&self.record.worktree, &path))?;
             // Skip a path that leads through a symbolic link: git does not follow the link.
-            let is_plain = extra_files::is_inside(&path) && dir.canonicalize().is_ok_and(|real| real == dir);
-            if !is_plain || entry.symlink_metadata().is_err() {
-                continue;
+            match dir.canonicalize() {
+                Ok(real) if real == dir => {}
+                Ok(_) => continue,
+                Err(error) if is_missing(&error) => continue,
+                Err(error) => return at("open", &dir, Err(error)),
+            }
+            match entry.symlink_metadata() {
+                Ok(_) => {}
+                Err(error) if is_missing(&error) => continue,
+                Err(error) => return at("inspect", &entry, Err(error)),
             }
             let known = self
                 .record
@@ -625,6 +638,12 @@ impl Workspace {
         self.drop_quarantine()?;
         self.set_state(State::Removed)
     }
+}
+
+/// True if a path does not exist, or if the kernel cannot resolve it for git either: it leads through a file or a loop
+/// of symbolic links, or is too long.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG))
 }
 
 /// True if the cause of the error can be that the work is too large to commit: a git call failed, or there are too

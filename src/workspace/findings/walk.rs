@@ -8,10 +8,12 @@ use std::time::Instant;
 use super::deceptive_names;
 use super::objects::{Blob, Commits, MAX_CONTENT_BYTES, Objects};
 use super::{DangerKind, Findings, Inspection, check_names, file_rules, unseen};
-use crate::workspace::snapshot::{Entry, Name, OpenDirectory, join, read_whole};
+use crate::workspace::snapshot::{Entry, Name, OpenDirectory, Stat, join, read_whole};
 
 /// Maximum depth of directories to visit. The walk keeps one directory open per level.
 const MAX_DEPTH: usize = 128;
+/// Maximum number of entries of a directory of hooks to check.
+const MAX_HOOKS: usize = 1_000;
 /// Names of directories with installed or built files. In these, guard looks only for repositories: thousands of
 /// reports about other files would be correct but useless.
 const GENERATED_DIRS: [&[u8]; 6] = [b"node_modules", b"target", b".venv", b"venv", b"__pycache__", b".tox"];
@@ -55,8 +57,10 @@ pub(crate) fn walk(
     // First check the repositories that git itself would enter, so that a large number of other files cannot hide
     // them.
     for (path, _) in commits.tip.iter().filter(|(_, blob)| blob.mode == Blob::GITLINK) {
-        if let Some(dir) = walk.descend(&root, path)? {
-            walk.repository_at(&dir, path)?;
+        match walk.descend(&root, path) {
+            Ok(Some(dir)) => walk.repository_at(&dir, path)?,
+            Ok(None) => {}
+            Err(_) => unseen(path, "a submodule that guard cannot open", walk.findings),
         }
     }
     walk.walk_dir(&root, &Name::default(), 0, false)
@@ -88,7 +92,7 @@ pub(crate) fn repositories(
                 walk.findings.add(DangerKind::Repository, place, "a new `.git` file", why);
             }
             walk.repository_at(&root, place)?;
-        } else if let Some(dir) = walk.descend(&root, place)? {
+        } else if let Ok(Some(dir)) = walk.descend(&root, place) {
             walk.repository_at(&dir, place)?;
         } else {
             unseen(place, "a repository that guard cannot open", walk.findings);
@@ -98,11 +102,12 @@ pub(crate) fn repositories(
 }
 
 impl Walk<'_, '_> {
+    /// Opens the directory at `path` below `root`; `None` if it does not exist.
     fn descend(&self, root: &OpenDirectory, path: &Name) -> io::Result<Option<OpenDirectory>> {
         let mut at: Option<OpenDirectory> = None;
         for part in path.bytes().split(|byte| *byte == b'/') {
             let Ok(part) = std::ffi::CString::new(part) else { return Ok(None) };
-            let Some(next) = at.as_ref().unwrap_or(root).open_subdir(&part).unwrap_or(None) else {
+            let Some(next) = at.as_ref().unwrap_or(root).open_subdir(&part)? else {
                 return Ok(None);
             };
             at = Some(next);
@@ -147,8 +152,12 @@ impl Walk<'_, '_> {
             let below = Name::own(join(path.bytes(), &entry.name));
             if depth >= MAX_DEPTH {
                 unseen(&below, "directories that are nested too deeply", self.findings);
-            } else if let Ok(Some(inner)) = dir.open_subdir(&entry.name) {
-                self.walk_dir(&inner, &below, depth + 1, is_generated)?;
+                continue;
+            }
+            match dir.open_subdir(&entry.name) {
+                Ok(Some(inner)) => self.walk_dir(&inner, &below, depth + 1, is_generated)?,
+                Ok(None) => {}
+                Err(_) => unseen(&below, "a directory that guard cannot open", self.findings),
             }
         }
         Ok(())
@@ -183,7 +192,7 @@ impl Walk<'_, '_> {
         }
         let stat = match entry.is_dir {
             Some(true) => None,
-            _ => dir.stat_of(&entry.name).unwrap_or(None),
+            _ => stat_of(dir, path, &entry.name, self.findings),
         };
         if entry.is_dir == Some(true) || stat.is_some_and(|stat| stat.is_dir()) {
             // A directory with a name in `GENERATED_DIRS` but with committed files contains source code.
@@ -236,15 +245,20 @@ impl Walk<'_, '_> {
     /// of it.
     fn repository_at(&mut self, dir: &OpenDirectory, path: &Name) -> io::Result<()> {
         let is_top = path.bytes().is_empty();
-        match dir.stat_of(c".git").unwrap_or(None) {
+        match stat_of(dir, path, c".git", self.findings) {
             Some(stat) if stat.is_dir() => {
-                if let Ok(Some(inner)) = dir.open_subdir(c".git") {
-                    let what = if is_top {
-                        "the `.git` of the worktree itself is a repository"
-                    } else {
-                        "a repository inside the worktree"
-                    };
-                    describe_repository(&inner, path, what, self.findings);
+                let what = if is_top {
+                    "the `.git` of the worktree itself is a repository"
+                } else {
+                    "a repository inside the worktree"
+                };
+                match dir.open_subdir(c".git") {
+                    Ok(Some(inner)) => describe_repository(&inner, path, what, self.findings),
+                    Ok(None) => {}
+                    Err(_) => {
+                        file_rules::repository(path, None, what, self.findings);
+                        unseen(path, "a git directory that guard cannot open", self.findings);
+                    }
                 }
             }
             Some(stat) if stat.is_link() => {
@@ -279,7 +293,7 @@ impl Walk<'_, '_> {
         }
         // A bare repository needs no `.git`: the entries `HEAD`, `objects` and `refs` are enough, or `HEAD` and
         // `commondir`.
-        let is = |name: &CStr| dir.stat_of(name).unwrap_or(None);
+        let mut is = |name: &CStr| stat_of(dir, path, name, self.findings);
         let has_head = is(c"HEAD").is_some_and(|stat| !stat.is_dir());
         if has_head && (is(c"commondir").is_some() || is(c"objects").is_some() && is(c"refs").is_some()) {
             describe_repository(dir, path, "a bare repository", self.findings);
@@ -299,7 +313,7 @@ impl Walk<'_, '_> {
 fn describe_repository(dir: &OpenDirectory, path: &Name, what: &str, findings: &mut Findings) {
     let mut text = Vec::new();
     for name in [c"config", c"config.worktree"] {
-        match dir.stat_of(name).unwrap_or(None) {
+        match stat_of(dir, path, name, findings) {
             None => {}
             Some(stat) if stat.is_file() => match read(dir, name) {
                 Some(read) => text.extend([read, b"\n".to_vec()].concat()),
@@ -316,7 +330,7 @@ fn describe_repository(dir: &OpenDirectory, path: &Name, what: &str, findings: &
         }
     }
     file_rules::repository(path, Some(&text), what, findings);
-    if dir.stat_of(c"commondir").unwrap_or(None).is_some() {
+    if stat_of(dir, path, c"commondir", findings).is_some() {
         let place = read(dir, c"commondir").unwrap_or_default();
         let what = format!(
             "the configuration of the repository is in another place: `{}`",
@@ -324,18 +338,23 @@ fn describe_repository(dir: &OpenDirectory, path: &Name, what: &str, findings: &
         );
         findings.add(DangerKind::Repository, path, what, "git obeys the settings there");
     }
-    match dir.stat_of(c"hooks").unwrap_or(None) {
+    match stat_of(dir, path, c"hooks", findings) {
         Some(stat) if stat.is_link() => {
             let target = dir.link(c"hooks").unwrap_or_default();
             let what = format!("the hooks of the repository are in another place: `{target}`");
             findings.add(DangerKind::Repository, path, what, "git runs the hooks there");
         }
         Some(stat) if stat.is_dir() => {
-            let Ok(Some(hooks)) = dir.open_subdir(c"hooks") else { return };
-            for hook in hooks.entries_up_to(1_000).unwrap_or_default() {
-                let runs = hooks
-                    .stat_of(&hook.name)
-                    .unwrap_or(None)
+            let Ok(Some(hooks)) = dir.open_subdir(c"hooks") else {
+                unseen(path, "a directory of hooks that guard cannot open", findings);
+                return;
+            };
+            let entries = hooks.entries_up_to(MAX_HOOKS).unwrap_or_default();
+            if entries.len() > MAX_HOOKS {
+                unseen(path, "a directory of hooks with too many entries", findings);
+            }
+            for hook in entries {
+                let runs = stat_of(&hooks, path, &hook.name, findings)
                     .is_some_and(|stat| stat.is_link() || stat.is_file() && stat.mode & 0o111 != 0);
                 if runs && !hook.name.to_bytes().ends_with(b".sample") {
                     let what = format!("the repository has the hook `{}`", Name::from(hook.name.to_bytes()));
@@ -346,6 +365,16 @@ fn describe_repository(dir: &OpenDirectory, path: &Name, what: &str, findings: &
         }
         _ => {}
     }
+}
+
+/// Returns the metadata of an entry of the directory `dir`, whose path is `path`; `None` if the entry does not exist.
+/// Reports the directory if guard cannot determine that, for example because the agent has removed the owner's
+/// permission to open files in it.
+fn stat_of(dir: &OpenDirectory, path: &Name, name: &CStr, findings: &mut Findings) -> Option<Stat> {
+    dir.stat_of(name).unwrap_or_else(|_| {
+        unseen(path, "a directory in which guard cannot open files", findings);
+        None
+    })
 }
 
 /// Reads a file; `None` if it is missing, unreadable, too large, or not a regular file.

@@ -178,6 +178,21 @@ fn restore_dir_access(dir: &Path) -> io::Result<()> {
     }
 }
 
+/// Gives the owner full access to the directory `root` and to each directory on the way to `path`, which is relative to
+/// it. Stops at a symbolic link, and where the path does not exist.
+pub(crate) fn restore_path_access(root: &Path, path: &Path) -> io::Result<()> {
+    let mut dir = root.to_path_buf();
+    restore_dir_access(&dir)?;
+    for part in path {
+        dir.push(part);
+        if !dir.symlink_metadata().is_ok_and(|data| data.is_dir()) {
+            break;
+        }
+        restore_dir_access(&dir)?;
+    }
+    Ok(())
+}
+
 /// Gives the owner full access to a directory and all directories below it, and read access to the regular files in
 /// them. Ignores errors, such as for a path that is too long for the kernel, because git cannot read such a file
 /// either.

@@ -36,10 +36,10 @@ pub use compare::{Actor, Difference, ExpectedChanges, Kind};
 pub use name::Name;
 pub(crate) use name::is_deceptive;
 pub(crate) use refs::join;
-pub(crate) use state::{Entry, OpenDirectory, read_whole};
+pub(crate) use state::{Entry, OpenDirectory, Stat, read_whole};
 
 use refs::{Ref, Value, is_lock};
-use state::{Content, MAX_HASHED_BYTES, Stat, State, hash};
+use state::{Content, MAX_HASHED_BYTES, State, hash};
 
 /// Why guard could not take a fingerprint of a repository.
 #[derive(Debug, thiserror::Error)]
@@ -254,7 +254,7 @@ impl Fingerprint {
     }
 
     /// Records `entries`, which are in the directory `dir`, and all files below them. Skips temporary files of git,
-    /// data that does not affect git's behaviour, and directories that guard may not read. `path` is the path of `dir`
+    /// and data that does not affect git's behaviour. Of a directory that guard may not list, records only the metadata. `path` is the path of `dir`
     /// relative to the common directory.
     fn read_files(
         &mut self,
@@ -293,10 +293,23 @@ impl Fingerprint {
                 }
                 if name.iter().filter(|byte| **byte == b'/').count() >= MAX_DEPTH {
                     scan.cut = true;
-                } else if let Some(inner) = skip_unreadable(dir.open_below(entry.name.to_bytes()))? {
-                    let mut entries = inner.entries()?;
-                    scan.count_entries(&mut entries);
-                    open.push((inner, name, real, entries));
+                    continue;
+                }
+                match dir.open_below(entry.name.to_bytes()) {
+                    Ok(Some(inner)) => {
+                        let mut entries = inner.entries()?;
+                        scan.count_entries(&mut entries);
+                        open.push((inner, name, real, entries));
+                    }
+                    Ok(None) => {}
+                    // git may be able to use the files in a directory that guard cannot list, so record the directory.
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                        if let Some(stat) = dir.stat_of(&entry.name)? {
+                            let state = State { stat, content: Content::Unread, real: None };
+                            self.files.insert(Name::from(&name), state);
+                        }
+                    }
+                    Err(error) => return Err(error),
                 }
             }
         }

@@ -124,7 +124,15 @@ impl LayoutWalk<'_> {
         let is_dir = |path: &Path| path.symlink_metadata().is_ok_and(|data| data.is_dir());
         let mut dirs = if is_dir(top) { vec![(top.to_path_buf(), 0)] } else { Vec::new() };
         while let Some((dir, depth)) = dirs.pop() {
-            for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let entries = match std::fs::read_dir(&dir) {
+                Ok(entries) => entries,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(_) => {
+                    self.doubts.push(format!("guard cannot list {}", printable_path(&dir)));
+                    continue;
+                }
+            };
+            for entry in entries {
                 if *self.left == 0 || self.doubts.len() >= MAX_DOUBTS {
                     return;
                 }
@@ -132,7 +140,11 @@ impl LayoutWalk<'_> {
                 if *self.left == 0 {
                     self.doubts.push(format!("{} has more entries than guard checks", printable_path(top)));
                 }
-                let Ok(kind) = entry.file_type() else { continue };
+                let Ok((entry, kind)) = entry.and_then(|entry| entry.file_type().map(|kind| (entry, kind)))
+                else {
+                    self.doubts.push(format!("guard cannot list all of {}", printable_path(&dir)));
+                    continue;
+                };
                 // Skip the submodule repositories of a worktree: none of guard's git calls reads them.
                 let is_modules = depth == 1 && entry.file_name() == "modules" && top.ends_with("worktrees");
                 if kind.is_dir() && is_modules {
