@@ -368,7 +368,7 @@ fn next_step(error: &ReceiveError) -> &'static str {
 fn received_json(received: &Received) -> Value {
     let other = |one: &OtherRef| json!({ "name": one.name, "id": one.id, "new": one.is_new });
     json!({
-        "old": received.old, "new": received.new,
+        "old": received.old, "new": received.new, "commit_count": received.commit_count,
         "commits": received.commits.iter().map(|commit| json!({ "id": commit.id, "author": commit.author, "subject": commit.subject })).collect::<Vec<_>>(),
         "other_refs": received.other_refs.iter().map(other).collect::<Vec<_>>(),
         "other_refs_left_out": received.other_refs_left_out,
@@ -376,7 +376,7 @@ fn received_json(received: &Received) -> Value {
 }
 
 fn write_received(branch: &str, received: &Received, out: &mut dyn Write) -> Result<(), Failure> {
-    writeln!(out, "{branch}: guard received {}", count(received.commits.len(), "commit"))?;
+    writeln!(out, "{branch}: guard received {}", count(received.commit_count, "commit"))?;
     for commit in &received.commits {
         writeln!(out, "  {} {}", short(&commit.id), terminal_text::escape(&commit.subject))?;
     }

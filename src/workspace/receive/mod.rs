@@ -81,6 +81,8 @@ pub struct Received {
     pub new: String,
     /// The received commits, oldest first. If there are more than 1,000, the list has only the newest of them.
     pub commits: Vec<Commit>,
+    /// The number of received commits, including those that `commits` does not list.
+    pub commit_count: usize,
     /// Refs of the quarantine repository, other than the run's branch, that changed during the run; at most 1,000.
     pub other_refs: Vec<OtherRef>,
     /// The number of changed refs that `other_refs` does not list.
@@ -236,6 +238,7 @@ impl Workspace {
             old: old.clone(),
             new: new.clone(),
             commits: Vec::new(),
+            commit_count: 0,
             other_refs,
             other_refs_left_out,
         };
@@ -255,6 +258,10 @@ impl Workspace {
         self.record.tip.clone_from(&new);
         self.set_state(State::Received)?;
         received.commits = self.list_commits(&old, &new)?;
+        received.commit_count = match received.commits.len() {
+            MAX_COMMITS => self.count_commits(&old, &new)?,
+            count => count,
+        };
         Ok(received)
     }
 
@@ -347,6 +354,13 @@ impl Workspace {
             return Err(ReceiveError::Moved { branch, expected, found });
         }
         Ok(())
+    }
+
+    fn count_commits(&self, old: &str, new: &str) -> Result<usize, GitError> {
+        let base = &self.record.base;
+        let output = self.real_git("rev-list")?.args(["--count", new, "--not", old, base]).run()?;
+        // git prints one number.
+        Ok(String::from_utf8_lossy(&output).trim().parse().unwrap_or(MAX_COMMITS))
     }
 
     fn list_commits(&self, old: &str, new: &str) -> Result<Vec<Commit>, GitError> {
