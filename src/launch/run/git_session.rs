@@ -124,9 +124,9 @@ impl GitSession {
                 ending.commits = received.commits.iter().map(commit).collect();
                 let data = json!({
                     "branch": self.workspace.branch(), "old": received.old, "new": received.new,
-                    "commits": received.commits.len(),
+                    "commits": received.commit_count,
                 });
-                let count = received.commits.len();
+                let count = received.commit_count;
                 let plural = if count == 1 { "" } else { "s" };
                 let message = format!("{count} commit{plural} on {}", self.workspace.branch());
                 recorder.record(EventType::GitReceived, &message, &data);
@@ -267,14 +267,26 @@ impl GitSession {
             wrote: WRITTEN_BY_GUARD.iter().map(Name::from).collect::<BTreeSet<_>>(),
             grants: self.workspace.writable(),
         };
-        let found: Vec<Difference> = before.compare(&after, &ours);
-        for difference in found.iter().filter(|one| one.by != Actor::Guard).take(MAX_FINDINGS) {
+        let mut found: Vec<Difference> = before.compare(&after, &ours);
+        found.retain(|one| one.by != Actor::Guard);
+        // Many changes by others must not hide one by the agent.
+        found.sort_by_key(|one| one.by != Actor::Agent);
+        for difference in found.iter().take(MAX_FINDINGS) {
             let kind = if difference.by == Actor::Agent { "repository.broken" } else { "repository.changed" };
             ending.findings.push(Finding::new(kind, difference.to_string(), None));
             if difference.by == Actor::Agent {
                 let message = format!("the repository has changed outside the run's branch: {difference}");
                 ending.failure = Some((ErrorKind::BoundaryBroken, message));
             }
+        }
+        if let Some(more) = found.len().checked_sub(MAX_FINDINGS).filter(|more| *more > 0) {
+            let message = format!("{more} further changes to the repository are not listed");
+            ending.findings.push(Finding::new("repository.changed", message, None));
+        }
+        if after.is_incomplete() && !before.is_incomplete() {
+            let message =
+                "the repository has become too large to compare it completely with its state before the run";
+            ending.findings.push(Finding::new("repository.unknown", message.to_string(), None));
         }
     }
 }
