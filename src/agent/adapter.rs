@@ -342,11 +342,13 @@ pub fn named(name: &str) -> Option<Adapter> {
 /// Returns the adapter for a program, chosen by the program's file name; `None` if the program belongs to no adapter.
 pub fn of_program(program: &Path) -> Option<Adapter> {
     let name = program.file_name()?.to_str()?;
-    // Parsing takes about 5 % of the time of a launch, so parse only texts that contain the program's name.
+    // Parsing takes about 5 % of the time of a launch, so parse only texts that name the program.
     let quoted = format!("\"{name}\"");
     AGENTS
         .iter()
-        .filter(|(_, text)| text.contains(&quoted))
+        .filter(|(_, text)| {
+            text.lines().any(|line| line.starts_with("programs = ") && line.contains(&quoted))
+        })
         .filter_map(|(agent, _)| named(agent))
         .find(|adapter| adapter.programs.iter().any(|known| known == name))
 }
