@@ -286,7 +286,10 @@ pub(crate) fn changed_refs(
     }
     let is_unread = |name: &[u8]| {
         remaining.is_none()
-            && git.join(OsStr::from_bytes(name)).symlink_metadata().is_ok_and(|data| !data.is_dir())
+            && git
+                .join(OsStr::from_bytes(name))
+                .symlink_metadata()
+                .map_or_else(|error| error.kind() != io::ErrorKind::NotFound, |data| !data.is_dir())
     };
     for (name, (_, is_there)) in &known {
         if !is_there && name.as_slice() != except.as_bytes() && !is_unread(name) {
@@ -297,7 +300,8 @@ pub(crate) fn changed_refs(
     Ok(changed)
 }
 
-/// Reads the loose refs below `dir`, at most `remaining`, which becomes `None` if there are more.
+/// Reads the loose refs below `dir`, at most `remaining`. That becomes `None` if there are more, or may be more: in a
+/// directory that guard cannot read, or behind a symbolic link.
 fn collect_loose(
     dir: &Path,
     name: &[u8],
@@ -307,14 +311,18 @@ fn collect_loose(
     remaining: &mut Option<usize>,
 ) {
     // The agent may have replaced the directory by a symbolic link: do not follow it.
-    let is_dir = dir.symlink_metadata().is_ok_and(|data| data.is_dir());
-    if depth > MAX_DEPTH || !is_dir {
-        return;
-    }
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+    let entries = match dir.symlink_metadata() {
+        Ok(data) if data.is_dir() && depth <= MAX_DEPTH => fs::read_dir(dir),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+        _ => return *remaining = None,
+    };
+    let Ok(entries) = entries else { return *remaining = None };
+    for entry in entries {
         let Some(left) = *remaining else { return };
+        let Ok((entry, kind)) = entry.and_then(|entry| entry.file_type().map(|kind| (entry, kind))) else {
+            return *remaining = None;
+        };
         let full = [name, b"/", entry.file_name().as_bytes()].concat();
-        let Ok(kind) = entry.file_type() else { continue };
         if kind.is_dir() {
             collect_loose(&entry.path(), &full, depth + 1, object_format, found, remaining);
             continue;
@@ -356,6 +364,22 @@ mod tests {
         let found = changed_refs(&dir, &dir.join("before"), "refs/heads/x", "sha1").unwrap();
         let names: Vec<&str> = found.listed.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["refs/heads/a", "refs/heads/b", "refs/heads/c"]);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn refs_that_cannot_be_read_count_as_new_work() {
+        let dir = scratch("deep");
+        fs::write(dir.join("before"), "").unwrap();
+        let find = || changed_refs(&dir, &dir.join("before"), "refs/heads/x", "sha1").unwrap();
+        assert!(!find().has_new_value);
+        let deep = dir.join("refs").join("d/".repeat(MAX_DEPTH + 1));
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("ref"), "1".repeat(40)).unwrap();
+        assert!(find().has_new_value, "too deep");
+        fs::remove_dir_all(dir.join("refs")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", dir.join("refs")).unwrap();
+        assert!(find().has_new_value, "a link");
         fs::remove_dir_all(dir).unwrap();
     }
 

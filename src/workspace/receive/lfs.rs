@@ -26,16 +26,18 @@ pub(crate) fn receive(quarantine: &Path, common_dir: &Path, max: u64) -> io::Res
 }
 
 /// Lists the files in the directory `dir`, which is `depth` levels below the directory of LFS objects. Descends at most
-/// to the second level below that directory, and follows no symbolic link.
+/// to the second level below that directory, and follows no symbolic link. Includes directories that guard cannot read.
 fn objects(dir: &Path, depth: usize) -> Vec<PathBuf> {
     let is_dir = dir.symlink_metadata().is_ok_and(|data| data.is_dir());
     if !is_dir || depth > 2 {
         return Vec::new();
     }
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let found = entries.flat_map(|entry| match entry.file_type() {
-        Ok(kind) if kind.is_dir() => objects(&entry.path(), depth + 1),
-        _ => vec![entry.path()],
+    // A directory that guard cannot read may contain objects, so it counts as a file that guard cannot receive.
+    let Ok(entries) = fs::read_dir(dir) else { return vec![dir.to_path_buf()] };
+    let found = entries.flat_map(|entry| match entry.map(|entry| (entry.file_type(), entry.path())) {
+        Ok((Ok(kind), path)) if kind.is_dir() => objects(&path, depth + 1),
+        Ok((_, path)) => vec![path],
+        Err(_) => vec![dir.to_path_buf()],
     });
     found.collect()
 }
