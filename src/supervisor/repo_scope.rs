@@ -369,10 +369,16 @@ fn strip_newlines(text: &[u8]) -> &[u8] {
 
 /// Returns true if git accepts a text as the content of `HEAD`: a branch or an object id.
 fn is_head(text: &[u8]) -> bool {
-    let text = text.trim_ascii_end();
+    let end = text.iter().rposition(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
+    let text = &text[..end.map_or(0, |end| end + 1)];
     match text.strip_prefix(b"ref:") {
         // Git reads 255 bytes when it checks for a repository.
-        Some(name) => text.len() < 256 && name.trim_ascii_start().starts_with(b"refs/"),
+        Some(name) => {
+            // git does not skip a form feed, which `trim_ascii_start` does.
+            let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
+            let start = name.iter().position(|byte| !is_blank(byte)).unwrap_or(name.len());
+            text.len() < 256 && name[start..].starts_with(b"refs/")
+        }
         None => matches!(text.len(), 40 | 64) && text.iter().all(u8::is_ascii_hexdigit),
     }
 }
@@ -382,4 +388,21 @@ enum Kind {
     File,
     Directory,
     Other,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_head;
+
+    #[test]
+    fn a_head_is_what_git_accepts() {
+        for text in ["ref: refs/heads/main\n", "ref:refs/heads/main", "ref: \t\n refs/heads/main \r\n"] {
+            assert!(is_head(text.as_bytes()), "{text:?}");
+        }
+        // git does not take a form feed for white space.
+        for text in ["ref:\u{c}refs/heads/main\n", "ref: main\n", "main\n", ""] {
+            assert!(!is_head(text.as_bytes()), "{text:?}");
+        }
+        assert!(is_head("1".repeat(40).as_bytes()));
+    }
 }
