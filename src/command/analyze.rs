@@ -100,7 +100,9 @@ pub enum Refusal {
     #[error("argument {0} contains a NUL byte")]
     Nul(usize),
     /// The command exceeds [`Limits::bytes`], or its nested texts and expansions exceed 32 times this limit.
-    #[error("the command, or the text to which it expands, is too large to analyse; the limit is {0} bytes")]
+    #[error(
+        "the command is longer than {0} bytes, or expands to more text than guard analyses for a command"
+    )]
     TooLarge(usize),
     /// The command exceeds [`Limits::depth`].
     #[error("the command nests brackets, substitutions or other commands deeper than {0} levels")]
@@ -476,7 +478,9 @@ fn program_name(called: &[u8], resolved: Option<&[u8]>) -> Vec<u8> {
     match resolved.map(base_name) {
         Some(file) if !file.is_empty() && file != called => {
             let by_name = if file == b"git" { git::is_git(called) } else { acts_by_name(file) };
-            if by_name { called.to_vec() } else { file.to_vec() }
+            // busybox ignores the hyphen with which login marks a shell.
+            let plain = if acts_by_name(file) { called.strip_prefix(b"-").unwrap_or(called) } else { called };
+            if by_name { plain.to_vec() } else { file.to_vec() }
         }
         _ => called.to_vec(),
     }

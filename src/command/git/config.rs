@@ -237,7 +237,11 @@ impl Settings {
             }
             Use::Hooks => self.changes_hooks = true,
             Use::Redirect => self.redirected = true,
-            Use::Include => self.effects.add(Effects::GIT_FOREIGN_CONFIG),
+            // The file may contain any setting, also one that skips the hooks.
+            Use::Include => {
+                self.effects.add(Effects::GIT_FOREIGN_CONFIG);
+                self.changes_hooks = true;
+            }
             Use::Maintenance => self.effects.add(Effects::GIT_OBJECTS),
             Use::Remote => self.effects.add(Effects::GIT_REMOTE),
             Use::WritesTo => self.writes.push((value.clone(), Access::Write)),
@@ -284,7 +288,8 @@ fn quoted_settings(text: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
             let equals = first.iter().position(|&byte| byte == b'=');
             let (key, value) =
                 equals.map_or((first.as_slice(), b"true".as_slice()), |at| (&first[..at], &first[at + 1..]));
-            list.push((key.to_vec(), value.to_vec()));
+            // In this form git ignores white space around the key.
+            list.push((key.trim_ascii().to_vec(), value.to_vec()));
         }
         rest = rest.trim_ascii_start();
     }

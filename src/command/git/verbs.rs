@@ -331,7 +331,10 @@ fn tag(parsed: &Parsed) -> Effects {
     if parsed.has("delete") {
         return REFS;
     }
-    let lists = parsed.surely_has_any(&LISTING) || parsed.surely_has_any(&["verify", "n"]);
+    // git takes a negative number of lines for an option that is not given.
+    let shows_lines =
+        parsed.surely_has("n") && !parsed.values("n").any(|lines| lines.prefix().starts_with(b"-"));
+    let lists = parsed.surely_has_any(&LISTING) || parsed.surely_has("verify") || shows_lines;
     if parsed.operands.is_empty() || lists { READS } else { REFS }
 }
 
