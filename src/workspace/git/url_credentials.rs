@@ -58,6 +58,12 @@ fn split_key(key: &str) -> Option<(&str, &str, &str)> {
 /// be credentials to `found`. With `has_addresses`, also removes the token from `user:TOKEN@host:path`.
 fn remove_credentials(text: &[u8], has_addresses: bool, found: &mut Vec<Vec<u8>>) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
+    // A password may contain the characters that separate URLs, so take a value that is one URL as a whole.
+    let is_one_word = !text.iter().any(|byte| byte.is_ascii_whitespace() || byte.is_ascii_control());
+    if is_one_word && text.windows(3).filter(|window| *window == b"://").count() == 1 {
+        clean_url(text, has_addresses, &mut plain, found);
+        return plain;
+    }
     let mut rest = text;
     while !rest.is_empty() {
         let length = rest.iter().position(|byte| is_separator(*byte)).unwrap_or(rest.len());
@@ -157,6 +163,10 @@ mod tests {
             ("https://me@host/x", "https://host/x", &[]),
             ("https://me:T@KEN@host/x", "https://host/x", &["T@KEN"]),
             ("https://me:TO/KEN@host/x", "https://host/x", &["TO/KEN"]),
+            ("https://me:s3cr3t,Token1@host/x", "https://host/x", &["s3cr3t,Token1"]),
+            ("https://me:pass(word)9@host/x", "https://host/x", &["pass(word)9"]),
+            ("https://deploy:ab;cdef@host/x", "https://host/x", &["ab;cdef"]),
+            ("https://me:it'sSecret@host/x", "https://host/x", &["it'sSecret"]),
             ("https://a:T1@b/ https://c:T2@d/", "https://b/ https://d/", &["T1", "T2"]),
             ("https://a:T1@b/,https://c:T2@d/", "https://b/,https://d/", &["T1", "T2"]),
             ("https://a:T1@b/https://c:T2@d/", "https://b/https://d/", &["T1", "T2"]),
