@@ -46,6 +46,26 @@ pub(super) fn inspect(body: &[u8], rules: Rules<'_>) -> Result<Inspection, Strin
 
 /// Returns true if some server could treat the two keys as equal. A server may ignore case, which also makes two
 /// non-ASCII Unicode letters equal to ASCII letters.
+/// Returns true if an API could take a text for the address of something to fetch. Parsers of URLs ignore tabs and line
+/// ends, and some accept one slash, backslashes or none after the scheme.
+fn is_address(text: &str) -> bool {
+    let plain: String = text
+        .trim_start_matches(|letter: char| letter <= ' ')
+        .chars()
+        .filter(|one| !"\t\n\r".contains(*one))
+        .collect();
+    let scheme = plain.find(':').map(|colon| &plain[..colon]).filter(|scheme| {
+        let is_part = |letter: char| letter.is_ascii_alphanumeric() || "+.-".contains(letter);
+        scheme.starts_with(|first: char| first.is_ascii_alphabetic()) && scheme.chars().all(is_part)
+    });
+    match scheme {
+        Some(scheme) => !scheme.eq_ignore_ascii_case("data"),
+        None => {
+            plain.contains("://") || ["//", "\\\\", "/\\", "\\/"].iter().any(|start| plain.starts_with(start))
+        }
+    }
+}
+
 fn may_be_same_key(key: &str, known: &str) -> bool {
     let plain = |letter: char| match letter {
         '\u{17f}' => 's',
@@ -105,8 +125,7 @@ impl BodyVisitor<'_> {
             ValueRole::Tools => self.check_tool(Some(text)),
             ValueRole::Top | ValueRole::Items | ValueRole::Other => {}
         }
-        let is_address = text.contains("://") || text.starts_with("//");
-        if let Some(rule) = self.rule.filter(|_| is_address && !text.starts_with("data:")) {
+        if let Some(rule) = self.rule.filter(|_| is_address(text)) {
             let key = self.key.clone().unwrap_or_default();
             self.forbid(rule, &key);
         }
@@ -190,7 +209,8 @@ impl<'de> Visitor<'de> for BodyVisitor<'_> {
         let (rules, rule, outer, role) = (self.rules, self.rule, self.key.take(), self.role);
         let mut has_kind = false;
         while let Some(key) = entries.next_key::<String>()? {
-            if role == ValueRole::Top && Some(key.as_str()) == rules.model_key {
+            // Some servers ignore case in keys.
+            if role == ValueRole::Top && rules.model_key.is_some_and(|known| may_be_same_key(&key, known)) {
                 // Deserialize as a string only: a list of millions of items would take far more memory than its text.
                 let model: String = entries.next_value()?;
                 if model.len() > MAX_MODEL_NAME {
@@ -267,6 +287,10 @@ mod tests {
             r#"{"tools":[{"urlContext":{}}]}"#,
             r#"{"tools":[{"\u0075rlContext":{}}]}"#,
             r#"{"contents":[{"parts":[{"fileData":{"fileUri":"https://evil.example/x"}}]}]}"#,
+            r#"{"contents":[{"parts":[{"fileData":{"fileUri":"https:/\n/evil.example/x"}}]}]}"#,
+            r#"{"contents":[{"parts":[{"fileData":{"fileUri":" https:/evil.example/x"}}]}]}"#,
+            r#"{"contents":[{"parts":[{"fileData":{"fileUri":"https:evil.example/x"}}]}]}"#,
+            r#"{"contents":[{"parts":[{"fileData":{"fileUri":"\\evil.example/x"}}]}]}"#,
             r#"{"messages":[{"content":[{"type":"image_url","image_url":{"url":"https://evil.example/x"}}]}]}"#,
             r#"{"messages":[{"content":[{"image_url":["HTTPS://evil.example/x"]}]}]}"#,
             r#"{"tools":[{"type":"mcp","server_url":"x"}]}"#,
