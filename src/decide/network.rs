@@ -112,19 +112,21 @@ impl NetworkRules {
         &self.deny
     }
 
+    /// Returns true if an entry, allowed or denied, limits the HTTP methods of requests to this host and port.
+    pub fn limits_methods(&self, host: &Host, port: u16) -> bool {
+        let entries = self.allow.iter().map(|allowed| &allowed.entry).chain(&self.deny);
+        entries.into_iter().any(|entry| entry.limits_methods() && entry.names(host, port))
+    }
+
     /// Judges an access to a host and port, and returns the entry that allows it. Returns a `raw` entry if one allows
     /// the access.
     pub fn judge(&self, host: &Host, port: u16, access: HostAccess<'_>) -> Result<&Allowed, NetworkRefusal> {
         // Through a tunnel a program could make the denied requests unseen. So if an entry denies only some requests
         // to a host, deny every tunnel to it.
-        let denied = |entry: &&HostEntry| match access {
-            HostAccess::Tunnel => entry.names(host, port),
-            HostAccess::Request { .. } => entry.matches(host, port, access),
-        };
-        if let Some(entry) = self.deny.iter().find(denied) {
+        if let Some(entry) = self.deny.iter().find(|entry| entry.denies(host, port, access)) {
             return Err(NetworkRefusal::new(
                 "network.deny",
-                format!("The policy denies this host by its entry `{entry}`."),
+                format!("The entry `{entry}` in the policy's list of denied hosts applies."),
                 INSTEAD,
             ));
         }
@@ -139,14 +141,17 @@ impl NetworkRules {
             (Some(allowed), HostAccess::Tunnel) => NetworkRefusal::new(
                 "network.tunnel",
                 format!(
-                    "The policy allows only `{}` for this host, and guard cannot check the requests inside a tunnel.",
+                    "The policy allows only some requests to this host, such as `{}`, and guard cannot check the requests inside a tunnel.",
                     allowed.entry
                 ),
                 "Use plain http for this host.",
             ),
             (Some(allowed), HostAccess::Request { .. }) => NetworkRefusal::new(
                 "network.request",
-                format!("The policy allows only `{}` for this host, not this request.", allowed.entry),
+                format!(
+                    "The policy allows requests such as `{}` to this host, but not this request.",
+                    allowed.entry
+                ),
                 INSTEAD,
             ),
             (None, _) => NetworkRefusal::new(

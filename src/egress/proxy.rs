@@ -191,14 +191,11 @@ impl Session {
         let (method, path) = (parts.method.clone(), parts.uri.path().to_string());
         let way = HostAccess::Request { method: method.as_str(), path: &path };
         let named = host.to_string();
-        let allowed = match self.state.dialer.rules.judge(&host, port, way) {
-            Ok(allowed) => allowed,
-            Err(refusal) => {
-                return self.refusal_response(&named, port, method.as_str(), &refusal, StatusCode::FORBIDDEN);
-            }
-        };
+        if let Err(refusal) = self.state.dialer.rules.judge(&host, port, way) {
+            return self.refusal_response(&named, port, method.as_str(), &refusal, StatusCode::FORBIDDEN);
+        }
         remove_hop_by_hop_headers(&mut parts.headers);
-        if allowed.entry.limits_methods() {
+        if self.state.dialer.rules.limits_methods(&host, port) {
             // Many servers let these headers override the method that guard has judged, so remove them.
             for name in ["x-http-method-override", "x-http-method", "x-method-override"] {
                 parts.headers.remove(name);

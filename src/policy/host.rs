@@ -340,6 +340,23 @@ impl HostEntry {
             }
     }
 
+    /// Returns true if the entry, in a list of denied hosts, denies this access: unlike for an allowed host, a path that
+    /// servers could resolve to a denied one is denied too, and a tunnel could carry any request.
+    pub fn denies(&self, host: &Host, port: u16, access: HostAccess<'_>) -> bool {
+        self.names(host, port)
+            && match access {
+                HostAccess::Tunnel => true,
+                HostAccess::Request { method, path } => {
+                    (self.methods.is_empty()
+                        || self.methods.iter().any(|known| known.eq_ignore_ascii_case(method)))
+                        && self.path.as_deref().is_none_or(|prefix| {
+                            let plain = percent_decoded(path);
+                            is_ambiguous(path) || is_ambiguous(&plain) || is_below(&plain, prefix)
+                        })
+                }
+            }
+    }
+
     /// Returns true if the entry is limited to certain HTTP methods.
     pub fn limits_methods(&self) -> bool {
         !self.methods.is_empty()
@@ -372,12 +389,37 @@ impl HostEntry {
 /// Returns true if a path equals a prefix or is below it. Always false for a path with dot segments, `//`, backslashes
 /// or ambiguous percent-escapes, because servers resolve them differently.
 fn is_below(path: &str, prefix: &str) -> bool {
-    let lower = path.to_ascii_lowercase();
-    let climbs = path.split(['/', '\\']).any(|part| part == ".." || part == ".")
-        || ["%2e", "%2f", "%5c", "%25", "//", "\\"].iter().any(|part| lower.contains(part));
-    !climbs
+    !is_ambiguous(path)
         && path.starts_with(prefix)
         && (prefix.ends_with('/') || matches!(path.as_bytes().get(prefix.len()), None | Some(b'/')))
+}
+
+/// Returns true if servers resolve the path differently. Some servers ignore what follows a `;` in a segment.
+fn is_ambiguous(path: &str) -> bool {
+    let lower = path.to_ascii_lowercase();
+    let is_dots = |part: &str| matches!(part.split(';').next(), Some("." | ".."));
+    path.split(['/', '\\']).any(is_dots)
+        || ["%2e", "%2f", "%5c", "%25", "//", "\\"].iter().any(|part| lower.contains(part))
+}
+
+/// Decodes the percent-escapes in a path once. Replaces bytes that are not UTF-8.
+fn percent_decoded(path: &str) -> String {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digit = |at: usize| after.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+        match (first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push((high * 16 + low) as u8);
+                rest = &after[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 enum Place<'t> {
@@ -616,5 +658,33 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_denied_path_is_denied_in_every_spelling() {
+        let path = entry("intranet.example/admin");
+        let denies = |entry: &HostEntry, method: &str, path: &str| {
+            entry.denies(&host("intranet.example"), 80, HostAccess::Request { method, path })
+        };
+        for text in [
+            "/admin",
+            "/admin/x",
+            "//admin/x",
+            "/./admin/x",
+            "/a/../admin/x",
+            "/%61dmin/x",
+            "/%2e/admin/x",
+            "/a/..;/admin",
+        ] {
+            assert!(denies(&path, "GET", text), "{text}");
+        }
+        for text in ["/", "/public", "/administration"] {
+            assert!(!denies(&path, "GET", text), "{text}");
+        }
+        let method = entry("DELETE intranet.example");
+        assert!(denies(&method, "DELETE", "/x") && denies(&method, "delete", "/x"));
+        assert!(!denies(&method, "GET", "/x"));
+        let tunnel = |entry: &HostEntry| entry.denies(&host("intranet.example"), 80, HostAccess::Tunnel);
+        assert!(tunnel(&path) && tunnel(&method));
     }
 }
