@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::record::Record;
 use crate::outcome::Worktree;
-use crate::workspace::{Repository, TaskTree, WorkspaceError};
+use crate::workspace::{Repository, TaskTree, WorkspaceError, check_trust};
 
 /// How many of the last turns can be undone.
 const MOST_UNDONE: usize = 50;
@@ -38,6 +38,8 @@ impl ConversationTree {
         scratch: &Path,
     ) -> Result<Option<Self>, WorkspaceError> {
         let Some(repository) = Repository::find(&record.settings.cd)? else { return Ok(None) };
+        // Another run may have planted a repository here since the last turn. A checkout obeys its configuration.
+        check_trust(&repository)?;
         let made = DirBuilder::new().mode(0o700).recursive(true).create(scratch);
         made.map_err(|source| WorkspaceError::Io { what: "create", path: scratch.to_path_buf(), source })?;
         let branch = worktree.branch.as_str();

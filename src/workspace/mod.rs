@@ -46,7 +46,7 @@ pub use git::repository::{Head, Repository, files_at, main_directory};
 pub use inspect::{Entry, Preview, diff, has_unreceived_commits, list, newest, newest_on_branch, preview};
 pub use receive::tree_size::TreeSizeError;
 pub use receive::{Commit, Limits, OtherRef, ReceiveError, Received};
-pub use run::create::Workspace;
+pub use run::create::{Workspace, check_trust};
 pub use run::extra_files::{ExtraFile, is_inside as is_path_inside};
 pub use run::run_record::{Record, State};
 pub use run::spec::Request;

@@ -81,3 +81,20 @@ fn a_repeated_undo_keeps_the_saved_work() {
     assert_eq!(talk.user.types(&format!("git show {first}:two")), "two\n");
     assert_eq!(talk.says("ls two || echo gone"), "gone");
 }
+
+/// Another run has planted a filter in the repository since the turn. The undo must not execute it when it checks files
+/// out.
+#[test]
+fn an_undo_runs_no_program_of_an_untrusted_repository() {
+    let talk = Talk::new("conversation-undo-untrusted");
+    talk.says("echo one > file; echo ok");
+    talk.says("echo two > file; echo ok");
+    let marker = talk.user.types("echo -n $HOME/executed");
+    talk.user.types(
+        "git config filter.planted.smudge 'touch ~/executed; cat' && echo '* filter=planted' >> .git/info/attributes",
+    );
+    let (printed, error, code) = talk.guard(&["history", "undo", "@"]);
+    assert!(!std::path::Path::new(&marker).exists(), "{printed}{error}");
+    assert_ne!(code, 0, "{printed}{error}");
+    assert!(error.contains("filter"), "{error}");
+}

@@ -422,6 +422,12 @@ fn check_interrupted() -> Result<(), WorkspaceError> {
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads the settings of a repository. Fails if the user must first trust these settings or the repository's layout.
+/// Fails if the repository's settings or files could run programs or reveal other files, unless the user trusts the
+/// repository.
+pub fn check_trust(repository: &Repository) -> Result<(), WorkspaceError> {
+    trusted_settings(repository).map(drop)
+}
+
 pub(crate) fn trusted_settings(repository: &Repository) -> Result<Settings, WorkspaceError> {
     let settings = Settings::parse(&Settings::list_call(repository)?.run()?);
     trust::check(repository, &settings)?;
