@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::RunRequest;
 use super::workdir::is_same;
 use crate::sandbox::{Grant, Rights};
+use crate::sys::fs::{Links, read_regular_file};
 
 /// The worktree and git directory that guard created for one run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -124,7 +125,7 @@ pub fn is_shared_directory(home: Option<&Path>, level: &Path) -> bool {
 /// have written it.
 fn linked_git_directories(file: &Path, level: &Path) -> Option<(PathBuf, PathBuf)> {
     let line = |path: &Path| -> Option<PathBuf> {
-        let bytes = std::fs::read(path).ok().filter(|bytes| bytes.len() < 8192)?;
+        let bytes = read_regular_file(path, 8192, Links::Refuse).ok()?;
         Some(PathBuf::from(OsString::from_vec(bytes.trim_ascii().to_vec())))
     };
     let text = line(file)?.into_os_string().into_vec();
