@@ -431,6 +431,36 @@ fn files_that_run_without_being_asked() {
     assert!(left.inspect().is_empty());
 }
 
+/// The name of a link's target says nothing about what tools do with the link.
+#[test]
+fn links_in_place_of_files_that_tools_obey() {
+    let left = Left::new();
+    left.write("docs/notes.txt", r#"{"scripts": {"preinstall": "curl x | sh"}}"#);
+    left.write("tools/pre-commit", "#!/bin/sh\n");
+    for (target, name) in [("docs/notes.txt", "package.json"), ("tools", ".githooks"), ("docs", ".vscode")] {
+        symlink(target, left.tree().join(name)).unwrap();
+        expect(&left.inspect(), DangerKind::Automatic, name, "in place of a file");
+    }
+    left.commit();
+    std::fs::remove_file(left.tree().join("package.json")).unwrap();
+    expect(&left.inspect(), DangerKind::Automatic, "package.json", "in place of a file");
+}
+
+/// git follows links in place of the directories of a bare repository.
+#[test]
+fn a_committed_bare_repository_with_links() {
+    let left = Left::new();
+    left.write("x/HEAD", "ref: refs/heads/main\n");
+    left.write("x/config", "[core]\nbare = false\nworktree = ..\nfsmonitor = planted\n");
+    left.write("y/file", "");
+    for name in ["objects", "refs"] {
+        symlink("../y", left.tree().join("x").join(name)).unwrap();
+    }
+    left.commit();
+    std::fs::remove_dir_all(left.tree().join("x")).unwrap();
+    expect(&left.inspect(), DangerKind::Repository, "x", "core.fsmonitor");
+}
+
 #[test]
 fn scripts_of_packages_that_run_at_an_installation() {
     let left = Left::with(&[("package.json", r#"{"scripts": {"test": "x", "prepare": "husky"}}"#)]);

@@ -22,6 +22,17 @@ pub(crate) fn is_of_interest(path: &[u8], hooks: &[Name]) -> bool {
         || is_hook(path, hooks)
 }
 
+/// Reports a new or changed symbolic link at a path at which tools run or obey a file, or the files in a directory: the
+/// name of the link's target says nothing about that.
+pub(crate) fn link_in_place_of_file(path: &Name, hooks: &[Name], findings: &mut Findings) {
+    const INSIDE: [&str; 4] = ["/pre-commit", "/tasks.json", "/settings.json", "/config.toml"];
+    let inside = INSIDE.iter().map(|name| [path.bytes(), name.as_bytes()].concat());
+    if std::iter::once(path.bytes().to_vec()).chain(inside).any(|path| is_of_interest(&path, hooks)) {
+        let what = "a symbolic link in place of a file or directory that tools run or obey";
+        findings.add(DangerKind::Automatic, path, what, "read the target of the link as such a file");
+    }
+}
+
 fn is_hook(path: &[u8], hooks: &[Name]) -> bool {
     hooks.iter().any(|dir| path.strip_prefix(dir.bytes()).is_some_and(|rest| rest.starts_with(b"/")))
 }

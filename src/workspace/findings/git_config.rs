@@ -222,7 +222,7 @@ pub fn effect(setting: &Setting) -> Option<&'static str> {
     Some(match (setting.section.as_slice(), subsection.is_some(), name) {
         (b"core", false, b"fsmonitor") if is_boolean => return None,
         (b"core", false, b"fsmonitor") => {
-            "a program for every `git status`, also in the repository around it"
+            "a program for every `git status`, also in the repository that contains this one"
         }
         (b"core", false, b"hookspath") => "hooks from another directory",
         (b"core", false, b"sshcommand" | b"gitproxy") => "a program for every fetch and push",

@@ -126,6 +126,16 @@ pub struct Danger {
     pub instead: String,
 }
 
+impl std::fmt::Display for Danger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The path is empty if the danger concerns the whole worktree.
+        if !self.path.bytes().is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        write!(f, "{}; {}", self.what, self.why)
+    }
+}
+
 /// The inspection of a run's result failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot inspect {}: {source}", path.display())]
@@ -203,7 +213,7 @@ fn advice(kind: DangerKind) -> &'static str {
         DangerKind::Automatic => {
             "read the change before you open the directory in an editor, install, commit or push"
         }
-        DangerKind::Unseen => "check the rest yourself, or discard the worktree",
+        DangerKind::Unseen => "check yourself what guard could not check, or discard the worktree",
     }
 }
 
@@ -336,11 +346,14 @@ fn check_commits(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], f
                     }
                     _ => format!("a new gitlink to commit {}", new.object),
                 };
-                let why = "`git status` in the worktree enters a repository at this path and obeys its configuration";
+                let why = "if there is a repository at this path, `git status` in the worktree enters it and obeys its configuration";
                 findings.add(DangerKind::Gitlink, path, what, why);
             }
             Blob::LINK => match objects.content(&new.object) {
-                Some(target) => file_rules::link(path, &target, true, findings),
+                Some(target) => {
+                    file_rules::link(path, &target, true, findings);
+                    file_rules::link_in_place_of_file(path, hooks, findings);
+                }
                 None => unseen(path, "a symbolic link that is too long or unreadable", findings),
             },
             _ if file_rules::is_of_interest(path.bytes(), hooks) => {
@@ -374,15 +387,15 @@ fn check_commits(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], f
             Name::own([dir.bytes(), slash, name.as_bytes()].concat())
         };
         let has_dir = |name: &str| {
-            let start = inside(name);
-            commits
-                .tip
-                .range(start.clone()..)
-                .next()
-                .is_some_and(|(path, _)| path.bytes().starts_with(start.bytes()))
+            let start = inside(&format!("{name}/"));
+            let is_inside = |(path, _): (&Name, &Blob)| path.bytes().starts_with(start.bytes());
+            // git follows a symbolic link in place of the directory.
+            let link = commits.tip.get(&inside(name));
+            link.is_some_and(|blob| matches!(blob.mode, Blob::LINK | Blob::GITLINK))
+                || commits.tip.range(start.clone()..).next().is_some_and(is_inside)
         };
         let is_repository = commits.tip.contains_key(&inside("HEAD"))
-            && (commits.tip.contains_key(&inside("commondir")) || has_dir("objects/") && has_dir("refs/"));
+            && (commits.tip.contains_key(&inside("commondir")) || has_dir("objects") && has_dir("refs"));
         if is_repository {
             let text = commits.tip.get(&inside("config")).and_then(|blob| objects.content(&blob.object));
             file_rules::repository(

@@ -213,6 +213,7 @@ impl Walk<'_, '_> {
             let committed = tip.is_some_and(|tip| tip.mode == Blob::LINK);
             if !unchanged {
                 file_rules::link(&below, target.bytes(), committed, self.findings);
+                file_rules::link_in_place_of_file(&below, self.hooks, self.findings);
             }
         } else if stat.is_file() && file_rules::is_of_interest(below.bytes(), self.hooks) {
             match read(dir, &entry.name) {
@@ -288,6 +289,10 @@ impl Walk<'_, '_> {
                         "git reads configuration and hooks from there",
                     );
                 }
+            }
+            Some(stat) if !stat.is_file() => {
+                let why = "programs that read it may wait for ever";
+                self.findings.add(DangerKind::Repository, path, "a special file named `.git`", why);
             }
             _ => {}
         }
