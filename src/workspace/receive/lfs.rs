@@ -5,20 +5,26 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
 use crate::sys::fs::{Links, open_regular_file};
 
+/// The time after which guard copies no further object. The run's private repository keeps the others.
+const MAX_TIME: Duration = Duration::from_secs(600);
+
 /// Copies every LFS object of a quarantine repository (a run's private git directory) whose content matches its name,
-/// up to `max` bytes in total. Returns the paths of the objects that the user's repository still lacks.
+/// up to `max` bytes and [`MAX_TIME`] in total. Returns the paths of the objects that the user's repository still lacks.
 pub(crate) fn receive(quarantine: &Path, common_dir: &Path, max: u64) -> io::Result<Vec<PathBuf>> {
     let mut left = Vec::new();
     let mut remaining = max;
+    let deadline = Instant::now() + MAX_TIME;
     for file in objects(&quarantine.join("lfs/objects"), 0) {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_string();
         let is_name = name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        if !is_name || !copy(&file, &name, common_dir, &mut remaining)? {
+        let is_late = Instant::now() > deadline;
+        if !is_name || is_late || !copy(&file, &name, common_dir, &mut remaining)? {
             left.push(file);
         }
     }
@@ -49,7 +55,8 @@ fn copy(file: &Path, name: &str, common_dir: &Path, remaining: &mut u64) -> io::
         return Ok(true);
     }
     let Ok(mut from) = open_regular_file(file, *remaining, Links::Refuse) else { return Ok(false) };
-    let data = from.metadata()?;
+    // Content that does not match its name counts too: an agent can write many such files.
+    *remaining = remaining.saturating_sub(from.metadata()?.len());
     fs::create_dir_all(&dir)?;
     let new = dir.join(format!(".guard-{}", uuid::Uuid::now_v7()));
     let mut to = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;
@@ -70,7 +77,6 @@ fn copy(file: &Path, name: &str, common_dir: &Path, remaining: &mut u64) -> io::
         fs::remove_file(&new)?;
         return copied.map(|()| false);
     }
-    *remaining -= data.len();
     fs::rename(new, place)?;
     Ok(true)
 }
