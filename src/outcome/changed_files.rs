@@ -70,7 +70,10 @@ fn scan(root: &Path, since: SystemTime, left: &mut usize, found: &mut Vec<Change
             if entry.file_name() == ".git" {
                 continue;
             }
-            let Ok(metadata) = entry.metadata() else { continue };
+            let Ok(metadata) = entry.metadata() else {
+                complete = false;
+                continue;
+            };
             if metadata.is_dir() {
                 directories.push_back(entry.path());
                 continue;

@@ -10,11 +10,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::dispose::new_gitlink_directories;
 use super::dispose::uncommitted::{RETRY_TIMEOUT, unreadable_dirs};
 use super::git::command::{Git, GitError, Trust, program};
 use super::git::gitfile;
 use super::git::jail::{Bounds, Jail};
 use super::git::jailed_worktree::JailedWorktree;
+use super::git::stderr_messages::GitMessage;
 use super::run::run_record::{Record, State};
 use super::task_branch::line;
 use super::{WorkspaceError, at};
@@ -227,6 +229,9 @@ impl WorkReader {
             return Err(failed("ls-files", listed.code(), listed.message));
         }
         work.unreadable = unreadable_dirs(&listed.message);
+        if work.unreadable.is_empty() && GitMessage::PermissionDenied.is_in(&listed.message) {
+            work.unreadable.push(PathBuf::from("."));
+        }
         // Skip the links to the user's dependencies, which guard makes in the worktree during a run.
         let links: Vec<&Path> =
             self.record.brought.iter().filter(|one| one.is_link).map(|one| one.path.as_path()).collect();
@@ -241,11 +246,14 @@ impl WorkReader {
             files.into_iter().partition(|path| size(path) > MAX_FILE_BYTES);
         if nested.len() + too_large.len() > MAX_LEFT_OUT {
             return Err(WorkspaceError::refused(
-                format!("the worktree contains more than {MAX_LEFT_OUT} repositories and files above 1 GiB"),
+                format!(
+                    "the worktree contains more than {MAX_LEFT_OUT} items that guard cannot commit (git repositories, and files above 1 GiB)"
+                ),
                 "remove or ignore some of them; `guard worktree path RUN` prints the path of the worktree",
             ));
         }
         (work.nested, work.too_large) = (nested, too_large);
+        work.nested.extend(new_gitlink_directories(&self.record, |verb| self.tree_git(verb))?);
         if files.is_empty() {
             return Ok(());
         }
@@ -257,7 +265,7 @@ impl WorkReader {
             pathspec
         });
         let added = self.tree_git("add")?.args(["--all", "--", "."]).args(left_out).output()?;
-        if !added.status.success() {
+        if !added.status.success() || GitMessage::PermissionDenied.is_in(&added.message) {
             return Err(failed("add", added.code(), added.message));
         }
         Ok(())

@@ -21,6 +21,7 @@ mod repository_trust;
 mod review_findings;
 pub(crate) mod shim_load;
 mod tree_shapes;
+mod unseen_by_git;
 mod user_hooks;
 
 use std::process::Command;
@@ -30,7 +31,7 @@ use crate::support::{Scratch, copy_program};
 /// Parts of the names of tests and test modules that are not repeated as an ordinary user. These tests start other
 /// built programs, which that user may not reach, or switch to another user themselves; or, like `review_findings`,
 /// they do not depend on the user.
-const NOT_AGAIN: [&str; 14] = [
+const NOT_AGAIN: [&str; 16] = [
     "attempts",
     "bombs",
     "files_changed::",
@@ -45,6 +46,8 @@ const NOT_AGAIN: [&str; 14] = [
     "a_run_ends",
     "shim_load",
     "user_hooks",
+    "hidden_by_permissions",
+    "unseen_by_git",
 ];
 
 /// If root runs the tests, this test repeats the others as an ordinary user.

@@ -109,7 +109,9 @@ fn a_quarantine_of_any_shape() {
         }
         let settled = workspace.dispose(KeepPolicy::Discard).unwrap();
         assert!(!settled.kept && !workspace.worktree().exists(), "{part}");
-        assert_eq!(settled.unreceived, part == "objects/odd", "{part}: {settled:?}");
+        // Below a directory that is too deep, there may be refs that guard has not read.
+        let is_unread = matches!(part, "objects/odd" | "refs/heads/odd");
+        assert_eq!(settled.unreceived, is_unread, "{part}: {settled:?}");
         assert_eq!(git.exists(), settled.unreceived, "{part}");
         guard::sys::remove_tree::remove_tree(workspace.run_folder()).unwrap();
     }

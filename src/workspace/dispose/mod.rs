@@ -17,12 +17,13 @@ use super::git::command::{Git, GitError};
 use super::git::jailed_worktree::JailedWorktree;
 use super::git::repository::is_id;
 use super::git::{gitfile, refs};
+use super::nested_repositories::{RepositoryKind, SearchBounds, search};
 use super::receive::lfs;
 use super::receive::tree_size;
 use super::receive::tree_size::TreeSizeError;
 use super::run::create::Workspace;
 use super::run::run_record::{Record, State};
-use super::run::{extra_files, slug};
+use super::run::{extra_files, run_record, slug};
 use super::{WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
 use uncommitted::{Changed, RETRY_TIMEOUT, unreadable_dirs};
@@ -179,6 +180,9 @@ impl Workspace {
         let work = self.find_uncommitted(true)?;
         (report.uncommitted, report.changes, report.all_changes) =
             (work.uncommitted, work.changes, work.is_all);
+        report
+            .uncommitted
+            .extend(new_gitlink_directories(&self.record, |verb| self.worktree_git(verb, false))?);
         self.install_index()
     }
 
@@ -325,17 +329,11 @@ impl Workspace {
     /// Returns the paths of the submodules in the file `index`; with `None`, those in the copy of the worktree's
     /// index that this process made.
     fn submodules(&self, index: Option<&Path>) -> Result<Vec<PathBuf>, WorkspaceError> {
-        let mut git = self.worktree_git("ls-files", false)?.args(["--stage", "-z"]);
+        let mut git = self.worktree_git("ls-files", false)?;
         if let Some(index) = index {
             git = git.env("GIT_INDEX_FILE", index);
         }
-        let output = git.run()?;
-        let path = |line: &[u8]| -> Option<PathBuf> {
-            let line = line.strip_prefix(b"160000 ")?;
-            let tab = line.iter().position(|byte| *byte == b'\t')?;
-            Some(PathBuf::from(OsStr::from_bytes(&line[tab + 1..])))
-        };
-        Ok(output.split(|byte| *byte == 0).filter_map(path).collect())
+        gitlinks(git)
     }
 
     /// Returns the path of each submodule with the content of its `.git` file. Leaves out submodules without a readable
@@ -347,10 +345,13 @@ impl Workspace {
             let file = self.record.worktree.join(&path).join(".git");
             if let Ok(text) = gitfile::read_small(&file, 8192) {
                 let text = Path::new(OsStr::from_bytes(&text)).to_path_buf();
-                found.push((
-                    super::run::run_record::path::text(&path),
-                    super::run::run_record::path::text(&text),
-                ));
+                found.push((run_record::path::text(&path), run_record::path::text(&text)));
+                for repository in nested_in_submodule(&self.record.worktree.join(&path)) {
+                    let Ok(below) = repository.strip_prefix(&self.record.worktree) else { continue };
+                    let text = gitfile::read_small(&repository, 8192).unwrap_or_default();
+                    let text = PathBuf::from(OsStr::from_bytes(&text));
+                    found.push((run_record::path::text(below), run_record::path::text(&text)));
+                }
             }
         }
         Ok(found)
@@ -373,24 +374,57 @@ impl Workspace {
                 Ok(real) if real == dir => {}
                 Ok(_) => continue,
                 Err(error) if is_missing(&error) => continue,
+                Err(error) if is_too_long(&error) => {}
                 Err(error) => return at("open", &dir, Err(error)),
             }
             match entry.symlink_metadata() {
                 Ok(_) => {}
                 Err(error) if is_missing(&error) => continue,
+                Err(error) if is_too_long(&error) => {
+                    let top = self.record.worktree.join(path.iter().next().unwrap_or_default());
+                    if top.symlink_metadata().is_ok_and(|data| data.is_dir()) {
+                        let now = at("move", &top, gitfile::move_foreign(&top, &self.run_folder))?;
+                        report.moved.push((top, now));
+                    }
+                    continue;
+                }
                 Err(error) => return at("inspect", &entry, Err(error)),
             }
-            let known = self
-                .record
-                .submodules
-                .iter()
-                .find(|(known, _)| *known == super::run::run_record::path::text(&path));
-            let text = known.and_then(|(_, text)| super::run::run_record::path::parse(text));
+            let known =
+                self.record.submodules.iter().find(|(known, _)| *known == run_record::path::text(&path));
+            let text = known.and_then(|(_, text)| run_record::path::parse(text));
             if text.is_some_and(|text| gitfile::has_content(&entry, text.as_os_str().as_bytes())) {
+                self.move_repositories_in_submodule(&path, report)?;
                 continue;
             }
             let now = at("move", &entry, gitfile::move_foreign(&entry, &self.run_folder))?;
             report.moved.push((entry, now));
+        }
+        Ok(())
+    }
+
+    /// Moves each `.git` below the user's submodule `path` that the agent created or changed out of the worktree: git
+    /// enters a submodule, and then the submodules in it.
+    fn move_repositories_in_submodule(
+        &self,
+        path: &Path,
+        report: &mut DisposeReport,
+    ) -> Result<(), WorkspaceError> {
+        let dir = self.record.worktree.join(path);
+        gitfile::restore_access(&dir);
+        for repository in nested_in_submodule(&dir) {
+            let below = repository.strip_prefix(&self.record.worktree).map(run_record::path::text);
+            let known = self.record.submodules.iter().find(|(known, _)| below.as_ref() == Ok(known));
+            let is_unchanged = known.is_some_and(|(_, text)| {
+                // guard records a git directory without content.
+                let text = run_record::path::parse(text).unwrap_or_default();
+                text.as_os_str().is_empty() && repository.is_dir()
+                    || gitfile::has_content(&repository, text.as_os_str().as_bytes())
+            });
+            if !is_unchanged {
+                let now = at("move", &repository, gitfile::move_foreign(&repository, &self.run_folder))?;
+                report.moved.push((repository, now));
+            }
         }
         Ok(())
     }
@@ -463,6 +497,21 @@ impl Workspace {
             if dir.symlink_metadata().is_ok_and(|data| data.is_dir()) {
                 let now = at("move", &dir, gitfile::move_foreign(&dir, &self.run_folder))?;
                 report.moved.push((dir, now));
+            }
+        }
+        // git refuses nested repositories without commits, and some names.
+        let rest = with_index("ls-files")?.args(["--others", "--exclude-standard", "-z"]).run()?;
+        let rest = rest.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+        let mut left_out: Vec<PathBuf> = rest
+            .map(|path| PathBuf::from(OsStr::from_bytes(path.strip_suffix(b"/").unwrap_or(path))))
+            .filter(|path| !self.record.brought.iter().any(|one| one.is_link && one.path == *path))
+            .collect();
+        left_out.extend(new_gitlink_directories(&self.record, |verb| self.worktree_git(verb, false))?);
+        for path in left_out {
+            let place = self.record.worktree.join(&path);
+            if extra_files::is_inside(&path) && place.symlink_metadata().is_ok() {
+                let now = at("move", &place, gitfile::move_foreign(&place, &self.run_folder))?;
+                report.moved.push((place, now));
             }
         }
         // git would record only the commit id of a nested repository, so move the whole repository out of the
@@ -640,10 +689,61 @@ impl Workspace {
     }
 }
 
-/// True if a path does not exist, or if the kernel cannot resolve it for git either: it leads through a file or a loop
-/// of symbolic links, or is too long.
+/// Returns the paths of the gitlinks in the index that `list`, a call of `git ls-files`, reads.
+fn gitlinks(list: Git) -> Result<Vec<PathBuf>, WorkspaceError> {
+    let output = list.args(["--stage", "-z"]).run()?;
+    let path = |line: &[u8]| -> Option<PathBuf> {
+        let line = line.strip_prefix(b"160000 ")?;
+        let tab = line.iter().position(|byte| *byte == b'\t')?;
+        Some(PathBuf::from(OsStr::from_bytes(&line[tab + 1..])))
+    };
+    Ok(output.split(|byte| *byte == 0).filter_map(path).collect())
+}
+
+/// Returns the directories with files at paths where the index has a gitlink and the run's base commit has none. git
+/// does not see the files in them, so they are work that git cannot save. `git` builds a call for a verb.
+pub(crate) fn new_gitlink_directories(
+    record: &Record,
+    git: impl Fn(&str) -> Result<Git, WorkspaceError>,
+) -> Result<Vec<PathBuf>, WorkspaceError> {
+    if record.here {
+        return Ok(Vec::new());
+    }
+    let mut found = gitlinks(git("ls-files")?)?;
+    found.retain(|path| {
+        let dir = record.worktree.join(path);
+        let is_empty = || fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_none());
+        let is_dir = dir.symlink_metadata().is_ok_and(|data| data.is_dir());
+        extra_files::is_inside(path) && is_dir && !is_empty()
+    });
+    if found.is_empty() {
+        return Ok(found);
+    }
+    let list = git("ls-tree")?.env("GIT_LITERAL_PATHSPECS", "1");
+    let listed = list.args(["-z", "--full-tree", &record.base, "--"]).args(&found).run()?;
+    let is_in_base = |path: &PathBuf| {
+        let end = [b"\t", path.as_os_str().as_bytes()].concat();
+        listed.split(|byte| *byte == 0).any(|line| line.starts_with(b"160000 ") && line.ends_with(&end))
+    };
+    found.retain(|path| !is_in_base(path));
+    Ok(found)
+}
+
+/// Returns the path of every `.git` below the directory of a submodule, without the submodule's own.
+fn nested_in_submodule(dir: &Path) -> Vec<PathBuf> {
+    let found = search(dir, SearchBounds::default()).repositories.into_iter();
+    let nested = found.filter(|one| one.kind != RepositoryKind::Bare).map(|one| one.path);
+    nested.filter(|path| path.parent() != Some(dir)).collect()
+}
+
+/// True if a path does not exist, or leads through a file or a loop of symbolic links.
 fn is_missing(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG))
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP))
+}
+
+/// True if a path is too long for the kernel. git can reach such a file in several steps.
+fn is_too_long(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENAMETOOLONG)
 }
 
 /// True if the cause of the error can be that the work is too large to commit: a git call failed, or there are too

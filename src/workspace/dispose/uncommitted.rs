@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::workspace::git::command::{Git, GitError, GitOutput, Running};
 use crate::workspace::git::gitfile;
-use crate::workspace::git::stderr_messages::UNREADABLE_DIRECTORY;
+use crate::workspace::git::stderr_messages::{GitMessage, UNREADABLE_DIRECTORY};
 use crate::workspace::run::create::Workspace;
 use crate::workspace::run::extra_files;
 use crate::workspace::{WorkspaceError, at};
@@ -105,7 +105,10 @@ impl Workspace {
             }
             answer => answer?,
         };
-        if opens && !unreadable_dirs(&answer.message).is_empty() {
+        let is_unseen = |message: &str| {
+            !unreadable_dirs(message).is_empty() || GitMessage::PermissionDenied.is_in(message)
+        };
+        if opens && is_unseen(&answer.message) {
             gitfile::restore_access(&self.record.worktree);
             answer = status()?;
         }
@@ -118,11 +121,16 @@ impl Workspace {
         let mut uncommitted: Vec<PathBuf> =
             entries.iter().take(MAX_PATHS).map(|(path, _)| path.clone()).collect();
         // A directory that git cannot read may contain work.
-        let unseen = unreadable_dirs(&answer.message);
+        let mut unseen = unreadable_dirs(&answer.message);
         for dir in &unseen {
             if !uncommitted.iter().any(|path| path.starts_with(dir)) {
                 uncommitted.push(dir.clone());
             }
+        }
+        // git names only the files whose directory lets it see that they exist.
+        if unseen.is_empty() && GitMessage::PermissionDenied.is_in(&answer.message) {
+            unseen.push(PathBuf::from("."));
+            uncommitted.push(PathBuf::from("."));
         }
         let (changes, is_all) = self.files(entries);
         Ok(Work { uncommitted, changes, is_all: is_all && unseen.is_empty() })

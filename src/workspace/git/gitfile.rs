@@ -8,8 +8,9 @@
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::sys::fs::{Durability, Links, read_regular_file, replace_file};
@@ -92,7 +93,11 @@ pub(crate) fn move_foreign(thing: &Path, run_folder: &Path) -> io::Result<PathBu
     let name = thing.file_name().unwrap_or(OsStr::new("thing")).to_string_lossy().into_owned();
     let name = name.trim_start_matches('.').to_string();
     for count in 0u32.. {
-        let place = dir.join(format!("{name}-{count}"));
+        // The readable names suffice for a few files. An agent can make guard move thousands.
+        let place = match count {
+            0..10 => dir.join(format!("{name}-{count}")),
+            _ => dir.join(format!("{name}-{}", uuid::Uuid::now_v7())),
+        };
         if place.symlink_metadata().is_ok() {
             continue;
         }
@@ -171,8 +176,7 @@ fn restore_dir_access(dir: &Path) -> io::Result<()> {
     let data = dir.symlink_metadata();
     match data {
         Ok(data) if data.is_dir() && data.permissions().mode() & 0o700 != 0o700 => {
-            let mode = data.permissions().mode() & 0o7777 | 0o700;
-            fs::set_permissions(dir, fs::Permissions::from_mode(mode))
+            set_mode(dir, data.permissions().mode() & 0o7777 | 0o700)
         }
         _ => Ok(()),
     }
@@ -217,5 +221,15 @@ fn restore_file_access(entry: &fs::DirEntry) -> io::Result<()> {
     if mode & 0o400 != 0 {
         return Ok(());
     }
-    fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode | 0o400))
+    set_mode(&entry.path(), mode | 0o400)
+}
+
+/// Changes the mode of a file or directory. Follows no symbolic link, even if another process puts one there.
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if opened.metadata()?.is_symlink() {
+        return Err(io::Error::from_raw_os_error(libc::ELOOP));
+    }
+    crate::sys::fs::chmod(opened.as_fd(), mode)
 }

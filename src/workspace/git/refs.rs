@@ -152,11 +152,9 @@ fn for_each_packed(
         }
         Err(OpenError::Io(error)) => return Err(failed(error)),
         Err(OpenError::NotRegular) => return Err(not_plain(NOT_A_FILE)),
-        Err(OpenError::TooLarge { size, most }) => {
-            let (size, most) = (size >> 20, most >> 20);
-            return Err(RefError::Unreadable(format!(
-                "packed-refs has {size} MiB, and the limit is {most} MiB"
-            )));
+        Err(OpenError::TooLarge { most, .. }) => {
+            let most = most >> 20;
+            return Err(RefError::Unreadable(format!("packed-refs is larger than the limit of {most} MiB")));
         }
     };
     let mut reader = io::BufReader::with_capacity(256 << 10, opened.take(max));
@@ -272,6 +270,8 @@ pub(crate) fn changed_refs(
     };
     for (name, id) in &loose {
         compare_ref(name, id.as_deref(), &mut changed);
+        // A ref that guard cannot read may lead to commits that exist nowhere else.
+        changed.has_new_value |= id.is_none() && name.as_slice() != except.as_bytes();
     }
     for_each_packed(&git.join("packed-refs"), max, object_format, |name, id| {
         // A loose ref overrides a packed one of the same name.
@@ -380,6 +380,11 @@ mod tests {
         fs::remove_dir_all(dir.join("refs")).unwrap();
         std::os::unix::fs::symlink("elsewhere", dir.join("refs")).unwrap();
         assert!(find().has_new_value, "a link");
+        fs::remove_file(dir.join("refs")).unwrap();
+        fs::create_dir_all(dir.join("refs/heads")).unwrap();
+        assert!(!find().has_new_value);
+        fs::write(dir.join("refs/heads/large"), "1".repeat(5000)).unwrap();
+        assert!(find().has_new_value, "too large");
         fs::remove_dir_all(dir).unwrap();
     }
 

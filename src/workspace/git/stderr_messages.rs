@@ -25,6 +25,8 @@ pub(crate) enum GitMessage {
     NotACommit,
     /// git rejected a push because the receiving git could not unpack the objects.
     NotUnpacked,
+    /// git could not open a file or directory. It then takes a changed file for an unchanged one, and succeeds.
+    PermissionDenied,
 }
 
 /// The texts of a table entry, and how guard compares a message of git with them.
@@ -52,6 +54,7 @@ impl GitMessage {
             Self::NotFastForward => Texts::Both("[rejected]", &["(non-fast-forward)", "(fetch first)"]),
             Self::NotACommit => Texts::BeginsWith(&["bad ref", "invalid new value provided"]),
             Self::NotUnpacked => Texts::BeginsWith(&["unpack"]),
+            Self::PermissionDenied => Texts::AnyOf(&["Permission denied"]),
         }
     }
 

@@ -21,6 +21,7 @@ use super::git::config::Settings;
 use super::git::gitfile;
 use super::git::jailed_worktree::JailedWorktree;
 use super::git::repository::{Repository, is_id};
+use super::git::stderr_messages::GitMessage;
 use super::inspect::list;
 use super::run::create::{Workspace, trusted_settings};
 use super::run::quarantine::user_git_file;
@@ -487,10 +488,21 @@ impl TaskTree {
     /// Returns the paths in the worktree with changes that are neither committed nor ignored.
     pub fn uncommitted(&self) -> Result<Vec<String>, WorkspaceError> {
         let index = self.index_copy()?;
-        let output = self
-            .tree_git("status", &index, false)?
-            .args(["--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=all"])
-            .run()?;
+        let status = || -> Result<GitOutput, WorkspaceError> {
+            let shape =
+                ["--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=all"];
+            Ok(self.tree_git("status", &index, false)?.args(shape).output()?)
+        };
+        let mut answer = status()?;
+        if GitMessage::PermissionDenied.is_in(&answer.message) {
+            gitfile::restore_access(&self.worktree);
+            answer = status()?;
+        }
+        if !answer.status.success() || GitMessage::PermissionDenied.is_in(&answer.message) {
+            let (verb, code) = ("status".to_string(), answer.code());
+            return Err(GitError::Failed { verb, code, message: answer.message }.into());
+        }
+        let output = answer.output;
         let paths = output.split(|byte| *byte == 0).filter(|line| line.len() > 3);
         Ok(paths.map(|line| String::from_utf8_lossy(&line[3..]).into_owned()).collect())
     }
@@ -550,8 +562,8 @@ impl TaskTree {
             Ok(call.args(["--all", "--ignore-errors", "--", "."]).output()?)
         };
         let mut added = add()?;
-        if !added.status.success() {
-            // `git add` also fails if the agent has removed the owner's permissions on some files or directories.
+        if !added.status.success() || GitMessage::PermissionDenied.is_in(&added.message) {
+            // `git add` also fails, or leaves out changes, if the agent has removed the owner's permissions on some files or directories.
             gitfile::restore_access(&self.worktree);
             added = add()?;
         }
