@@ -29,7 +29,9 @@ const BAR_WIDTH: usize = 30;
 impl From<QueueError> for Failure {
     fn from(error: QueueError) -> Self {
         let hint = match &error {
-            QueueError::Postgres { .. } => "check the address, and that the database is running",
+            QueueError::Postgres { .. } => {
+                "correct what the message says; if there is no answer, check the address, and that the database is running"
+            }
             QueueError::KeyReused(_) => "a key belongs to one submission; use a new key for other tasks",
             QueueError::Unstorable { .. } => "change or remove the task that the message names",
             _ => "`guard doctor` checks the state directory and its disk",
@@ -194,7 +196,7 @@ fn read_tasks(file: &Path, directory: Option<&Path>) -> Result<Vec<crate::batch:
 }
 
 fn print_response(response: &BatchResponse, out: &mut dyn Write) -> Result<(), Failure> {
-    serde_json::to_writer(&mut *out, response).map_err(io::Error::from)?;
+    super::json::to_writer(&mut *out, response).map_err(io::Error::from)?;
     writeln!(out)?;
     Ok(())
 }
@@ -265,7 +267,7 @@ fn print_results(
                 write!(out, "{}", if is_first { "[" } else { ",\n" })?;
             }
             is_first = false;
-            serde_json::to_writer(&mut *out, &result).map_err(io::Error::from)?;
+            super::json::to_writer(&mut *out, &result).map_err(io::Error::from)?;
             if jsonl {
                 writeln!(out)?;
             }

@@ -35,7 +35,7 @@ pub(super) fn run(args: Check, out: &mut dyn Write) -> Result<Exit, Failure> {
     let (verdict, analysis) = judge_and_explain(&policy, &request, &context);
     if args.json {
         let json = VerdictJson::new(&verdict, &policy.name).with_intents(&analysis);
-        serde_json::to_writer_pretty(&mut *out, &json).map_err(io::Error::from)?;
+        super::json::to_writer_pretty(&mut *out, &json).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
         explain(&verdict, &policy, out)?;
@@ -272,6 +272,6 @@ fn is_json_question(line: &[u8]) -> bool {
 }
 
 fn write_line(json: &VerdictJson<'_>, out: &mut dyn Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, json)?;
+    super::json::to_writer(&mut *out, json)?;
     out.write_all(b"\n")
 }

@@ -85,7 +85,7 @@ pub(super) fn run(
         },
     };
     if json {
-        serde_json::to_writer_pretty(&mut *out, &answer).map_err(io::Error::from)?;
+        super::json::to_writer_pretty(&mut *out, &answer).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
         let (word, colour) = if is_allowed { ("allowed", "32") } else { ("denied", "31") };
@@ -132,7 +132,7 @@ pub(super) fn presets(json: bool, out: &mut dyn Write) -> Result<Exit, Failure> 
             writeln!(out, "{:<16}   host {}: {}", "", host.entry, host.reason)?;
         }
         for tool in &preset.tool {
-            writeln!(out, "{:<16}   the hosts in your settings of {}: {}", "", tool.name, tool.reason)?;
+            writeln!(out, "{:<16}   the hosts in your {} settings: {}", "", tool.name, tool.reason)?;
         }
         for gateway in &preset.gateway {
             writeln!(out, "{:<16}   gateway {}: {}", "", gateway.name, gateway.reason)?;

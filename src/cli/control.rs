@@ -61,12 +61,13 @@ fn command(args: &Control) -> Result<AgentCommand, Failure> {
 fn print(args: &Control, ack: Option<AgentAck>, out: &mut dyn Write) -> Result<Exit, Failure> {
     let Some(ack) = ack else {
         return Err(Failure::usage(
-            format!("{} did not answer within {} seconds", args.id, args.wait),
+            format!("the process that works on {} did not answer within {} s", args.id, args.wait),
             "guard stored the command; it takes effect when the process that does the work reads it; wait longer with --wait SECONDS",
         ));
     };
     if args.json {
-        writeln!(out, "{}", json!(ack))?;
+        super::json::to_writer(&mut *out, &json!(ack)).map_err(std::io::Error::from)?;
+        writeln!(out)?;
     } else {
         let reason = ack.data["reason"].as_str().map(|text| format!(": {}", terminal_text::replace(text)));
         writeln!(out, "{}{}", ack.status, reason.unwrap_or_default())?;

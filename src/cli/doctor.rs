@@ -33,7 +33,7 @@ pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
             "no_shims": no_shims(),
             "checks": checks,
         });
-        serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
+        super::json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
         write_text(&kernel, &policies, out)?;

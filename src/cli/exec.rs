@@ -70,7 +70,7 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
 }
 
 fn finish(result: &ExecResult, out: &mut dyn Write) -> Result<Exit, Failure> {
-    serde_json::to_writer(&mut *out, result).map_err(io::Error::from)?;
+    super::json::to_writer(&mut *out, result).map_err(io::Error::from)?;
     writeln!(out)?;
     Ok(exit(result))
 }
@@ -96,7 +96,7 @@ fn finish_text(result: &ExecResult, has_prompt: bool, out: &mut dyn Write) -> Re
 /// The error for a bad request: what is wrong with it, and a hint.
 type BadRequest = (String, &'static str);
 
-const FORMAT_HINT: &str = "a request is a JSON object such as {\"prompt\": \"…\", \"cd\": \"/absolute/path\"}; see schemas/exec-request.schema.json";
+const FORMAT_HINT: &str = "a request is a JSON object such as {\"prompt\": \"…\", \"cd\": \"/absolute/path\"}; see schemas/exec-request.schema.json in guard's source repository";
 const USAGE_HINT: &str =
     "run guard exec 'PROMPT', or send a JSON request on standard input; see `guard exec --help`";
 

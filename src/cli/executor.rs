@@ -64,7 +64,7 @@ pub(super) fn cancel_without_reader(cancel: &Cancel) -> io::Result<()> {
 
 /// Prints one event as a line of JSON.
 pub(super) fn print_event(event: &AgentEvent, out: &mut dyn Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, event)?;
+    super::json::to_writer(&mut *out, event)?;
     out.write_all(b"\n")?;
     out.flush()
 }

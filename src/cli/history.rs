@@ -71,7 +71,7 @@ pub(super) fn run(history: &History, out: &mut dyn Write) -> Result<Exit, Failur
 }
 
 fn print_json(value: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, value).map_err(io::Error::from)?;
+    super::json::to_writer(&mut *out, value).map_err(io::Error::from)?;
     writeln!(out)
 }
 
@@ -223,7 +223,7 @@ fn diff(next: &NextPrompt, json: bool, out: &mut dyn Write) -> Result<(), Failur
     for message in &next.left_out {
         let why = match message {
             message if message.is_in_summary => "in the summary",
-            message if message.is_cut => "cut: the prompt leaves out its middle",
+            message if message.is_cut => "cut: the prompt leaves out the middle of this message",
             _ => "left out",
         };
         writeln!(out, "turn {}, {} ({why}):", message.turn, message.role)?;
@@ -247,7 +247,7 @@ fn compact(conversations: &Conversations, id: &str, json: bool, out: &mut dyn Wr
     }
     writeln!(
         out,
-        "{} messages are replaced by a summary from {}: {} estimated tokens instead of {}",
+        "messages replaced by a summary: {}; written by: {}; estimated tokens: {} instead of {}",
         done.covers,
         terminal_text::one_line(&done.made_by),
         done.summary_tokens,
@@ -274,7 +274,12 @@ fn undo(conversations: &Conversations, id: &str, json: bool, out: &mut dyn Write
         FilesUndone::MovedBack { saved } => {
             writeln!(out, "the files are as they were before the turn; its work is saved as {saved}")?;
         }
-        FilesUndone::Unchanged => writeln!(out, "the undo changed no files: the turn left no worktree")?,
+        FilesUndone::Unchanged => {
+            writeln!(
+                out,
+                "the undo changed no files, because the turn has no worktree, or no longer has one"
+            )?;
+        }
         FilesUndone::NotPossible { reason } => {
             writeln!(out, "the files stay as they are: {}", terminal_text::one_line(reason))?;
         }

@@ -201,7 +201,8 @@ fn follow(
 fn list(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let runs = Journal::list(&research_directory()?);
     if as_json {
-        writeln!(out, "{}", serde_json::json!(runs))?;
+        super::json::to_writer(&mut *out, &serde_json::json!(runs)).map_err(io::Error::from)?;
+        writeln!(out)?;
         return Ok(Exit::Success);
     }
     for run in &runs {
@@ -305,7 +306,7 @@ fn check_output(path: &Path) -> Result<(), Failure> {
 
 fn finish(args: &Research, report: &Report, out: &mut dyn Write) -> Result<Exit, Failure> {
     if args.json {
-        serde_json::to_writer(&mut *out, report).map_err(io::Error::from)?;
+        super::json::to_writer(&mut *out, report).map_err(io::Error::from)?;
         writeln!(out)?;
     } else if !args.stream_json {
         write!(out, "{}", report.final_block())?;
@@ -338,7 +339,7 @@ fn fail(args: &Research, report: &Report, error: &AgentError, out: &mut dyn Writ
     if args.stream_json {
         print_event(&crate::research::AgentUpdate::research_failed(&failed), out)?;
     } else if args.json {
-        serde_json::to_writer(&mut *out, &failed).map_err(io::Error::from)?;
+        super::json::to_writer(&mut *out, &failed).map_err(io::Error::from)?;
         writeln!(out)?;
     }
     Ok(exit(error))

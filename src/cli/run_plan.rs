@@ -12,7 +12,7 @@ use crate::policy::Budget;
 
 pub(super) fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit, Failure> {
     if form != Form::PassThrough {
-        serde_json::to_writer_pretty(&mut *out, plan).map_err(io::Error::from)?;
+        super::json::to_writer_pretty(&mut *out, plan).map_err(io::Error::from)?;
         writeln!(out)?;
         return Ok(Exit::Success);
     }

@@ -172,7 +172,7 @@ pub(super) fn print_failure(
 }
 
 fn print_result(result: &RunResult, out: &mut dyn Write) -> Result<(), Failure> {
-    serde_json::to_writer(&mut *out, result).map_err(io::Error::from)?;
+    super::json::to_writer(&mut *out, result).map_err(io::Error::from)?;
     writeln!(out)?;
     Ok(())
 }
@@ -286,7 +286,7 @@ fn summary(result: &RunResult) -> Vec<String> {
     if let Some(model) = &result.usage.model {
         let cost = if model.cost > 0.0 { format!(", cost {:.4}", model.cost) } else { String::new() };
         lines.push(format!(
-            "  model: {} requests, {} tokens in, {} out{cost}",
+            "  model: requests {}, tokens in {}, tokens out {}{cost}",
             model.requests, model.input_tokens, model.output_tokens
         ));
     }

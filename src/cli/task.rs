@@ -312,7 +312,7 @@ fn plan_worktree(
         }
     }
     Err(Failure::usage(
-        format!("the names {first} to {first}-99 are all in use"),
+        format!("the names `{first}`, and `{first}-2` to `{first}-99`, are all in use"),
         "choose another name with --name",
     ))
 }
@@ -356,7 +356,7 @@ fn drive(
         Err(error) => return Err(failed(error)),
     };
     if form != Form::Lines {
-        serde_json::to_writer(&mut *out, &ending).map_err(std::io::Error::from)?;
+        super::json::to_writer(&mut *out, &ending).map_err(std::io::Error::from)?;
         writeln!(out)?;
     } else if ending.status != Status::Succeeded && ending.status != Status::Cancelled {
         note(&format!("guard: `guard task resume {}` continues the task", ending.task_id));

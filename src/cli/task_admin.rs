@@ -18,7 +18,8 @@ pub(super) fn list(task_store: &TaskStore, as_json: bool, out: &mut dyn Write) -
     let tasks = task_store.journal().map_err(failed)?.tasks().map_err(failed)?;
     if as_json {
         let rows: Vec<Value> = tasks.iter().map(|task| summary(task_store, task)).collect();
-        writeln!(out, "{}", json!(rows))?;
+        super::json::to_writer(&mut *out, &json!(rows)).map_err(std::io::Error::from)?;
+        writeln!(out)?;
         return Ok(Exit::Success);
     }
     for task in &tasks {
@@ -72,7 +73,8 @@ pub(super) fn show(
                 "intent": entry.intent, "outcome": entry.outcome })
         };
         shown["journal"] = entries.iter().map(effect).collect();
-        writeln!(out, "{}", serde_json::to_string_pretty(&shown).unwrap_or_default())?;
+        super::json::to_writer_pretty(&mut *out, &shown).map_err(std::io::Error::from)?;
+        writeln!(out)?;
         return Ok(Exit::Success);
     }
     let text = |name: &str| shown[name].as_str().unwrap_or_default().to_string();
@@ -200,7 +202,7 @@ pub(super) fn clean_finished(
     if !ids.is_empty() {
         writeln!(
             out,
-            "finished tasks that have worktrees: {}; `guard task clean ID` or `guard worktree clean --all` removes them",
+            "finished tasks that have worktrees: {}; `guard task clean ID` removes one of these tasks, `guard worktree clean --all` removes them all, with all worktrees of runs",
             ids.len()
         )?;
     }

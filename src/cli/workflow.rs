@@ -50,7 +50,8 @@ fn list(dirs: &PolicyDirs, as_json: bool, out: &mut dyn Write) -> Result<Exit, F
             .iter()
             .map(|(name, built_in)| json!({ "name": name, "built_in": built_in, "description": described(name).ok() }))
             .collect();
-        writeln!(out, "{}", json!(rows))?;
+        super::json::to_writer(&mut *out, &json!(rows)).map_err(std::io::Error::from)?;
+        writeln!(out)?;
         return Ok(Exit::Success);
     }
     for (name, built_in) in names {
@@ -70,7 +71,8 @@ fn show(
 ) -> Result<Exit, Failure> {
     if as_json {
         let found = pipeline::load(name, dirs).map_err(failure)?;
-        writeln!(out, "{}", serde_json::to_string_pretty(&found).unwrap_or_default())?;
+        super::json::to_writer_pretty(&mut *out, &found).map_err(std::io::Error::from)?;
+        writeln!(out)?;
         return Ok(Exit::Success);
     }
     let (source, _) = pipeline::source(name, dirs).map_err(failure)?;
@@ -95,7 +97,8 @@ fn lint(name: &str, dirs: &PolicyDirs, as_json: bool, out: &mut dyn Write) -> Re
                 json!({ "severity": format!("{:?}", problem.severity).to_lowercase(), "message": problem.message, "file": place.file, "line": place.line, "column": place.column })
             })
             .collect();
-        writeln!(out, "{}", json!(rows))?;
+        super::json::to_writer(&mut *out, &json!(rows)).map_err(std::io::Error::from)?;
+        writeln!(out)?;
     } else {
         write_diagnostics(out, &problems, stdout_colour())?;
         if !is_wrong {
