@@ -121,7 +121,8 @@ impl State {
     fn mark_missing(&mut self) {
         let count = std::mem::take(&mut self.missing);
         if count > 0 {
-            let message = format!("guard dropped {count} events, because the caller read them too slowly");
+            let message =
+                format!("the caller read the events too slowly, so guard dropped some of them: {count}");
             self.events.push_back((AgentEvent::new(DROPPED, message, json!({ "count": count })), 0));
         }
     }

@@ -154,7 +154,7 @@ pub enum RequestError {
     /// The object has a field that requests do not have.
     #[error("unknown field `{field}`; {}", match nearest {
         Some(nearest) => format!("did you mean `{nearest}`?"),
-        None => "schemas/exec-request.schema.json lists all fields".to_string(),
+        None => "schemas/exec-request.schema.json in guard's source repository lists all fields".to_string(),
     })]
     UnknownField {
         /// The name of the unknown field.

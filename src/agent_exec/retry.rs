@@ -44,7 +44,7 @@ pub(super) fn next(outcome: &AttemptOutcome, retries: u32, request: &ExecRequest
         None => Next::Again(backoff),
         Some(Wait::For(time)) if *time <= LONGEST_WAIT => Next::Again(backoff.max(*time)),
         Some(Wait::For(time)) => Next::Stop(Some(format!(
-            "guard did not retry, because the model API asks to wait {} seconds, and guard waits at most {}",
+            "guard did not retry, because the model API asks for a wait of {} seconds, and guard waits at most {}",
             seconds(*time),
             LONGEST_WAIT.as_secs()
         ))),

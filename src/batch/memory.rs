@@ -41,7 +41,10 @@ pub(super) fn summarise(directory: &Path, runs: &Path, keywords: &[String]) -> R
         summary = if keywords.is_empty() {
             format!("{MEMORY_FILE} has no entries, and there are no past runs\n")
         } else {
-            format!("no entry of {MEMORY_FILE} and no past run mentions {}\n", keywords.join(", "))
+            format!(
+                "no entry of {MEMORY_FILE} and no past run mentions any of these keywords: {}\n",
+                keywords.join(", ")
+            )
         };
     }
     Ok(summary)

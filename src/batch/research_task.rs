@@ -115,7 +115,7 @@ fn follow(
         let Some(limit) = claim.options.timeout.filter(|limit| began.elapsed() >= *limit) else {
             return Ok(());
         };
-        let message = format!("the research took longer than {} s", limit.as_secs());
+        let message = format!("the research took longer than {} s", limit.as_secs_f64());
         Err(TaskFailure::permanent(TaskKind::TimedOut, message))
     };
     run_blocking(agent, query(claim), AgentContext::new(Arc::new(client)), check, |_| {})

@@ -166,7 +166,7 @@ fn check_directory(directory: &Path) -> Result<(), TaskFailure> {
     let problem = match directory.canonicalize() {
         Ok(real) if real == directory && real.is_dir() => return Ok(()),
         Ok(real) if real != directory => {
-            format!("was replaced since the submission, and now leads to {}", real.display())
+            format!("has been replaced since the submission, and now leads to {}", real.display())
         }
         Ok(_) => "is not a directory".to_string(),
         Err(error) => format!("cannot be used: {error}"),

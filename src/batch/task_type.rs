@@ -139,7 +139,7 @@ impl TaskType {
             }
             (None, None, Some(prompt)) => Work::Prompt(prompt),
             _ => {
-                let problem = "[work] must have exactly one of `builtin`, `command` and `prompt`";
+                let problem = "[work] must have exactly one of `builtin`, `command` and `prompt`, and `command` must not be empty";
                 return Err(bad(problem.to_string()));
             }
         };

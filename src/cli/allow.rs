@@ -47,7 +47,11 @@ pub(super) fn allow_for_one_run(policy: Policy, commands: &[String]) -> Result<P
 }
 
 fn cannot_allow(command: &str, error: &CannotAllow) -> Failure {
-    Failure::usage(error.to_string(), format!("`guard why -- {command}` shows how guard judges the command"))
+    let quoted = shell_words::quote(command);
+    Failure::usage(
+        error.to_string(),
+        format!("`guard check --shell {quoted}` shows how guard judges the command"),
+    )
 }
 
 /// Returns rules as TOML text, each with `reason`. Their ids begin with `ids` and differ from those of the policy's
@@ -86,9 +90,17 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     let edited = target.edited(&before, options)?;
     let other_policy = target.other_policy();
     if edited == before {
-        writeln!(out, "{} already allows the action of event {}", target.path.display(), event.seq)?;
+        writeln!(
+            out,
+            "guard wrote nothing: {}, or a policy that it extends, already allows the action of event {}",
+            target.path.display(),
+            event.seq
+        )?;
         if let Some(file) = target.other_file(&run) {
-            writeln!(out, "{file}; if that policy refuses the action, add the rule to its file")?;
+            writeln!(
+                out,
+                "{file}; if the rules in that file refuse the action, add a rule that allows it there"
+            )?;
         }
         if let Some(other) = other_policy {
             writeln!(out, "{other}")?;
@@ -125,7 +137,7 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
         }
         writeln!(
             out,
-            "then confirm the project's configuration: the next run asks you to, or run `guard config trust` now"
+            "after the commit, confirm the project's configuration: run `guard config trust`, or answer the question of the next run"
         )?;
     }
     Ok(Exit::Success)
@@ -364,7 +376,9 @@ impl Target {
             return None;
         }
         let config = self.path.with_file_name(Path::new(policy::PROJECT_CONFIG).file_name()?);
-        let text = std::fs::read_to_string(&config).ok()?;
+        let text =
+            String::from_utf8(read_regular_file(&config, policy::LARGEST_FILE as u64, Links::Refuse).ok()?)
+                .ok()?;
         let name = ProjectConfig::parse(&text).ok()?.run.policy?;
         let line = ProjectConfig::policy_line(&text)?;
         (name != policy::PROJECT_POLICY).then_some(OtherPolicy { config, line, name })

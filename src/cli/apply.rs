@@ -36,7 +36,7 @@ pub(super) fn run_with(args: &Apply, later: &[PathBuf], out: &mut dyn Write) -> 
             return Err(Failure::usage(
                 format!("the run {} is still running", record.run_id),
                 format!(
-                    "wait for its end with `guard log {} --follow`; `guard diff` shows its work so far",
+                    "wait for its end with `guard log {0} --follow`; `guard diff {0}` shows its work so far",
                     record.run_id
                 ),
             ));
@@ -176,7 +176,7 @@ fn write_plan(workspace: &Workspace, plan: &ApplyPlan, dry_run: bool, out: &mut 
     if let Some(message) = &plan.work_message {
         writeln!(
             out,
-            "  {} {} that the run left uncommitted: {:?}",
+            "  {} {} that the run left uncommitted, with the message {:?}",
             if dry_run { "would commit" } else { "committed" },
             count(plan.work.uncommitted.len(), "path"),
             terminal_text::one_line(message),

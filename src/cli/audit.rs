@@ -89,7 +89,7 @@ fn snapshot(
     if args.update {
         let hint = "check the owner and mode of the file and of its directory";
         std::fs::write(path, &today).map_err(|error| failed(error, "write", hint))?;
-        writeln!(out, "wrote the decisions about {} commands to {}", audit.rows.len(), path.display())?;
+        writeln!(out, "wrote the decisions (commands: {}) to {}", audit.rows.len(), path.display())?;
         return Ok(false);
     }
     let hint = "create the snapshot with --snapshot FILE --update";
@@ -112,12 +112,17 @@ fn snapshot(
         writeln!(out, "{change}")?;
     }
     if changes.is_empty() {
-        writeln!(out, "{} commands, all with the same decision as in {}", audit.rows.len(), path.display())?;
+        writeln!(
+            out,
+            "commands judged: {}, all with the same decision as in {}",
+            audit.rows.len(),
+            path.display()
+        )?;
     } else {
         let what = if changes.len() == 1 { "difference" } else { "differences" };
         writeln!(
             out,
-            "\n{} {what} in {} commands; use --update to accept the new decisions",
+            "\n{} {what} (commands: {}); use --update to accept the new decisions",
             changes.len(),
             audit.rows.len()
         )?;

@@ -55,7 +55,7 @@ fn show(with_origin: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Fail
         }
     }
     for request in defaults.requests()? {
-        writeln!(out, "the project asks for more: {}", terminal_text::replace(&request))?;
+        writeln!(out, "the project asks for more than you allow: {}", terminal_text::replace(&request))?;
     }
     Ok(Exit::Success)
 }

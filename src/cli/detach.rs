@@ -118,7 +118,7 @@ pub(super) fn await_start(background: Background, json: bool, out: &mut dyn Writ
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let short = short_ids(&ids).get(run_id.as_str()).copied().unwrap_or(&run_id).to_string();
     note(&format!(
-        "guard: started the run in the background\n  next: guard attach {short}; guard stop {short}"
+        "guard: started the run in the background\n  next: guard attach {short}, or to end the run: guard stop {short}"
     ));
     Ok(Exit::Success)
 }

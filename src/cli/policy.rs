@@ -154,7 +154,7 @@ fn lint(references: &[String], json: bool, dirs: &PolicyDirs, out: &mut dyn Writ
                 let own = policy.rules.iter().filter(|rule| rule.place.source == policy.own_source());
                 let examples: usize = own.map(|rule| rule.examples.len()).sum();
                 summaries.push(format!(
-                    "{reference}: {} rules, including those of the policies it extends; {examples} examples in this file",
+                    "{reference}: rules {}, including those of the policies it extends; examples in this file: {examples}",
                     policy.rules.len()
                 ));
                 policy.remarks

@@ -155,7 +155,7 @@ fn restore(
         "created the branch {branch} at {commit}, from {}{what}",
         terminal_text::escape(&restored.name)
     )?;
-    writeln!(out, "  next: git log -p {branch}; git merge {branch}")?;
+    writeln!(out, "  next: git log -p {branch}; git -c core.hooksPath=/dev/null merge {branch}")?;
     Ok(Exit::Success)
 }
 
@@ -190,8 +190,8 @@ fn expire(
     }
     let verb = if args.dry_run { "would remove" } else { "removed" };
     writeln!(out, "{verb} the saved work of {} of {}", old.len(), count(saved.len(), "run"))?;
-    if !args.dry_run {
-        writeln!(out, "until git removes the commits, `git branch NAME COMMIT` restores them:")?;
+    if !args.dry_run && !old.is_empty() {
+        writeln!(out, "until git removes these commits, `git branch NAME COMMIT` brings one back:")?;
         for work in &old {
             for saved in work.refs() {
                 writeln!(out, "  {} {}", work.name, saved.commit)?;

@@ -301,11 +301,15 @@ pub(super) fn user_config() -> Result<Config, Failure> {
             let known = crate::agent::AGENTS.iter().filter_map(|(name, _)| crate::agent::named(name));
             let known: Vec<String> =
                 known.filter(|agent| agent.login.is_some()).map(|agent| agent.name).collect();
-            let message =
-                format!("[agent.{name}] in config.toml: guard knows no agent `{name}` with a login");
+            let message = format!(
+                "[agent.{name}] in config.toml: guard knows no agent `{name}` whose login it can copy"
+            );
             return Err(Failure::usage(
                 message,
-                format!("remove the section, or use one of the agents with a login: {}", known.join(", ")),
+                format!(
+                    "remove the section, or use an agent whose login guard can copy: {}",
+                    known.join(", ")
+                ),
             ));
         }
     }

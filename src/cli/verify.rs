@@ -42,7 +42,7 @@ fn hash(text: &str) -> Result<String, Failure> {
 
 fn as_text(check: &Check, other: Option<&str>) -> String {
     let head = &check.head;
-    let so_far = format!("{} events, {} bytes", head.seq, head.bytes);
+    let so_far = format!("events: {}, bytes: {}", head.seq, head.bytes);
     let mut text = match other {
         Some(expected) => {
             format!("this is not the expected transcript: its last hash should be {expected}\n")
@@ -68,7 +68,7 @@ fn as_text(check: &Check, other: Option<&str>) -> String {
         }
     };
     if let Some(left_out) = &check.left_out {
-        text += &format!("the transcript is not complete: {}\n", terminal_text::escape(left_out));
+        text += &format!("the transcript does not contain everything: {}\n", terminal_text::escape(left_out));
     }
     text + &format!("run  {}\nhead {}\n", check.run_id, head.hash)
 }

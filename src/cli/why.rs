@@ -78,7 +78,11 @@ pub(super) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
         return Ok(Exit::Success);
     }
     if explained.is_empty() {
-        writeln!(out, "guard refused nothing in the run {}", run.id)?;
+        writeln!(
+            out,
+            "guard recorded no refusals in the run {}; `guard why --path PATH` asks about access to a file",
+            run.id
+        )?;
     }
     for explanation in explained.iter().take(MOST_EXPLAINED) {
         print(explanation, out)?;
@@ -88,7 +92,7 @@ pub(super) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
         }
     }
     if explained.len() > MOST_EXPLAINED {
-        writeln!(out, "and {} more refusals; --json lists all of them", explained.len() - MOST_EXPLAINED)?;
+        writeln!(out, "refusals not shown: {}; --json lists all refusals", explained.len() - MOST_EXPLAINED)?;
     }
     Ok(Exit::Success)
 }
@@ -97,7 +101,7 @@ pub(super) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
 fn layer(event_type: EventType) -> &'static str {
     match event_type {
         EventType::DenyExec => "the supervisor judges every program before it starts",
-        EventType::DenyNetwork => "the proxy, through which all network traffic of the run passes",
+        EventType::DenyNetwork => "the proxy judges every connection and request of the run to a host",
         EventType::DenyConnect | EventType::DenyBind => "the supervisor judges every connect and bind call",
         EventType::DenyProcess | EventType::DenyMetadata | EventType::DenyWatch => {
             "the supervisor and the system call filter judge the call"
@@ -321,7 +325,7 @@ fn print(explanation: &Explanation, out: &mut dyn Write) -> io::Result<()> {
         }
     }
     if let Some(rule) = &explanation.policy_rule {
-        writeln!(out, "  or with a policy that extends this one:")?;
+        writeln!(out, "  rule:    these lines, in a policy that extends the run's policy, would allow it:")?;
         for line in rule.lines() {
             writeln!(out, "    {}", terminal_text::replace(line))?;
         }

@@ -37,7 +37,10 @@ pub(super) fn run(args: &WorkerArgs, _: &mut dyn Write) -> Result<Exit, Failure>
         of_handler.iter().for_each(WorkerLock::release);
     })?;
     if !args.local {
-        note(&format!("guard: the worker runs up to {} tasks at once; Ctrl-C stops it", options.concurrency));
+        note(&format!(
+            "guard: tasks that the worker runs at once: at most {}; Ctrl-C stops the worker",
+            options.concurrency
+        ));
     }
     let mut worker = Worker::new(place.open()?, context, options);
     loop {

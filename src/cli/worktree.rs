@@ -169,7 +169,7 @@ fn preview(run: &str, into: Option<&str>, json: bool, out: &mut dyn Write) -> Re
             writeln!(out, "conflict: {}", terminal_text::escape(&path.to_string_lossy()))?;
         }
         if preview.conflicts.is_empty() {
-            writeln!(out, "the branch merges without conflicts; to merge it: git merge {branch}")?;
+            writeln!(out, "the branch merges without conflicts; to merge it: guard apply {branch}")?;
         }
     }
     Ok(if preview.conflicts.is_empty() { Exit::Success } else { Exit::Problem })
@@ -395,7 +395,7 @@ fn write_received(branch: &str, received: &Received, out: &mut dyn Write) -> Res
     if received.other_refs_left_out > 0 {
         writeln!(
             out,
-            "  not received: {} more refs of the run's private repository",
+            "  more refs of the run's private repository that guard did not receive: {}",
             received.other_refs_left_out
         )?;
     }

@@ -133,9 +133,12 @@ fn messages_of(turn: &Turn) -> [Message; 2] {
     let remark = match &turn.state {
         TurnState::Done => None,
         TurnState::Failed { error_kind, .. } => {
-            Some(format!("[This message was not answered: {error_kind}.]"))
+            Some(format!("[The agent did not finish its answer to the user's message: {error_kind}.]"))
         }
-        state => Some(format!("[This message was not answered: the turn was {}.]", state.name())),
+        state => Some(format!(
+            "[The agent did not finish its answer to the user's message: the turn was {}.]",
+            state.name()
+        )),
     };
     let said = turn.assistant.trim_end();
     let answer = match remark {

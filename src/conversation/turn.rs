@@ -235,8 +235,9 @@ impl Conversation {
         let opened = ConversationTree::open(&self.record, &worktree, &self.directory.join("scratch"));
         let saved = opened.and_then(|tree| tree.map(|tree| tree.save_before(self.id(), number)).transpose());
         saved.unwrap_or_else(|error| {
-            context
-                .note(format!("guard cannot undo this turn, because it could not save the files: {error}"));
+            context.note(format!(
+                "this turn cannot be undone later, because guard could not save the files before it: {error}"
+            ));
             None
         })
     }
@@ -339,14 +340,14 @@ impl Conversation {
                 *question = Question { is_long: true, ..shorter };
             } else if question.resumes {
                 context.note(format!(
-                    "the agent's own session is lost ({error}); guard began a new session with the stored history"
+                    "the agent's own session is lost, so guard begins a new session with the stored history; the error was: {error}"
                 ));
                 self.summarise_if_too_long(context);
                 *question = self.question_with_history(context, question.session.clone(), None);
             } else if !has_new_session {
                 has_new_session = true;
                 context.note(format!(
-                    "the conversation's worktree is lost ({error}); guard created a new worktree at the last commit"
+                    "the conversation's worktree is lost, so guard creates a new one at the commit that is checked out in the conversation's directory; the error was: {error}"
                 ));
                 question.session = uuid::Uuid::now_v7().to_string();
             } else {

@@ -198,7 +198,7 @@ impl PlanInput<'_> {
         let room = Size::of_tokens(self.config.max_summary_input_tokens);
         let fitted = fit_messages(self.messages, self.sizes, range, room);
         if fitted.left_out > 0 {
-            out.push_str(&format!("[{} earlier messages are not shown]{BLANK_LINE}", fitted.left_out));
+            out.push_str(&format!("[earlier messages that are not shown: {}]{BLANK_LINE}", fitted.left_out));
         }
         out.push_str(&fitted.texts.join(BLANK_LINE));
         out

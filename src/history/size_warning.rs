@@ -20,14 +20,16 @@ pub enum SizeWarning {
         budget: usize,
     },
     /// The newest messages of the history do not fit into the prompt together.
-    #[error("{messages} of the newest messages are too large for the prompt, so guard left out their middle")]
+    #[error(
+        "the newest messages are too large for the prompt, so guard left out the middle of {messages} of them"
+    )]
     RecentMessagesCut {
         /// How many messages were cut.
         messages: usize,
     },
     /// Some messages fit neither into the prompt nor into the summary.
     #[error(
-        "{messages} of the oldest messages are neither in the prompt nor in its summary; \
+        "the oldest messages ({messages}) are neither in the prompt nor in its summary; \
          state again what is still important, or clear the history"
     )]
     MessagesLeftOut {

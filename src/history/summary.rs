@@ -105,7 +105,7 @@ impl Summary {
 
 /// Returns the note at the end of a summary about messages that no model summarised.
 pub(super) fn note(dropped: usize) -> String {
-    format!("[{dropped} messages were left out without a summary.]")
+    format!("[Messages left out without a summary: {dropped}.]")
 }
 
 fn body(text: &str, pinned: &[String]) -> String {

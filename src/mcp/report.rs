@@ -143,7 +143,11 @@ fn run(id: &str) -> Reported {
     let run = match store.find(Some(id)) {
         Ok(run) => run,
         Err(error @ FindError::Folder { .. }) => return Reported::internal(error.to_string()),
-        Err(_) => return Reported::failed(format!("the parameter `id`: no call or run has the id {id}")),
+        Err(_) => {
+            return Reported::failed(format!(
+                "the parameter `id`: no call has the id {id}, and it does not match exactly one run"
+            ));
+        }
     };
     let found = Reported { success: true, kind: Some("run"), ..Reported::default() };
     match run.state {

@@ -192,7 +192,7 @@ impl<'r> TaskContext<'r> {
     pub(crate) fn save_work(&mut self) -> Result<(), PipelineError> {
         let kept = self.task.setting.tree.save(&format!("task-{}/{}", self.task.id, uuid::Uuid::now_v7()))?;
         let data = json!({ "ref": kept });
-        let message = format!("saved the previous work at {kept}");
+        let message = format!("guard saved the previous work as {kept}");
         self.events.send(TaskEvent::new(EventType::TaskKept, message, data));
         Ok(())
     }

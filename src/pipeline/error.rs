@@ -36,8 +36,8 @@ pub enum PipelineError {
     AlreadySucceeded(String),
     /// The process that works on a cancelled task has not ended in time.
     #[error("{}", process.map_or_else(
-        || "a process still works on the task after 60 seconds, and guard could not determine which process to end".to_string(),
-        |process| format!("process {process} still works on the task 60 seconds after guard asked it to end"),
+        || "a process was still working on the task after 60 seconds, and guard could not determine which process to end".to_string(),
+        |process| format!("process {process} was still working on the task 60 seconds after guard asked it to end"),
     ))]
     WorkerStays {
         /// The id of the process; `None` if guard could not determine it reliably.

@@ -228,8 +228,10 @@ impl Merger {
             let ids: Vec<&str> =
                 self.policy.rules[..inherited].iter().map(|known| known.id.as_str()).collect();
             if ids.contains(&lifted.value.as_str()) {
-                let message =
-                    format!("`{}` lifts `{}` for the commands it matches", rule.id.value, lifted.value);
+                let message = format!(
+                    "`{0}` lifts `{1}` for the commands that `{0}` matches",
+                    rule.id.value, lifted.value
+                );
                 self.problem(Severity::Note, lifted.span.clone(), message, "override in force", None);
                 continue;
             }

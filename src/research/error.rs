@@ -93,7 +93,7 @@ pub enum AgentError {
         problem: String,
     },
     /// All sub-queries failed, so there are no findings for an answer.
-    #[error("all {} sub-queries failed; the first error: {}", errors.len(), errors.first().map_or("", String::as_str))]
+    #[error("all sub-queries ({}) failed; the first error: {}", errors.len(), errors.first().map_or("", String::as_str))]
     AllSubQueriesFailed {
         /// The errors of the sub-queries, in the order of their ids.
         errors: Vec<String>,
@@ -109,7 +109,7 @@ pub enum AgentError {
         source: LlmError,
     },
     /// The stream of updates ended without a final result.
-    #[error("Stream ended without final result")]
+    #[error("the stream of updates ended without a final result")]
     NoFinalResult,
     /// The user or a control command cancelled the run.
     #[error("the research was cancelled")]
@@ -251,7 +251,10 @@ mod tests {
             all.to_string(),
             "all 2 sub-queries failed; the first error: timeout: no answer within 1.5 s"
         );
-        assert_eq!(AgentError::NoFinalResult.to_string(), "Stream ended without final result");
+        assert_eq!(
+            AgentError::NoFinalResult.to_string(),
+            "the stream of updates ended without a final result"
+        );
         assert!(all.hint().contains("--timeout"));
     }
 }

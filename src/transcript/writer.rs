@@ -388,7 +388,7 @@ impl TranscriptWriter {
         let dropped = self.size_limit.dropped;
         if dropped != Default::default() {
             let message = format!(
-                "guard dropped {} bytes of output and {} other events",
+                "missing from this transcript: output ({} bytes) and other events ({})",
                 dropped.output_bytes, dropped.events
             );
             self.write_meta(EventType::TranscriptDropped, &message, time, &json!(dropped));
@@ -442,7 +442,9 @@ impl TranscriptWriter {
         let what = match class {
             Class::Output => "output",
             Class::Important => "refusals, findings and git events",
-            Class::Event | Class::Always => "events",
+            Class::Event | Class::Always => {
+                "events other than refusals, findings, git events and the end of the run"
+            }
         };
         if class == Class::Output {
             self.shared.output_cut.store(true, Ordering::Relaxed);

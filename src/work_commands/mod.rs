@@ -177,7 +177,10 @@ impl WorkStores {
         }
         // No process works on the task, so this process answers. Only `cancel` makes sense then.
         if command.command_type != "cancel" {
-            let reason = format!("the task is not running; `guard task resume {}` continues it", task.id);
+            let reason = format!(
+                "the task is not running; unless it succeeded or was cancelled, `guard task resume {}` continues it",
+                task.id
+            );
             return Ok(Some(rejected(command, &reason)));
         }
         if Status::parse(&task.status) == Some(Status::Succeeded) {

@@ -274,7 +274,7 @@ impl Workspace {
         }
         if let Some(dir) = work.nested.first() {
             return Err(WorkspaceError::refused(
-                format!("the worktree contains a repository of its own: {}", path(dir)),
+                format!("the worktree contains another git repository: {}", path(dir)),
                 "move it out of the worktree, or remove its .git; do not run git in it",
             ));
         }

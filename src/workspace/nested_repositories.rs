@@ -398,7 +398,7 @@ impl Snapshot {
             }
         }
         if let Some(left_out) = count.checked_sub(MAX_CHANGES).filter(|left_out| *left_out > 0) {
-            let message = format!("{left_out} more changes in git repositories are not listed");
+            let message = format!("further changes in git repositories, not listed: {left_out}");
             comparison.changes.push(NestedChange {
                 kind: NestedChangeKind::Unseen,
                 path: PathBuf::new(),
@@ -491,7 +491,7 @@ impl Snapshot {
             .map(|difference| change(NestedChangeKind::Changed, describe(difference)))
             .collect();
         if let Some(more) = differences.len().checked_sub(MAX_DIFFERENCES).filter(|more| *more > 0) {
-            changes.push(change(NestedChangeKind::Changed, format!("{more} more changes are not listed")));
+            changes.push(change(NestedChangeKind::Changed, format!("further changes, not listed: {more}")));
         }
         if after.is_incomplete() && !before.is_incomplete() {
             let what = "the repository became too large to compare completely".to_string();

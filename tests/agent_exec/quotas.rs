@@ -77,7 +77,7 @@ fn a_long_wait_is_told() {
         let Some(answered) = ask(turn, &json!({ "output_format": format })) else { return };
         not_tried_again(&answered, seconds..=seconds);
         let why = answered.result["error_detail"]["not_retried"].as_str().unwrap_or_default();
-        assert!(why.contains(&format!("asks to wait {seconds} seconds")), "{}", answered.shown());
+        assert!(why.contains(&format!("asks for a wait of {seconds} seconds")), "{}", answered.shown());
     }
 }
 

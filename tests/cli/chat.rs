@@ -118,7 +118,7 @@ fn the_user_talks_and_takes_the_work_over() {
     terminal.types("write three.txt");
     terminal.shows("I wrote three.txt");
     terminal.types("/undo");
-    terminal.shows("turn 4 is undone; the files are as before the turn");
+    terminal.shows("turn 4 is undone; the files are as they were before the turn");
     terminal.types("/history");
     let screen = terminal.shows("  3  done");
     assert!(!screen.contains("  4  done"), "{screen}");

@@ -114,7 +114,7 @@ fn runs_in_the_background_are_followed_and_stopped() {
 
     user.sees(
         "guard run --detach --name endless -- bash -c 'echo 1 > a; git add a; git commit -qm a; echo ready; sleep 600'",
-        &["guard: started the run in the background", "next: guard attach ", "; guard stop "],
+        &["guard: started the run in the background", "next: guard attach ", ", or to end the run: guard stop "],
     );
     user.types("until guard log endless | grep -q ready; do sleep 0.1; done");
     // Ctrl-C must detach from the run, and must not stop it.

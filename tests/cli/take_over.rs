@@ -126,7 +126,7 @@ fn the_work_is_taken_over() {
         0,
         &[
             "applied task/a to main as a fast-forward: 2 commits, 3 files",
-            "committed 2 paths that the run left uncommitted: \"Add the work left uncommitted on task/a\"",
+            "committed 2 paths that the run left uncommitted, with the message \"Add the work left uncommitted on task/a\"",
             "undo: git reset --keep ",
             "removed: the run's worktree and branch; the work is saved in refs/guard/",
         ],
@@ -376,7 +376,7 @@ fn what_git_cannot_commit_as_it_is_stops_the_command() {
         0,
         &["1 path not committed", "b/y", "nested git repositories: empty/, lib/"],
     );
-    user.sees_with_code("guard apply --yes", 2, &["contains a repository of its own: empty/"]);
+    user.sees_with_code("guard apply --yes", 2, &["contains another git repository: empty/"]);
     user.types("rm -rf \"$(guard worktree path task/n)\"/{lib,empty}/.git && guard apply --yes && cat lib/x");
     // The worktree has a file that is too large, and a file that needs a git filter.
     user.types("echo '*.bin filter=custom' > .gitattributes && git add . && git commit -qm attributes");

@@ -104,7 +104,10 @@ fn diff_names_messages_that_are_cut() {
     let shown = diff(&talk);
     assert_eq!(shown["left_out"][0]["is_cut"], true, "{shown:#}");
     let (text, _, _) = talk.guard(&["history", "diff"]);
-    assert!(text.contains("turn 1, assistant (cut: the prompt leaves out its middle):"), "{text}");
+    assert!(
+        text.contains("turn 1, assistant (cut: the prompt leaves out the middle of this message):"),
+        "{text}"
+    );
     assert!(!text.contains("every message word for word"), "{text}");
 }
 

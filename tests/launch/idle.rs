@@ -33,7 +33,7 @@ fn silence_is_not_idleness() {
             let error = outcome.result["error"].as_str().unwrap();
             assert_eq!(
                 error,
-                "the run was idle (no output, no new program, no CPU work) for 4 seconds, which is the idle limit; `--timeout TIME` sets another limit, and `--timeout 0` sets none",
+                "the run was idle (no output, no new program, no CPU work) for 4 s, which is the idle limit; `--timeout TIME` sets another limit, and `--timeout 0` sets none",
                 "{name}"
             );
         }

@@ -17,13 +17,22 @@ fn develops(more: &str) -> String {
 #[test]
 fn a_developer_changes_no_documents() {
     for (more, wanted) in [
-        ("echo forged >> docs/dev_docs/plans/plan_x.md", "plan_x.md` is another role's document"),
+        (
+            "echo forged >> docs/dev_docs/plans/plan_x.md",
+            "plan_x.md` is a document that this step must not change",
+        ),
         (
             "echo 'PASS, I say' > docs/dev_docs/reviews/code_review_x_v1.md",
-            "code_review_x_v1.md` is another role's document",
+            "code_review_x_v1.md` is a document that this step must not change",
         ),
-        ("echo '- obey' >> docs/dev_docs/AGENT_MEMORY.md", "AGENT_MEMORY.md` is another role's document"),
-        ("rm -rf docs/dev_docs/reviews; ln -s /etc docs/dev_docs/reviews", "is another role's document"),
+        (
+            "echo '- obey' >> docs/dev_docs/AGENT_MEMORY.md",
+            "AGENT_MEMORY.md` is a document that this step must not change",
+        ),
+        (
+            "rm -rf docs/dev_docs/reviews; ln -s /etc docs/dev_docs/reviews",
+            "is a document that this step must not change",
+        ),
         (
             "mkdir -p docs/dev_docs/archived; echo x > docs/dev_docs/archived/plans",
             "archived/plans` must be a directory",

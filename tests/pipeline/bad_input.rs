@@ -54,7 +54,7 @@ fn answers_that_cannot_be_used() {
         (
             "Developer",
             "echo x > toggle.txt; git add -A; git commit -qm x\nfinish \"{\\\"commit_hash\\\": \\\"$(git rev-parse HEAD)\\\", \\\"status\\\": \\\"success\\\"}\"".to_string(),
-            "verification_report_x_v1.md` is empty; write it, and commit it",
+            "verification_report_x_v1.md` is empty; complete the document and commit it",
         ),
         (
             "Developer",

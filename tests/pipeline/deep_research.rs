@@ -87,7 +87,7 @@ fn a_failed_research_fails_the_task_and_can_be_retried() {
     let researcher = researcher("task-research-failed", r#"[ -e ~/fixed ] || fail broken; say '"Fine."'"#);
     let (printed, code) = researcher.ends(TASK);
     assert_ne!(code, 0, "{printed}");
-    assert!(printed.contains("all 4 sub-queries failed"), "{printed}");
+    assert!(printed.contains("all sub-queries (4) failed"), "{printed}");
     assert_eq!(researcher.user.types("git log --format=%s main..task/q"), "");
     let agent = researcher.user.home().join("bin/gemini");
     let text = std::fs::read_to_string(&agent).unwrap().replace("[ -e ~/fixed ] || fail broken;", "");

@@ -78,7 +78,7 @@ fn the_exit_code_says_what_failed() {
     assert_eq!(code, 1, "{printed}");
     let events = events(&printed);
     assert_eq!(events.last().unwrap()["data"]["error_kind"], "auth_error", "{printed}");
-    assert!(printed.contains("guard: all 5 sub-queries failed; the first error: "), "{printed}");
+    assert!(printed.contains("guard: all sub-queries (5) failed; the first error: "), "{printed}");
     assert!(printed.contains("  hint: set the API key"), "{printed}");
     assert!(printed.contains("  continue: guard research --resume "), "{printed}");
     for (script, expected) in [

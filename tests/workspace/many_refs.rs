@@ -39,7 +39,11 @@ fn millions_of_refs_fill_neither_the_memory_nor_the_result() {
                 assert_eq!(worktree["other_refs_left_out"], 199_000, "{}", problem());
             } else {
                 assert_eq!(outcome.kind(), "receive_refused", "{}", problem());
-                assert!(outcome.result["error"].to_string().contains("packed-refs has"), "{}", problem());
+                assert!(
+                    outcome.result["error"].to_string().contains("packed-refs is larger"),
+                    "{}",
+                    problem()
+                );
             }
             let cleaned = guard(environment, &[], &["worktree", "clean", &format!("task/{name}")]);
             assert_eq!(cleaned.code, 0, "{}: {}", environment.name(), cleaned.error);

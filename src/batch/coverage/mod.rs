@@ -209,7 +209,9 @@ fn unrecognised_clause(unrecognised: &[PathBuf]) -> String {
 fn scope_advice(scope: Scope) -> &'static str {
     match scope {
         Scope::All => "run the tests with coverage and generate a new report",
-        Scope::Cpp | Scope::Rust => "use the scope `all`, or generate a report for these files",
+        Scope::Cpp | Scope::Rust => {
+            "use the scope `all`, or generate a report that covers files in this scope"
+        }
     }
 }
 

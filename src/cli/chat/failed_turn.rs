@@ -49,7 +49,11 @@ fn next_step(kind: ErrorKind, run: &RunResult, session: &str) -> String {
         }
         ErrorKind::PolicyDenied => "/why explains the refusal, and what would allow the command".to_string(),
         ErrorKind::ReceiveRefused => {
-            format!("`{}` shows the reason; then run: guard worktree receive {}", log(), run.run_id)
+            format!(
+                "correct the problem that `{}` shows, then run: guard worktree receive {}",
+                log(),
+                run.run_id
+            )
         }
         ErrorKind::BoundaryBroken => format!("apply nothing; look at what happened: {}", log()),
         ErrorKind::BudgetExhausted | ErrorKind::MemoryExhausted | ErrorKind::RecordFull => {

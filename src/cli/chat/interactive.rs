@@ -275,9 +275,13 @@ impl Chat<'_> {
         self.report(undone, |undone| {
             let files = match &undone.files {
                 FilesUndone::MovedBack { saved } => {
-                    format!("the files are as before the turn (`guard restore {saved}` restores its work)")
+                    format!(
+                        "the files are as they were before the turn (`guard restore {saved}` brings the turn's work back on a new branch)"
+                    )
                 }
-                FilesUndone::Unchanged => "the undo changed no files: the turn left no worktree".to_string(),
+                FilesUndone::Unchanged => {
+                    "the undo changed no files, because the turn has no worktree, or no longer has one".to_string()
+                }
                 FilesUndone::NotPossible { reason } => format!("the files stay as they are: {reason}"),
             };
             format!("turn {} is undone; {files}", undone.turn)
@@ -295,7 +299,7 @@ impl Chat<'_> {
         });
         let now = context(&self.conversation);
         self.report(compacted, |_| {
-            format!("the older messages are summarised; the next prompt has {now} tokens")
+            format!("the older messages are summarised; tokens of the next prompt, and the limit: {now}")
         })
     }
 

@@ -64,7 +64,7 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
     let changed: Vec<&str> = result.files_changed.iter().map(|change| change.path.as_str()).collect();
     writeln!(
         out,
-        "\nresult: exit code {}, {} commit on {}, changed {}, {} denials.",
+        "\nresult: exit code {}, commits: {} on {}, changed: {}, denials: {}.",
         result.exit_code.unwrap_or(-1),
         result.commits.len(),
         result.worktree.as_ref().map(|worktree| worktree.branch.as_str()).unwrap_or_default(),

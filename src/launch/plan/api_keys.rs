@@ -125,7 +125,7 @@ impl Keys {
 /// Why guard cannot read a key from its source.
 #[derive(Debug, thiserror::Error)]
 enum KeyError {
-    #[error("the variable is not set")]
+    #[error("the variable is not set, or another gateway already uses its key")]
     NotSet,
     #[error("expected a regular file of at most {LARGEST} bytes")]
     NotSmallFile,

@@ -22,7 +22,7 @@ pub fn check_links(directory: &Path) -> Result<(), LaunchError> {
         if found.is_symlink() && !is_of_system {
             let to = at.canonicalize().map_or_else(|_| "nothing".to_string(), |to| to.display().to_string());
             let problem = format!(
-                "{} is a symbolic link to {to}, which an agent could have created; to run there, give the real path",
+                "{} is a symbolic link (to {to}), and an agent could have created the link; to run there, give the real path",
                 at.display()
             );
             return Err(LaunchError::Directory { directory, problem });

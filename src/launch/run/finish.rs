@@ -262,13 +262,13 @@ impl StopReason {
         match self {
             Self::Idle => {
                 format!(
-                    "the run was idle (no output, no new program, no CPU work) for {} seconds, which is the idle limit; `--timeout TIME` sets another limit, and `--timeout 0` sets none",
+                    "the run was idle (no output, no new program, no CPU work) for {} s, which is the idle limit; `--timeout TIME` sets another limit, and `--timeout 0` sets none",
                     plan.limits.idle_seconds.unwrap_or_default()
                 )
             }
             Self::Total => {
                 format!(
-                    "the run did not end within {} seconds, which is the limit for the whole run; `--max-duration TIME` sets another limit, and `--max-duration 0` sets none",
+                    "the run did not end within {} s, which is the limit for the whole run; `--max-duration TIME` sets another limit, and `--max-duration 0` sets none",
                     plan.limits.total_seconds.unwrap_or_default()
                 )
             }

@@ -132,8 +132,7 @@ impl GitSession {
                 recorder.record(EventType::GitReceived, &message, &data);
             }
             Err(error) => {
-                let message =
-                    format!("guard did not copy the commits of the run into your repository: {error}");
+                let message = format!("receiving the run's commits into your repository failed: {error}");
                 let data = json!({ "branch": self.workspace.branch(), "retryable": error.is_retryable() });
                 recorder.record(EventType::GitRefused, &message, &data);
                 if let ReceiveError::Trees(_) = error {
@@ -159,7 +158,7 @@ impl GitSession {
             }
             Err(error) => {
                 let message = format!(
-                    "guard cannot connect the worktree to your repository again: {error}; `guard worktree clean` tries again"
+                    "guard cannot connect the worktree to your repository again: {error}; `guard worktree clean` in the repository tries again, and removes worktrees without new work"
                 );
                 ending.findings.push(Finding::new("worktree.unsettled", message.clone(), None));
                 ending.failure.get_or_insert((ErrorKind::Internal, message));
@@ -173,7 +172,7 @@ impl GitSession {
         }
         if let Some(left_out) = settled.moved.len().checked_sub(MAX_FINDINGS).filter(|count| *count > 0) {
             let message = format!(
-                "guard moved {left_out} further files that git cannot save out of the worktree; only the first {MAX_FINDINGS} are listed"
+                "git cannot save further files or directories, so guard moved them out of the worktree as well: {left_out} (only the first {MAX_FINDINGS} are listed)"
             );
             ending.findings.push(Finding::new("worktree.foreign", message, None));
         }
@@ -231,7 +230,7 @@ impl GitSession {
                 let found = std::mem::take(&mut inspected.dangers);
                 ending.findings.extend(found.into_iter().map(|danger| {
                     let kind = format!("danger.{}", danger.kind.name());
-                    let message = format!("{}: {}; {}", danger.path, danger.what, danger.why);
+                    let message = danger.to_string();
                     Finding {
                         instead: Some(danger.instead),
                         ..Finding::new(&kind, message, Some(&danger.path.path()))
@@ -280,7 +279,7 @@ impl GitSession {
             }
         }
         if let Some(more) = found.len().checked_sub(MAX_FINDINGS).filter(|more| *more > 0) {
-            let message = format!("{more} further changes to the repository are not listed");
+            let message = format!("further changes to the repository, not listed: {more}");
             ending.findings.push(Finding::new("repository.changed", message, None));
         }
         if after.is_incomplete() && !before.is_incomplete() {

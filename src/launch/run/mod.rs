@@ -88,7 +88,7 @@ pub enum Failure {
     /// The canary, which tries forbidden operations inside the sandbox before the agent starts, was able to perform
     /// one of them.
     #[error(
-        "the sandbox does not work on this machine: a test inside it could {0}; guard did not start the agent"
+        "the sandbox does not work on this machine: a test inside it was able to {0}; guard did not start the agent"
     )]
     Canary(String),
     /// A system call failed, or a process of the run did not behave as expected.
@@ -332,7 +332,7 @@ fn start(
             }
             // If the file system of a cache cannot be part of an overlay, the run can still have namespaces.
             (Mode::Full, Err(error @ StartError::Overlay(_))) => {
-                notes.push(error.to_string());
+                notes.push(format!("the run has no overlays over package caches: {error}"));
                 mode = Mode::WithoutOverlays;
             }
             (_, Err(error)) => {

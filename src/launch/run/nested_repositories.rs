@@ -98,7 +98,7 @@ pub(crate) fn check(searched: &[SearchedDirectory]) -> Result<(), LaunchError> {
                 link.path.display()
             )
         } else if found.repositories.iter().any(|one| one.path == *root) {
-            format!("{place} is the git directory of a repository. Run in a worktree of it")
+            format!("{place} is the git directory of a repository. Run in one of that repository's worktrees")
         } else {
             continue;
         };
@@ -185,7 +185,7 @@ impl RepositoryWatch {
             }));
             findings.extend(compared.new.into_iter().map(|danger| {
                 let kind = format!("danger.{}", danger.kind.name());
-                let message = format!("{}: {}; {}", danger.path, danger.what, danger.why);
+                let message = danger.to_string();
                 let path = shown(&danger.path.path());
                 Finding { instead: Some(danger.instead), ..Finding::new(&kind, message, Some(&path)) }
             }));

@@ -77,7 +77,9 @@ fn contradicted<'o>(
         (word != *yes).then_some(word)
     };
     let word = earlier.find_map(other)?;
-    Some(format!("the answer has `{name}` {yes} and {word}; give one verdict, and quote no other"))
+    Some(format!(
+        "the answer contains two values of `{name}`: {yes} and {word}; give one verdict, and quote no other"
+    ))
 }
 
 /// Checks that an object has all required fields, and that the values of the step's fields have the right types. An

@@ -84,7 +84,9 @@ pub(crate) fn run_merge(context: &mut TaskContext<'_>, step: &Step) -> Result<Ne
     let word = after_merge(context, step, &met.word);
     let line = match met.word.as_str() {
         "UP_TO_DATE" if word != met.word => {
-            format!("Merging '{base}'... already up to date. The merge is reviewed again.")
+            format!(
+                "Merging '{base}'... already up to date. The earlier merge is not approved yet, so it goes to review."
+            )
         }
         "UP_TO_DATE" => format!("Merging '{base}'... already up to date."),
         "MERGED" => format!("Merging '{base}'... OK."),
@@ -239,7 +241,7 @@ fn build_summary(task: &Task) -> Result<String, PipelineError> {
     let tests = match test_command(task)? {
         Some(words) => {
             format!(
-                "run by guard after each step of a role that may commit: `{}`",
+                "guard ran `{}` after each step of a role that may commit",
                 shell_words::join(&words).replace('`', "'")
             )
         }
@@ -247,7 +249,7 @@ fn build_summary(task: &Task) -> Result<String, PipelineError> {
     };
     out.push_str(&format!("\nTests: {tests}.\n"));
     out.push_str(&format!(
-        "\n{} agent calls, {} tokens, {} s. Task {}. Merge it with `git merge {}`.\n",
+        "\nAgent calls: {}, tokens: {}, time: {} s. Task {}. Merge the branch with `git -c core.hooksPath=/dev/null merge {}`.\n",
         used.calls,
         used.tokens,
         used.agent_ms / 1000,

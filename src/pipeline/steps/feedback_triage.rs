@@ -149,8 +149,9 @@ fn update_documentation(
 ) -> Result<(), PipelineError> {
     let Some(writer) = context.task.setting.workflow.roles.get(&docs.role).cloned() else { return Ok(()) };
     if let Some(reason) = exhausted_limit(&context.task, &step.id) {
-        let line =
-            format!("guard did not update the documentation, and adds the remark to the backlog: {reason}.");
+        let line = format!(
+            "guard did not update the documentation: {reason}. It adds the remark to the backlog instead."
+        );
         context.announce(RUNNER, line);
         return add_to_backlog(context, step, &format!("Documentation: {note}"));
     }
@@ -188,7 +189,7 @@ fn update_documentation(
     if let Some(problem) = &written.problem {
         context.announce(
             RUNNER,
-            format!("guard did not update the documentation, and adds the remark to the backlog: {problem}."),
+            format!("guard did not update the documentation: {problem}. It adds the remark to the backlog instead."),
         );
         let tip = context.task.setting.tree.tip()?;
         context.restore(tip.as_deref())?;
@@ -282,7 +283,7 @@ fn documentation_changes(
     for path in directories {
         if !documents::is_plain_directory(&tree.worktree, path) || tree.has_ignored_files(path)? {
             return Ok(Err(format!(
-                "{path} contains something that git ignores or that is not a regular file"
+                "{path} contains something that guard does not accept: a file that git ignores, a link, a special file, a git repository, or too many entries"
             )));
         }
     }

@@ -135,7 +135,10 @@ fn stop_if_repeating(
         };
         Some(Next::Stop(
             Status::NeedsHuman,
-            format!("the step {} {why}; `guard task resume` allows one more round", step.id),
+            format!(
+                "the step {} {why}; `guard task resume {}` allows one more round",
+                step.id, context.task.id
+            ),
         ))
     }))
 }

@@ -25,7 +25,7 @@ pub(crate) fn hand_over_conflict(
     let (base, worktree) =
         (&context.task.setting.workflow.base, context.task.setting.tree.worktree.display());
     let reason = format!(
-        "the agent did not resolve the conflict with '{base}' ({problem}); resolve it in {worktree} (`git merge {base}`, then `git commit`) \
+        "the agent did not resolve the conflict with '{base}' ({problem}); resolve it in {worktree} (`git -c core.hooksPath=/dev/null merge {base}`, then `commit` with the same option) \
          and run `guard task resume {id}`; if you resume the task without a merge, the agent tries again",
         id = context.task.id
     );
@@ -64,7 +64,8 @@ pub(crate) fn find_user_merge(
             return Ok(false);
         }
         return Err(PipelineError::Strange(format!(
-            "the merge in {worktree} cannot be used: {problem}; repair it there and commit, then run `guard task resume`"
+            "the merge in {worktree} cannot be used: {problem}; fix and commit it there, then run `guard task resume {}`",
+            context.task.id
         )));
     }
     context.task.state.merged_by = Some(TaskTree::current_user(&context.repository)?);

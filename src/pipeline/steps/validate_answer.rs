@@ -124,7 +124,7 @@ pub(crate) fn find_work_problem(
         |path: &&String| own.as_ref() != Some(*path) && is_a_document(&context.task, path, step.must_merge);
     if let Some(path) = changed.iter().find(is_others) {
         return Ok(Some(format!(
-            "`{path}` is another role's document, which this step must not change; restore it"
+            "`{path}` is a document that this step must not change; restore the document"
         )));
     }
     let directories = workflow.document_directories();
@@ -171,7 +171,7 @@ fn find_report_problem(
         report = content.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
         let lacks = documents::missing(document, &report).filter(|_| !document.optional);
         if let Some(lacks) = lacks {
-            return Ok(Some(format!("the document `{place}` {lacks}; write it, and commit it")));
+            return Ok(Some(format!("the document `{place}` {lacks}; complete the document and commit it")));
         }
     }
     if step.updates.is_empty() {

@@ -133,7 +133,7 @@ pub(crate) fn reached_limit(task: &Task) -> Option<(Status, String)> {
     let visits = task.setting.workflow.limits.visits;
     if task.state.since.values().sum::<u32>() > visits {
         let reason = format!(
-            "the task has run {visits} steps, which is its limit; `guard task resume {id}` allows further steps"
+            "the task has reached its limit on steps ({visits}); `guard task resume {id}` allows further steps"
         );
         return Some((Status::NeedsHuman, reason));
     }

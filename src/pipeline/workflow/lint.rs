@@ -208,7 +208,8 @@ impl Linter<'_> {
             if let (Some(own), Some(task)) = (own, task)
                 && own > task
             {
-                let message = format!("the step's limit of {own} {name} exceeds the task's limit of {task}");
+                let message =
+                    format!("the step's limit for {name} ({own}) exceeds the task's limit ({task})");
                 self.report(Severity::Warning, &format!("{path}.limits.{name}"), message);
             }
         }

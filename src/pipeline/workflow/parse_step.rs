@@ -182,7 +182,7 @@ impl Reader<'_> {
                 (Some("number"), None) => FieldType::Number,
                 (Some("list"), None) => FieldType::List,
                 _ => {
-                    let message = "a field needs `is` (text, document, commit, number, list) or `one_of`";
+                    let message = "`is` must be text, document, commit, number or list; a field with `one_of` must not have `is`";
                     self.wrong(place.clone(), message, "this field");
                     FieldType::Text
                 }

@@ -164,7 +164,7 @@ impl Run {
             notes: prepared.notes,
         })?;
         if planned.sub_queries.is_empty() {
-            self.note(format!("the model found nothing missing after round {}", round - 1)).await;
+            self.note(format!("the model proposed no new sub-query after round {}", round - 1)).await;
             return Ok(None);
         }
         Ok(Some(planned))

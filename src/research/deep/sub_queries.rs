@@ -50,7 +50,7 @@ fn strings(items: Vec<Value>) -> Result<Vec<String>, String> {
     let mut queries = Vec::new();
     for (index, item) in items.into_iter().enumerate() {
         let Value::String(query) = item else {
-            return Err(format!("item {index} of the array is not a string"));
+            return Err(format!("item {} of the array is not a string", index + 1));
         };
         queries.push(query);
     }

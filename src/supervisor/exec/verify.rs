@@ -248,7 +248,10 @@ fn is_as_expected(
             expected.map(|expected| expected.record.prefixed(", requested: ")).unwrap_or_default();
         context.record_start(
             EventType::ExecChanged,
-            &format!("started a different program than requested: {}{requested}", line(&exec_request.argv)),
+            &format!(
+                "the process started a different program than it requested: {}{requested}",
+                line(&exec_request.argv)
+            ),
             &exec_request.data(pid),
         );
         return true;

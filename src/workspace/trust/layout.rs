@@ -42,7 +42,7 @@ pub(crate) fn check_pointer(repository: &Repository, settings: &Settings, doubts
         || git_dir.parent().is_some_and(|parent| is_same_file(parent, &common_dir.join("worktrees")));
     if repository.is_linked() && !is_one_of() {
         doubts.push(format!(
-            "{} names {} as its repository, but is not one of its worktrees",
+            "{} names the repository {}, but is not a worktree of that repository",
             printable_path(git_dir),
             printable_path(common_dir)
         ));

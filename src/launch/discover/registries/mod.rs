@@ -186,7 +186,9 @@ impl Search<'_> {
             }
             url::Target::Local => None,
             url::Target::Invalid => {
-                self.note(&format!("{from} has a URL that guard cannot parse; allow its host in the policy"));
+                self.note(&format!(
+                    "{from} has a URL that guard cannot parse; allow the URL's host in the policy"
+                ));
                 None
             }
         }
