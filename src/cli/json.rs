@@ -3,7 +3,7 @@
 //! The values contain texts that an agent chose, and the output may go to a terminal. Therefore control characters,
 //! bidirectional and invisible characters are written as escapes, which do not change the value.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -13,40 +13,46 @@ use crate::terminal_text::is_unsafe;
 
 /// Prints a value as indented JSON, which people can also read.
 pub(super) fn print_json(value: &Value, out: &mut dyn Write) -> Result<(), Failure> {
-    to_writer_pretty(&mut *out, value).map_err(std::io::Error::from)?;
+    to_writer_pretty(&mut *out, value).map_err(io::Error::from)?;
     writeln!(out)?;
     Ok(())
 }
 
 /// Writes a value as JSON on one line, without a line end.
-pub(super) fn to_writer<T: Serialize + ?Sized>(mut out: impl Write, value: &T) -> serde_json::Result<()> {
-    let text = serde_json::to_string(value)?;
-    out.write_all(escaped(&text).as_bytes()).map_err(serde_json::Error::io)
+pub(super) fn to_writer<T: Serialize + ?Sized>(out: impl Write, value: &T) -> serde_json::Result<()> {
+    serde_json::to_writer(EscapingWriter { out }, value)
 }
 
 /// Writes a value as indented JSON, without a line end.
-pub(super) fn to_writer_pretty<T: Serialize + ?Sized>(
-    mut out: impl Write,
-    value: &T,
-) -> serde_json::Result<()> {
-    let text = serde_json::to_string_pretty(value)?;
-    out.write_all(escaped(&text).as_bytes()).map_err(serde_json::Error::io)
+pub(super) fn to_writer_pretty<T: Serialize + ?Sized>(out: impl Write, value: &T) -> serde_json::Result<()> {
+    serde_json::to_writer_pretty(EscapingWriter { out }, value)
 }
 
-/// Replaces unsafe characters by escapes. In JSON text they occur only in strings, except for the line ends of indented
-/// JSON.
-fn escaped(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for one in text.chars() {
-        if is_unsafe(one) && one != '\n' {
+/// Writes JSON text with escapes in place of unsafe characters. In JSON text these occur only in strings, except for the
+/// line ends of indented JSON.
+struct EscapingWriter<W> {
+    out: W,
+}
+
+impl<W: Write> Write for EscapingWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // serde_json splits strings only at ASCII characters.
+        let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+        let mut rest = text;
+        while let Some((at, one)) = rest.char_indices().find(|(_, one)| is_unsafe(*one) && *one != '\n') {
+            self.out.write_all(&rest.as_bytes()[..at])?;
             for unit in one.encode_utf16(&mut [0; 2]) {
-                plain.push_str(&format!("\\u{unit:04x}"));
+                write!(self.out, "\\u{unit:04x}")?;
             }
-        } else {
-            plain.push(one);
+            rest = &rest[at + one.len_utf8()..];
         }
+        self.out.write_all(rest.as_bytes())?;
+        Ok(bytes.len())
     }
-    plain
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 #[cfg(test)]

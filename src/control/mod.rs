@@ -99,7 +99,7 @@ pub enum ControlError {
     #[error("invalid command id {0:?}; use 1 to 128 ASCII letters, digits, `-`, `_` or `.`")]
     BadId(String),
     /// `commands.jsonl` or `acks.jsonl` has reached its maximum size. Holds the path of the file.
-    #[error("cannot send another command: {} has reached its maximum size, because this task, research run or conversation got too many commands", .0.display())]
+    #[error("{} has reached its maximum size, because this task, research run or conversation got too many commands; guard can add nothing to the file", .0.display())]
     Full(PathBuf),
 }
 

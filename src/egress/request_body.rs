@@ -290,7 +290,7 @@ mod tests {
             r#"{"contents":[{"parts":[{"fileData":{"fileUri":"https:/\n/evil.example/x"}}]}]}"#,
             r#"{"contents":[{"parts":[{"fileData":{"fileUri":" https:/evil.example/x"}}]}]}"#,
             r#"{"contents":[{"parts":[{"fileData":{"fileUri":"https:evil.example/x"}}]}]}"#,
-            r#"{"contents":[{"parts":[{"fileData":{"fileUri":"\\evil.example/x"}}]}]}"#,
+            r#"{"contents":[{"parts":[{"fileData":{"fileUri":"\\\\evil.example/x"}}]}]}"#,
             r#"{"messages":[{"content":[{"type":"image_url","image_url":{"url":"https://evil.example/x"}}]}]}"#,
             r#"{"messages":[{"content":[{"image_url":["HTTPS://evil.example/x"]}]}]}"#,
             r#"{"tools":[{"type":"mcp","server_url":"x"}]}"#,
@@ -308,7 +308,15 @@ mod tests {
             );
         }
         assert_eq!(inspect_body(r#"{"model":"m-1"}"#).map(|found| found.model), Ok(Some("m-1".to_string())));
-        for body in ["", "{", r#"{"model":1}"#, r#"{"model":"a","model":"b"}"#, "{}{}", r#"{"a":1"#] {
+        for body in [
+            "",
+            "{",
+            r#"{"model":1}"#,
+            r#"{"model":"a","model":"b"}"#,
+            r#"{"model":"a","Model":"b"}"#,
+            "{}{}",
+            r#"{"a":1"#,
+        ] {
             assert!(inspect_body(body).is_err(), "{body}");
         }
     }

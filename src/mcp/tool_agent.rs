@@ -29,7 +29,7 @@ pub(super) struct Gemini {
     /// The working directory, as an absolute path. It must be inside one of the server's root directories.
     cd: String,
     /// `read-only`: the agent cannot write files; use it for questions and reviews. `workspace-write`: the agent may
-    /// change the working directory.
+    /// write files in the working directory; in a git repository it works in a separate worktree on a new branch.
     #[serde(default)]
     #[schemars(extend("enum" = ["read-only", "workspace-write"]), with = "String")]
     sandbox: Sandbox,

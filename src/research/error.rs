@@ -249,7 +249,7 @@ mod tests {
         };
         assert_eq!(
             all.to_string(),
-            "all 2 sub-queries failed; the first error: timeout: no answer within 1.5 s"
+            "all sub-queries (2) failed; the first error: timeout: no answer within 1.5 s"
         );
         assert_eq!(
             AgentError::NoFinalResult.to_string(),

@@ -186,9 +186,10 @@ impl Repositories {
         true
     }
 
-    /// Returns false if the repository at this directory (a working tree or a bare repository) is the one that the run
-    /// works on, and true if it is another one; `None` if there is no repository. Git skips an incomplete `.git`
-    /// directory, but only an attacker has reason to create one, so the result for it is false.
+    /// Returns true if guard is certain that the repository at this directory (a working tree or a bare repository) is
+    /// not the one that the run works on. Returns false if it is that one, or if guard is not certain, because the
+    /// repository is incomplete, contains symlinks, or is not in writable directories. Returns `None` if there is
+    /// neither a `.git` nor a `HEAD`. Git skips an incomplete `.git`, but only an attacker has reason to create one.
     fn repository_at(&self, level: &Path) -> Option<bool> {
         let is_missing = |found: &io::Result<Kind>| {
             found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)

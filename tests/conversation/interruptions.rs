@@ -33,7 +33,7 @@ fn a_killed_turn_is_interrupted_and_the_next_goes_on() {
     assert_eq!(talk.says("cat kept"), "partial");
     assert_eq!(talk.worktree(), worktree);
     let prompt = talk.prompt();
-    assert!(prompt.contains("sleep 60") && prompt.contains("not answered"), "{prompt}");
+    assert!(prompt.contains("sleep 60") && prompt.contains("did not finish its answer"), "{prompt}");
 }
 
 /// guard is killed with SIGKILL in the first turn of a conversation. The next turn must use the worktree of that

@@ -111,7 +111,7 @@ fn a_lost_session_is_replaced_within_the_turn() {
     let two = native.continued("second");
     let notes = two["notes"].to_string();
     assert!(
-        notes.contains("session is lost") && notes.contains("began a new session with the stored history"),
+        notes.contains("session is lost") && notes.contains("begins a new session with the stored history"),
         "{notes}"
     );
     let prompt = native.prompt(&two);
@@ -140,7 +140,7 @@ fn another_session_than_the_one_asked_for_is_noticed() {
     let three = native.continued("third");
     let prompt = native.prompt(&three);
     assert!(prompt.contains("User: first") && prompt.contains("User: second"), "{prompt}");
-    assert!(three["notes"].to_string().contains("began a new session with the stored history"), "{three:#}");
+    assert!(three["notes"].to_string().contains("begins a new session with the stored history"), "{three:#}");
 }
 
 /// The user removes the worktree of a conversation. The next turn must say so, and begin a new worktree with the

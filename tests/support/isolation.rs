@@ -1,4 +1,5 @@
-//! Starts programs that inherit nothing from the environment of the user who runs the tests.
+//! Starts programs that inherit nothing from the environment of the user who runs the tests, except the path of the
+//! directory for temporary files.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -23,7 +24,8 @@ pub(crate) fn isolated_command(program: impl AsRef<OsStr>, home: &Path) -> Comma
 
 /// Runs a program that prepares a test. Fails the test if the program fails.
 pub(crate) fn run_tool(program: &str, arguments: &[&OsStr]) {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let home = std::env::temp_dir();
+    let output = isolated_command(program, &home).args(arguments).stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -282,7 +282,7 @@ fn scopes_select_files_by_their_extension() {
     assert_eq!(
         none.to_string(),
         "the coverage reports list no source files in the scope `cpp`; use the scope `all`, or generate a \
-         report for these files"
+         report that covers files in this scope"
     );
     let none = project(&["TN:\n"]).render(Scope::All, Format::Json).expect_err("no files");
     assert!(none.to_string().ends_with("run the tests with coverage and generate a new report"), "{none}");

@@ -219,7 +219,7 @@ fn the_prompt_for_the_summary_model_is_bounded() {
     let mut history = exchanges(&[200; 2_000]);
     let plan = plan(&mut history);
     assert!(estimate_tokens(&plan.request.prompt) < 41_000, "{}", estimate_tokens(&plan.request.prompt));
-    assert!(plan.request.prompt.contains("earlier messages are not shown]"));
+    assert!(plan.request.prompt.contains("[earlier messages that are not shown: "));
     assert!(plan.request.prompt.contains("answer 1996 "), "the newest ones are shown");
 }
 

@@ -41,7 +41,7 @@ fn after_two_failures_the_oldest_messages_are_dropped() {
     assert_eq!((summary.covers, summary.dropped, &summary.made_by), (16, 16, &SummarySource::Truncation));
     let prompt = history.build_prompt("next");
     assert_eq!(prompt.left_out, 16);
-    assert!(prompt.prompt_text.contains("[16 messages were left out without a summary.]"));
+    assert!(prompt.prompt_text.contains("[Messages left out without a summary: 16.]"));
     assert_eq!(history.message_count(), 24, "the full history is kept");
 
     // The breaker is open: further compactions drop messages at once.
@@ -78,7 +78,7 @@ fn dropping_messages_keeps_the_earlier_summary() {
     }
     let summary = history.truncate_history().unwrap_or_else(|| panic!("nothing to drop"));
     assert_eq!((summary.covers, summary.dropped), (36, 20));
-    assert_eq!(summary.text, "They chose SQLite.\n\n[20 messages were left out without a summary.]");
+    assert_eq!(summary.text, "They chose SQLite.\n\n[Messages left out without a summary: 20.]");
     assert!(summary.pinned.contains(&"Always ask first.".to_string()), "{:?}", summary.pinned);
     let prompt = history.build_prompt("next");
     assert_eq!(prompt.left_out, 20);
@@ -161,7 +161,7 @@ fn a_history_can_be_summarised_on_demand() {
     history.add_assistant("more");
     assert_eq!(wait(history.summarize_history()), Err(SummaryError::Timeout { seconds: 5 }));
     let text = wait(history.summarize_history());
-    assert_eq!(text, Ok("Short.\n\n[2 messages were left out without a summary.]".to_string()));
+    assert_eq!(text, Ok("Short.\n\n[Messages left out without a summary: 2.]".to_string()));
     assert_eq!(scripted.asked.load(Ordering::Relaxed), 3);
 }
 

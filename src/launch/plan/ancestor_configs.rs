@@ -115,7 +115,7 @@ fn reason_to_withhold(path: &Path) -> Option<&'static str> {
     }
     let read = std::fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut text));
     match read {
-        Err(_) => Some("guard cannot read either"),
+        Err(_) => Some("your user cannot read"),
         Ok(count) if count as u64 > MAX_BYTES => Some("is too large for a configuration file"),
         Ok(_) if may_hold_secret(&text) => Some("may hold a secret"),
         Ok(_) => None,

@@ -284,7 +284,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         if !plan.view_covers(&path) {
             let path = path.display();
             plan.notes.push(format!(
-                "the run cannot read {path}, which {why}: build tools that look for it may fail; `--read {path}` lets the run read it"
+                "guard does not let the run read {path}, which {why}; build tools that need the file may fail. To let the run read it: `--read {path}`"
             ));
         }
     }

@@ -69,8 +69,8 @@ impl CpuActivity {
         self.add(sample)
     }
 
-    /// Compares a sample with the earlier sample. Returns true if the two show that the run has worked. Only stores the
-    /// first sample, and returns false.
+    /// Returns true if the run has worked since guard last found work: it has used enough CPU time, or a process was
+    /// runnable in `RUNNABLE_SAMPLES` consecutive samples. Returns false for the first sample, which it just stores.
     fn add(&mut self, sample: Sample) -> bool {
         let Some(since) = self.since else {
             self.since = Some(sample);

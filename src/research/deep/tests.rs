@@ -242,7 +242,7 @@ fn further_rounds_end_when_nothing_is_missing_or_nothing_is_new() {
     assert_eq!((planned.round, planned.first_id), (2, 5));
     assert_eq!(planned.sub_queries, ["quinces"]);
     assert_eq!((ran.count("follow-up"), ran.count("sub-query")), (2, 6));
-    assert!(ran.notes().contains(&"the model found nothing missing after round 2"), "{:?}", ran.notes());
+    assert!(ran.notes().contains(&"the model proposed no new sub-query after round 2"), "{:?}", ran.notes());
     assert_eq!(ran.result().metadata.sub_queries_succeeded, 6);
     // Every round has new questions, but their answers repeat earlier ones.
     let ran = research_with(&deep, llm_config(), |call, number| match phase(call) {

@@ -219,8 +219,8 @@ impl ProcessMemory {
         if arguments.argv.len() as u64 == count { Ok(arguments) } else { Err(unreadable()) }
     }
 
-    /// Reads the strings at these pointers. Fails if they have more than `most` bytes together, including a NUL after
-    /// each but the last.
+    /// Reads the strings at these pointers. Fails if a string does not fit in what the strings before it, each with a
+    /// NUL, leave of `most` bytes; an empty string always fits.
     fn strings(&mut self, pointers: &[u64], most: usize) -> io::Result<Vec<Vec<u8>>> {
         let mut left = most;
         let mut strings = Vec::with_capacity(pointers.len());
