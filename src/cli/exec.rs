@@ -108,7 +108,7 @@ fn request(args: &Exec) -> Result<(ExecRequest, GivenOptions), BadRequest> {
     }
     if let Some(option) = args.options.first_unused() {
         return Err((
-            format!("{option} needs a PROMPT; in a JSON request, set the corresponding field"),
+            format!("{option} needs a PROMPT or a COMMAND; in a JSON request, set the corresponding field"),
             USAGE_HINT,
         ));
     }

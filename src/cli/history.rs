@@ -247,7 +247,7 @@ fn compact(conversations: &Conversations, id: &str, json: bool, out: &mut dyn Wr
     }
     writeln!(
         out,
-        "messages replaced by a summary: {}; written by: {}; estimated tokens: {} instead of {}",
+        "a summary replaces older messages: {}; author of the summary: {}; estimated tokens: {} instead of {}",
         done.covers,
         terminal_text::one_line(&done.made_by),
         done.summary_tokens,

@@ -192,7 +192,7 @@ impl WorkspaceRequest<'_> {
         if workspace::has_unreceived_commits(folder, record) {
             let (run, branch) = (&record.run_id, short_branch(&record.branch));
             note(&format!(
-                "guard: the run {run} was killed, and guard has not received its commits on {branch}: this run starts without them; `guard worktree receive {run}` receives them as long as the branch has no other new commits"
+                "guard: the earlier run {run} on {branch} was killed. guard has not received its commits, and this run starts without them. To get them, use `guard worktree receive {run}` before anything else, including this run, adds commits to {branch}"
             ));
         }
     }

@@ -83,7 +83,9 @@ pub enum HostEntryError {
     #[error("the closing `]` of the IPv6 address is missing")]
     Bracket,
     /// The path is relative or ambiguous, so that a server could resolve it elsewhere.
-    #[error("the path must begin with `/` and must not contain `..`, `//` or percent-escapes such as `%2e`")]
+    #[error(
+        "the path must begin with `/`, and must not contain `//`, `\\`, a segment `.` or `..`, or the escapes `%2e`, `%2f`, `%5c` or `%25`"
+    )]
     Path,
     /// The port list is not valid.
     #[error("invalid ports `{0}`; write `443`, `80,443`, `8000-8100` or `*`")]

@@ -144,8 +144,9 @@ impl WorkStores {
             Work::Task(task) => self.send_to_task(task, command, wait),
             Work::Research { id, .. } => {
                 if !Journal::is_running(&self.research, id) {
-                    let reason =
-                        format!("the research is not running; `guard research --resume {id}` continues it");
+                    let reason = format!(
+                        "the research is not running; if it has no answer yet, `guard research --resume {id}` continues it"
+                    );
                     return Ok(Some(rejected(command, &reason)));
                 }
                 let channel = Journal::control_directory(&self.research, id).map(ControlChannel::new);

@@ -211,7 +211,7 @@ fn continue_says_that_a_killed_run_has_commits() {
         assert_eq!(text(&next), "start\nb\n", "{namespaces}: {said}");
         let receive = format!("guard worktree receive {run}");
         assert!(
-            said.contains("has not received its commits on task/fix") && said.contains(&receive),
+            said.contains("guard has not received its commits") && said.contains(&receive),
             "{said}"
         );
         let received = project.guard(&project.folder, &["worktree", "receive", &run]).output().unwrap();

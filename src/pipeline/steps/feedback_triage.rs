@@ -300,7 +300,10 @@ fn documentation_changes(
             Ok(text) => {
                 bytes += path.len() + text.as_ref().map_or(0, String::len);
                 if bytes > MOST_WRITTEN {
-                    return Ok(Err(format!("the changes are larger than {} MiB", MOST_WRITTEN >> 20)));
+                    return Ok(Err(format!(
+                        "the files that the agent changed have more than {} MiB in total",
+                        MOST_WRITTEN >> 20
+                    )));
                 }
                 changes.push((path, text));
             }
