@@ -222,7 +222,7 @@ impl Conversation {
         self.running = Some(number);
         if self.record.settings.is_native() && has_turns && !resumes {
             context.note(
-                "the agent's own session no longer matches this conversation; guard began a new session with the stored history",
+                "the agent's own session no longer matches this conversation; guard begins a new session with the stored history",
             );
         }
         Ok(question)

@@ -210,10 +210,7 @@ fn continue_says_that_a_killed_run_has_commits() {
         let said = String::from_utf8_lossy(&next.stderr);
         assert_eq!(text(&next), "start\nb\n", "{namespaces}: {said}");
         let receive = format!("guard worktree receive {run}");
-        assert!(
-            said.contains("guard has not received its commits") && said.contains(&receive),
-            "{said}"
-        );
+        assert!(said.contains("guard has not received its commits") && said.contains(&receive), "{said}");
         let received = project.guard(&project.folder, &["worktree", "receive", &run]).output().unwrap();
         assert!(received.status.success(), "{namespaces}: {received:?}");
         assert_eq!(project.git(&project.folder, &["rev-list", "--count", "main..task/fix"]), "1\n");

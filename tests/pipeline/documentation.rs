@@ -180,7 +180,7 @@ fn very_much_and_hidden_things_are_put_back() {
     let cases = [
         (
             "for i in 1 2 3; do head -c 3500000 /dev/zero | tr '\\0' x > docs/guide/f$i.md; done",
-            "larger than 8 MiB",
+            "more than 8 MiB",
         ),
         ("echo x > docs/guide/left.log", "git ignores"),
         ("printf '*\\n' > docs/guide/.gitignore; echo code > docs/guide/conf.py", "git ignores"),
@@ -191,11 +191,11 @@ fn very_much_and_hidden_things_are_put_back() {
         ),
         (
             "perl -e 'symlink \"../../src\", \"docs/guide/out\" or die; symlink \"../../src/code.sh\", \"docs/guide/code.md\" or die' || exit 1",
-            "git ignores or that is not a regular file",
+            "contains something that guard does not accept",
         ),
         (
             "mkfifo docs/guide/pipe.md; echo more >> docs/guide/more.md",
-            "git ignores or that is not a regular file",
+            "contains something that guard does not accept",
         ),
     ];
     for (lines, problem) in cases {

@@ -342,7 +342,7 @@ fn another_repository_in_the_place_of_this_one() {
         (
             "common",
             |fixture| std::fs::write(init(fixture).join("commondir"), "../../secret/.git\n").unwrap(),
-            "is not one of its worktrees",
+            "is not a worktree of that repository",
         ),
         (
             "bare",
@@ -350,7 +350,7 @@ fn another_repository_in_the_place_of_this_one() {
                 git(&folder(fixture), &["init", "--quiet", "--bare"]);
                 std::fs::write(folder(fixture).join("commondir"), "../secret/.git\n").unwrap();
             },
-            "is not one of its worktrees",
+            "is not a worktree of that repository",
         ),
         ("objects", |fixture| link(fixture, &["objects", "refs"]), ".git/objects is a symbolic link"),
         (

@@ -165,7 +165,7 @@ mod tests {
             ("I cannot do that.", "the answer contains no JSON array"),
             ("[\"Q1\", \"Q2\"", "EOF while parsing a list at line 1 column 11"),
             ("[1, 2]", "item 1 of the array is not a string"),
-            ("[\"Q1\", {\"q\": 5}]", "item 1 of the array is not a string"),
+            ("[\"Q1\", {\"q\": 5}]", "item 2 of the array is not a string"),
         ] {
             assert_eq!(parse(text), Err(expected.to_string()), "{text}");
         }
