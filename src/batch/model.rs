@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::outcome::ErrorKind;
 use crate::string_enum::string_enum;
 
 string_enum! {
@@ -120,5 +121,25 @@ impl TaskFailure {
     /// Returns a failure after which another attempt would fail in the same way.
     pub fn permanent(kind: TaskKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), detail: Value::Null, is_temporary: false }
+    }
+
+    /// Returns the failure of a task because its run, or its research, failed with `error`.
+    pub(super) fn of_run(error: Option<ErrorKind>, message: String, detail: Value) -> Self {
+        let kind = match error {
+            Some(ErrorKind::Timeout | ErrorKind::IdleTimeout) => TaskKind::TimedOut,
+            Some(ErrorKind::Cancelled) => TaskKind::Cancelled,
+            _ => TaskKind::RunFailed,
+        };
+        let is_temporary =
+            matches!(error, Some(ErrorKind::RateLimited | ErrorKind::UpstreamError | ErrorKind::Busy));
+        Self { kind, message, detail, is_temporary }
+    }
+}
+
+/// Returns the members of a JSON object, or none if `value` is not an object.
+pub(super) fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(object) => object,
+        _ => Map::new(),
     }
 }

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use super::model::{TaskFailure, TaskKind};
+use super::model::{TaskFailure, TaskKind, object};
 use super::queue::{Claim, Lease};
-use super::run_task::{is_temporary, object, task_kind};
 use crate::agent_exec::{Cancel, Executor};
 use crate::research::{
     AgentContext, AgentError, DeepResearchAgent, ExecutorBackend, FinalResult, Journal, LlmClient, LlmConfig,
@@ -124,12 +123,7 @@ fn follow(
 impl From<AgentError> for TaskFailure {
     fn from(error: AgentError) -> Self {
         let kind = error.kind();
-        Self {
-            kind: task_kind(Some(kind)),
-            message: error.to_string(),
-            detail: json!({ "error_kind": kind }),
-            is_temporary: is_temporary(Some(kind)),
-        }
+        Self::of_run(Some(kind), error.to_string(), json!({ "error_kind": kind }))
     }
 }
 

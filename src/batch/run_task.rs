@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::coverage::{self, CoverageError, Format, Scope};
 use super::memory;
-use super::model::{TaskFailure, TaskKind};
+use super::model::{TaskFailure, TaskKind, object};
 use super::queue::Claim;
 use super::research_task;
 use super::task_type::{Builtin, CommandOutput, TaskType, TaskTypes, Work};
@@ -175,13 +175,6 @@ fn check_directory(directory: &Path) -> Result<(), TaskFailure> {
     Err(TaskFailure::permanent(TaskKind::MissingInput, message))
 }
 
-pub(super) fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(object) => object,
-        _ => Map::new(),
-    }
-}
-
 fn request(task_type: &TaskType, claim: &Claim) -> ExecRequest {
     let mut request = ExecRequest::new("", &claim.options.directory);
     request.sandbox = task_type.sandbox;
@@ -281,20 +274,5 @@ fn run_failure(result: &ExecResult) -> TaskFailure {
         "run_id": result.run.run_id,
         "exit_code": result.run.exit_code,
     });
-    let kind = result.run.error_kind;
-    TaskFailure { kind: task_kind(kind), message, detail, is_temporary: is_temporary(kind) }
-}
-
-/// Returns the kind of the task's failure for the error kind of its run.
-pub(super) fn task_kind(kind: Option<ErrorKind>) -> TaskKind {
-    match kind {
-        Some(ErrorKind::Timeout | ErrorKind::IdleTimeout) => TaskKind::TimedOut,
-        Some(ErrorKind::Cancelled) => TaskKind::Cancelled,
-        _ => TaskKind::RunFailed,
-    }
-}
-
-/// True if another attempt may succeed after a run that failed with this error kind.
-pub(super) fn is_temporary(kind: Option<ErrorKind>) -> bool {
-    matches!(kind, Some(ErrorKind::RateLimited | ErrorKind::UpstreamError | ErrorKind::Busy))
+    TaskFailure::of_run(result.run.error_kind, message, detail)
 }

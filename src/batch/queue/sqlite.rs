@@ -16,8 +16,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use claim::{claim_one, enqueue, next_lane, settle};
-use ending::{Terminal, cancel_open, end_task};
+use claim::{claim_one, next_lane, settle};
+use ending::{Terminal, cancel_open, end_task, enqueue};
 use rows::{TASK_COLUMNS, batch_row, task_row};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use serde_json::Value;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Transaction, params};
 
-use super::ending::{Terminal, end_task};
+use super::ending::{Terminal, end_task, enqueue};
 use super::{Sql, machine_clock_ms, now_ms};
 use crate::batch::queue::stored::{self, millis};
 use crate::batch::queue::{Claim, Lease, MOST_TAKEOVERS};
@@ -18,17 +18,6 @@ pub(super) fn next_number(sql: &Transaction<'_>) -> Sql<i64> {
     let next = known.and_then(|text| text.parse::<i64>().ok()).unwrap_or(0) + 1;
     sql.execute("insert or replace into meta values ('number', ?1)", [next.to_string()])?;
     Ok(next)
-}
-
-/// Queues a task, so that workers can claim it.
-pub(super) fn enqueue(sql: &Transaction<'_>, batch: &str, position: i64) -> Sql<()> {
-    let lane: i64 = sql
-        .prepare_cached(
-            "update task set state = 'queued', worker = '' where batch = ?1 and position = ?2 returning lane",
-        )?
-        .query_row(params![batch, position], |row| row.get(0))?;
-    sql.prepare_cached("update lane set queued = queued + 1 where id = ?1")?.execute([lane])?;
-    Ok(())
 }
 
 /// Queues tasks whose lease has expired or whose retry is due, and fails tasks that have expired or whose workers died

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use rusqlite::{OptionalExtension, Transaction, params};
 
-use super::claim::enqueue;
 use super::{Sql, now_ms};
 use crate::batch::model::{TaskFailure, TaskState};
 use crate::batch::queue::stored;
@@ -143,4 +142,15 @@ pub(super) fn cancel_open(sql: &Transaction<'_>, batch: &str, task: Option<&str>
     )?;
     let open: Vec<i64> = select.query_map(params![batch, task], |row| row.get(0))?.collect::<Sql<_>>()?;
     end_tasks(sql, batch, &open, &Terminal::Failed(&stored::cancelled()))
+}
+
+/// Queues a task, so that workers can claim it.
+pub(super) fn enqueue(sql: &Transaction<'_>, batch: &str, position: i64) -> Sql<()> {
+    let lane: i64 = sql
+        .prepare_cached(
+            "update task set state = 'queued', worker = '' where batch = ?1 and position = ?2 returning lane",
+        )?
+        .query_row(params![batch, position], |row| row.get(0))?;
+    sql.prepare_cached("update lane set queued = queued + 1 where id = ?1")?.execute([lane])?;
+    Ok(())
 }

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use rusqlite::{OptionalExtension, Transaction, params};
 
-use super::claim::enqueue;
-use super::ending::{Terminal, end_task, state_of};
+use super::ending::{Terminal, end_task, enqueue, state_of};
 use super::{Failed, Sql, now_ms};
 use crate::batch::model::{NewTask, TaskState};
 use crate::batch::queue::stored::{self, digest, millis};
