@@ -7,7 +7,7 @@ use super::super::arg::Arg;
 use super::super::env::Env;
 use super::super::intent::Access;
 use super::NamedPath;
-use super::global_options::Global;
+use super::global_options::{Global, Part};
 use crate::command::cwd::Cwd;
 use crate::command::effects::Effects;
 
@@ -16,18 +16,6 @@ use crate::command::effects::Effects;
 pub(super) struct Setting {
     pub(super) key: Vec<u8>,
     pub(super) value: Arg,
-}
-
-/// A part of a repository whose path a variable or option can set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
-    GitDir,
-    WorkTree,
-    /// The common directory, which all worktrees of a repository share and which contains the refs. If a command
-    /// names this directory, git uses the branches in it, whatever git directory the command also names.
-    CommonDir,
-    /// A file or directory inside the git directory, such as the index or the objects.
-    Inner,
 }
 
 /// The settings, besides the verb and its arguments, that change what the git command does.

@@ -1,7 +1,6 @@
 //! Parses git's global options, which come between `git` and the verb.
 
 use super::super::arg::Arg;
-use super::config::Part;
 use crate::command::cwd;
 use crate::command::cwd::Cwd;
 
@@ -122,4 +121,16 @@ impl Global {
             _ => {}
         }
     }
+}
+
+/// A part of a repository whose path a variable or option can set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    GitDir,
+    WorkTree,
+    /// The common directory, which all worktrees of a repository share and which contains the refs. If a command
+    /// names this directory, git uses the branches in it, whatever git directory the command also names.
+    CommonDir,
+    /// A file or directory inside the git directory, such as the index or the objects.
+    Inner,
 }

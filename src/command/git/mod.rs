@@ -17,8 +17,8 @@ use super::cwd::{Cwd, base_name, is_within};
 use super::effects::Effects;
 use super::file_operands;
 use super::intent::{Access, Deferred, GitIntent, Intent, Origin};
-use config::{Part, Setting, Settings};
-use global_options::Global;
+use config::{Setting, Settings};
+use global_options::{Global, Part};
 
 /// How many different values for one alias the analysis judges. A command that sets more is refused.
 const MOST_ALIAS_VALUES: usize = 8;

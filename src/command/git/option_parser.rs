@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use super::super::arg::Arg;
-use super::options::{Table, table};
+use super::options::{Known, ValueKind, table};
 
 /// The parsed arguments of a verb.
 #[derive(Debug, Default)]
@@ -45,25 +45,9 @@ impl Name {
     }
 }
 
-/// An option in the table of git's options.
-#[derive(Clone, Copy)]
-pub(super) struct Known {
-    short: u8,
-    pub(super) long: &'static str,
-    value: ValueKind,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ValueKind {
-    None,
-    Mandatory,
-    /// The option may have a value, which must then be joined to it (`--name=value`).
-    Optional,
-}
-
-impl Known {
-    fn name(&self) -> Name {
-        if self.long.is_empty() { Name::Letter(self.short) } else { Name::Long(self.long) }
+impl From<&Known> for Name {
+    fn from(known: &Known) -> Self {
+        if known.long.is_empty() { Self::Letter(known.short) } else { Self::Long(known.long) }
     }
 }
 
@@ -154,9 +138,9 @@ impl Parsed {
                 continue;
             }
             if long == name {
-                exact.get_or_insert((known.name(), known.value));
+                exact.get_or_insert((Name::from(known), known.value));
             } else if long.starts_with(name) && !name.is_empty() {
-                candidates.push((known.name(), known.value));
+                candidates.push((Name::from(known), known.value));
             }
             // Also match `--no-x`, even abbreviated, and `--x` if the table contains only the option `no-x`.
             if let Some(rest) = name.strip_prefix(b"no-") {
@@ -210,50 +194,21 @@ impl Parsed {
             };
             let rest = index + 1 < word.len();
             match known.value {
-                ValueKind::None => self.add(known.name(), None),
+                ValueKind::None => self.add(Name::from(known), None),
                 ValueKind::Optional => {
-                    self.add(known.name(), rest.then(|| arg.skip(index + 1)));
+                    self.add(Name::from(known), rest.then(|| arg.skip(index + 1)));
                     return 0;
                 }
                 ValueKind::Mandatory if rest => {
-                    self.add(known.name(), Some(arg.skip(index + 1)));
+                    self.add(Name::from(known), Some(arg.skip(index + 1)));
                     return 0;
                 }
                 ValueKind::Mandatory => {
-                    self.add(known.name(), next.cloned());
+                    self.add(Name::from(known), next.cloned());
                     return usize::from(next.is_some());
                 }
             }
         }
         0
-    }
-}
-
-/// Parses a list of options in the notation of the table, including references to shared lists.
-pub(super) fn read_list(table: &Table, list: &'static str, options: &mut Vec<Known>) {
-    for item in list.split(' ') {
-        match item {
-            "" | "#" => continue,
-            "@rev" => {
-                read_list(table, table.rev, options);
-                continue;
-            }
-            "@diff" => {
-                read_list(table, table.diff, options);
-                continue;
-            }
-            _ => {}
-        }
-        let (item, value) = match item.as_bytes().last() {
-            Some(b'=') => (&item[..item.len() - 1], ValueKind::Mandatory),
-            Some(b'?') => (&item[..item.len() - 1], ValueKind::Optional),
-            _ => (item, ValueKind::None),
-        };
-        let (short, long) = match item.split_once(',') {
-            Some((short, long)) => (short.as_bytes()[0], long),
-            None if item.len() == 1 => (item.as_bytes()[0], ""),
-            None => (0, item),
-        };
-        options.push(Known { short, long, value });
     }
 }

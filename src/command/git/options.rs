@@ -2,8 +2,6 @@
 
 use std::sync::{LazyLock, OnceLock};
 
-use super::option_parser::{Known, read_list};
-
 static TEXT: &str = include_str!("options.txt");
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| Table::parse(TEXT));
@@ -77,6 +75,53 @@ impl Table {
                 options.into_boxed_slice()
             })
         })
+    }
+}
+
+/// An option in the table of git's options.
+#[derive(Clone, Copy)]
+pub(super) struct Known {
+    /// The letter of the short form; 0 if there is none.
+    pub(super) short: u8,
+    /// The long name; empty if there is none.
+    pub(super) long: &'static str,
+    pub(super) value: ValueKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ValueKind {
+    None,
+    Mandatory,
+    /// The option may have a value, which must then be joined to it (`--name=value`).
+    Optional,
+}
+
+/// Parses a list of options in the notation of the table, including references to shared lists.
+fn read_list(table: &Table, list: &'static str, options: &mut Vec<Known>) {
+    for item in list.split(' ') {
+        match item {
+            "" | "#" => continue,
+            "@rev" => {
+                read_list(table, table.rev, options);
+                continue;
+            }
+            "@diff" => {
+                read_list(table, table.diff, options);
+                continue;
+            }
+            _ => {}
+        }
+        let (item, value) = match item.as_bytes().last() {
+            Some(b'=') => (&item[..item.len() - 1], ValueKind::Mandatory),
+            Some(b'?') => (&item[..item.len() - 1], ValueKind::Optional),
+            _ => (item, ValueKind::None),
+        };
+        let (short, long) = match item.split_once(',') {
+            Some((short, long)) => (short.as_bytes()[0], long),
+            None if item.len() == 1 => (item.as_bytes()[0], ""),
+            None => (0, item),
+        };
+        options.push(Known { short, long, value });
     }
 }
 
