@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::record::{Record, Settings, Turn, TurnMode, TurnState};
+use super::model::{TurnMode, TurnState};
+use super::record::{Record, Settings, Turn};
 use super::store::{Conversation, Conversations};
 use super::{ConversationError, summary_files};
 use crate::agent;

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::message_log::{Ended, Entry, Sent};
-use super::record::{Record, Turn, TurnState};
+use super::model::TurnState;
+use super::record::{Record, Turn};
 
 /// The format of an exported conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,8 +12,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{TurnMode, TurnState};
-use super::worktree_snapshot::Snapshot;
+use super::model::{Snapshot, TurnMode, TurnState};
 use crate::outcome::Worktree;
 
 /// The maximum size of the file, in bytes. A reader holds the whole file in memory.

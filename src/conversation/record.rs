@@ -8,42 +8,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::message_log::{Ended, Entry, Sent};
+use super::model::{Mode, Snapshot, TurnMode, TurnState};
 use crate::agent;
 use crate::agent_exec::Sandbox;
-use crate::outcome::{ErrorKind, Worktree};
-
-/// How the agent learns the earlier turns of the conversation.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// The agent resumes its own session if its CLI has sessions; otherwise the prompt contains guard's history.
-    #[default]
-    Auto,
-    /// The agent resumes its own session, which contains the earlier turns.
-    Native,
-    /// Every prompt contains the earlier turns, from guard's history.
-    OwnHistory,
-}
-
-/// How the agent learnt, in one turn, the earlier turns of the conversation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum TurnMode {
-    /// The agent resumed its own session, which contains the earlier turns.
-    Native,
-    /// The prompt contained the earlier turns, from guard's history.
-    OwnHistory,
-}
-
-impl TurnMode {
-    /// Returns the name of the mode, as in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::OwnHistory => "own-history",
-        }
-    }
-}
+use crate::outcome::Worktree;
 
 /// The settings of a new conversation.
 #[derive(Debug, Clone, Default)]
@@ -122,38 +90,6 @@ impl Settings {
     }
 }
 
-/// The state of a turn.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
-#[serde(tag = "name", rename_all = "snake_case")]
-pub enum TurnState {
-    /// The agent answered.
-    Done,
-    /// The turn failed.
-    Failed {
-        /// The kind of the error.
-        #[schema(value_type = String)]
-        error_kind: ErrorKind,
-        /// The error message.
-        error: String,
-    },
-    /// The user cancelled the turn.
-    Cancelled,
-    /// guard was killed during the turn, or the turn is still in progress.
-    Interrupted,
-}
-
-impl TurnState {
-    /// Returns the name of the state, as in JSON.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Failed { .. } => "failed",
-            Self::Cancelled => "cancelled",
-            Self::Interrupted => "interrupted",
-        }
-    }
-}
-
 /// One turn of a conversation: a message of the user, and the agent's answer or the error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct Turn {
@@ -206,7 +142,7 @@ pub struct Record {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct TurnDetails {
     /// The state of the worktree before the turn.
-    pub(super) before: Option<super::worktree_snapshot::Snapshot>,
+    pub(super) before: Option<Snapshot>,
     /// The worktree in which the turn ran.
     pub(super) worktree: Option<Worktree>,
     /// The id of the `agent_exec` session in which the turn ran, to which its worktree belongs; `None` if no id is
@@ -340,6 +276,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::ErrorKind;
 
     fn settings(mode: Mode) -> Settings {
         Settings {

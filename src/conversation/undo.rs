@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::ConversationError;
 use super::message_log::Entry;
-use super::record::TurnState;
+use super::model::TurnState;
 use super::store::Conversation;
 use super::worktree_snapshot::ConversationTree;
 

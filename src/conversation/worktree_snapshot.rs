@@ -4,24 +4,13 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
+use super::model::Snapshot;
 use super::record::Record;
 use crate::outcome::Worktree;
 use crate::workspace::{Repository, TaskTree, WorkspaceError, check_trust};
 
 /// How many of the last turns can be undone.
 const MOST_UNDONE: usize = 50;
-
-/// A saved state of a worktree: the commit that its branch pointed to, and a commit with all files that git
-/// does not ignore.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Snapshot {
-    /// The commit that the branch pointed to.
-    pub(super) tip: String,
-    /// The ref that points to the commit with the files.
-    pub(super) files: String,
-}
 
 /// The worktree of a conversation, for git calls that do not trust the files that the agent wrote.
 pub(super) struct ConversationTree {
