@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::listeners::Peer;
-use super::server::ProxyState;
+use super::proxy_state::ProxyState;
 use crate::policy::Host;
 
 /// How long the server waits for the next query on a connection.

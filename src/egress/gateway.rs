@@ -19,13 +19,14 @@ use serde_json::json;
 use tokio::time::timeout;
 use tokio_rustls::rustls::ClientConfig;
 
+use super::http_server::LARGEST_HEADERS;
 use super::key_removal::{KeyForms, KeyMasker};
 use super::listeners::Peer;
 use super::memory_budget;
 use super::memory_budget::{MemoryBudget, Reservation};
+use super::proxy_state::{ByteCounter, ProxyState};
 use super::request_body::{Rules, inspect};
 use super::response_body::{BodyObserver, ChunkedBody, ProxiedBody, remove_hop_by_hop_headers};
-use super::server::{ByteCounter, LARGEST_HEADERS, ProxyState};
 use super::token_usage::{Scanner, Tokens};
 use super::upstream::Upstream;
 use crate::decide::NetworkRefusal;

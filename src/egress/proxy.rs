@@ -18,9 +18,10 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::dial::{DialError, Dialled};
+use super::http_server::{LARGEST_HEADERS, serve_http};
 use super::listeners::Peer;
+use super::proxy_state::{ByteCounter, ProxyState, SharedPermit};
 use super::response_body::{BodyObserver, ProxiedBody, message_response, remove_hop_by_hop_headers};
-use super::server::{ByteCounter, LARGEST_HEADERS, ProxyState, SharedPermit, serve_session};
 use super::socks::{self, Code};
 use super::tunnel::{self, FirstBytes};
 use crate::decide::NetworkRefusal;
@@ -504,4 +505,10 @@ pub(super) async fn direct(
         }
         Err(error) => record_dial_error(&state, peer, &host, port, &error),
     }
+}
+
+/// Serves the HTTP requests of one connection to the proxy.
+pub(super) async fn serve_session(stream: TcpStream, session: Session) {
+    let session = Rc::new(session);
+    serve_http(stream, |request| session.clone().answer(request)).await;
 }

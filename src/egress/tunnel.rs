@@ -12,7 +12,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::server::ByteCounter;
+use super::proxy_state::ByteCounter;
 use super::tls_client_hello;
 use super::tls_client_hello::Hello;
 use crate::decide::NetworkRefusal;
