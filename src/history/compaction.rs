@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::config::HistoryConfig;
 use super::fit::fit_messages;
-use super::message::{Message, Role, Sizes};
+use super::message::{Message, Role};
+use super::message_sizes::Sizes;
 use super::model_limits::full_model_name;
 use super::prompt_text::{BLANK_LINE, EARLIER_SUMMARY, HEADER, TO_SUMMARISE, heading};
 use super::summary::{Summary, SummaryError, SummaryRequest, digest_of};

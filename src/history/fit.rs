@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-use super::message::{Message, Sizes};
+use super::message::Message;
+use super::message_sizes::Sizes;
 use super::prompt_text::write_message_within;
 use super::tokens::Size;
 

@@ -16,6 +16,7 @@ mod constraints;
 mod fit;
 mod manager;
 mod message;
+mod message_sizes;
 mod model_limits;
 mod pins;
 mod prompt;

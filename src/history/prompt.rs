@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::compaction::Level;
 use super::fit::fit_messages;
-use super::message::{Message, Sizes};
+use super::message::Message;
+use super::message_sizes::Sizes;
 use super::model_limits::ModelLimits;
 use super::prompt_text::{
     BLANK_LINE, CURRENT, HEADER, RECENT, SUMMARY, cut, escape_within, escaped_size, heading, write_message,
