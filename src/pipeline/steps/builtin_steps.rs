@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::Next;
-use super::finish_step::DocumentCommit;
+use super::document_commit::DocumentCommit;
 use super::next_step;
 use crate::pipeline::context::Task;
 use crate::pipeline::context::TaskContext;
 use crate::pipeline::error::PipelineError;
-use crate::pipeline::steps::finish_step::{commit_changes, step_commit};
+use crate::pipeline::steps::document_commit::{commit_changes, step_commit};
 use crate::pipeline::steps::project_tests::test_command;
 use crate::pipeline::steps::publish::push_and_open_pull_request;
 use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};

@@ -8,15 +8,15 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::agent_step::Question;
-use super::finish_step::DocumentCommit;
+use super::agent_call::Question;
+use super::document_commit::DocumentCommit;
 use super::{answer, feedback};
 use crate::pipeline::context::Task;
 use crate::pipeline::context::TaskContext;
 use crate::pipeline::documents;
 use crate::pipeline::error::PipelineError;
-use crate::pipeline::steps::agent_step::{call_agent, template_values};
-use crate::pipeline::steps::finish_step::{commit_changes, shared_document_changes, step_commit};
+use crate::pipeline::steps::agent_call::{call_agent, template_values};
+use crate::pipeline::steps::document_commit::{commit_changes, shared_document_changes, step_commit};
 use crate::pipeline::task::budget::{add_usage, exhausted_limit};
 use crate::pipeline::task::journal_records::AgentReply;
 use crate::pipeline::task::state::{RUNNER, Used};

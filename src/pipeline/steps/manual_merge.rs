@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::Next;
-use super::finish_step::signature;
+use super::document_commit::signature;
 use crate::pipeline::context::TaskContext;
 use crate::pipeline::error::PipelineError;
 use crate::pipeline::steps::validate_answer::{find_merge_problem, find_work_problem};

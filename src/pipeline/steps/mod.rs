@@ -3,9 +3,11 @@
 //! Each step is a function that takes the task's [`TaskContext`](super::context::TaskContext). Functions that
 //! only check something take the [`Task`](super::context::Task).
 
+pub(crate) mod agent_call;
 pub(crate) mod agent_step;
 pub(crate) mod answer;
 pub(crate) mod builtin_steps;
+pub(crate) mod document_commit;
 pub(crate) mod feedback;
 pub(crate) mod feedback_triage;
 pub(crate) mod finish_step;

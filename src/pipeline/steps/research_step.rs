@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, json};
 
-use super::agent_step::{Question, agent_settings};
+use super::agent_call::{Question, agent_settings};
 use crate::agent_exec::{Cancel, Executor};
 use crate::outcome::ErrorKind;
 use crate::pipeline::context::{Task, TaskContext};

@@ -11,7 +11,7 @@ use crate::pipeline::context::Task;
 use crate::pipeline::context::TaskContext;
 use crate::pipeline::documents;
 use crate::pipeline::error::PipelineError;
-use crate::pipeline::steps::agent_step::document_path;
+use crate::pipeline::steps::agent_call::document_path;
 use crate::pipeline::steps::project_tests::{has_named_tests, test_command};
 use crate::pipeline::task::budget::exhausted_limit;
 use crate::pipeline::task::journal_records::AgentReply;
