@@ -220,7 +220,39 @@ pub enum ResearchError {
     Validation(#[from] ValidationError),
     /// A journal cannot be opened.
     #[error(transparent)]
-    Journal(#[from] super::journal::JournalError),
+    Journal(#[from] JournalError),
+}
+
+/// Why a journal cannot be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// There is no run with this id.
+    #[error("there is no research run `{id}`")]
+    Unknown {
+        /// The id that the user gave.
+        id: String,
+    },
+    /// The ids of several runs end with the characters that the user gave.
+    #[error("the ids of several research runs end with `{id}`")]
+    Ambiguous {
+        /// The characters that the user gave.
+        id: String,
+    },
+    /// Another process is working on the run.
+    #[error("another process is working on the research run `{id}`")]
+    Busy {
+        /// The id of the run.
+        id: String,
+    },
+    /// The journal's file cannot be read, written or parsed.
+    #[error("cannot use the journal {}: {problem}", path.display())]
+    Unusable {
+        /// The path of the journal's file.
+        path: PathBuf,
+        /// The error of the operating system or of the parser.
+        problem: String,
+    },
 }
 
 #[cfg(test)]

@@ -16,43 +16,11 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::config::ResearchConfig;
-use super::error::AgentError;
+use super::error::{AgentError, JournalError};
 use super::llm::LlmUsage;
 use super::sources::Retrieval;
 use super::update::FinalResult;
 use crate::string_enum::string_enum;
-
-/// Why a journal cannot be opened.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum JournalError {
-    /// There is no run with this id.
-    #[error("there is no research run `{id}`")]
-    Unknown {
-        /// The id that the user gave.
-        id: String,
-    },
-    /// The ids of several runs end with the characters that the user gave.
-    #[error("the ids of several research runs end with `{id}`")]
-    Ambiguous {
-        /// The characters that the user gave.
-        id: String,
-    },
-    /// Another process is working on the run.
-    #[error("another process is working on the research run `{id}`")]
-    Busy {
-        /// The id of the run.
-        id: String,
-    },
-    /// The journal's file cannot be read, written or parsed.
-    #[error("cannot use the journal {}: {problem}", path.display())]
-    Unusable {
-        /// The path of the journal's file.
-        path: PathBuf,
-        /// The error of the operating system or of the parser.
-        problem: String,
-    },
-}
 
 /// The settings with which a run was started. They do not change when the run is resumed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
