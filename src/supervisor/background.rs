@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use nix::sys::eventfd::EventFd;
 
-use super::prompt::UserAnswer;
+use super::question::UserAnswer;
 use crate::sys::seccomp::Reply;
 
 pub(crate) enum BackgroundResult {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::lazy_resources::LazyResource;
-use super::prompt::Ask;
+use super::question::Ask;
 use super::repo_scope::Repositories;
 use crate::command::Context;
 use crate::decide::NetworkRules;

@@ -20,6 +20,7 @@ mod process_info;
 mod process_limit;
 mod processes;
 mod prompt;
+mod question;
 mod repo_scope;
 pub mod shim;
 mod sockets;
@@ -29,7 +30,7 @@ pub use config::SupervisorConfig;
 pub use event_loop::{Handle, supervise};
 pub use exec::CANARY_PROGRAM;
 pub use lazy_resources::LazyResource;
-pub use prompt::{Ask, Choice};
+pub use question::{Ask, Choice};
 pub use repo_scope::{Judged, Repositories};
 pub use shim::server::{ShimService, bind, serve};
 
