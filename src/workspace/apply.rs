@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::WorkspaceError;
-use super::git::command::{Git, GitError};
+use super::git::command::Git;
 use super::git::config::Settings;
 use super::git::gitfile;
+use super::git::outcome::GitError;
 use super::git::repository::{Head, Repository};
 use super::run::create::{Workspace, trusted_settings};
 use super::run::hooks::hooks_dir;

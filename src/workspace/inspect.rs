@@ -5,8 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::git::command::{Git, GitError, Trust, program};
+use super::git::command::{Git, Trust, program};
 use super::git::jail::{Bounds, Jail};
+use super::git::outcome::GitError;
 use super::git::refs;
 use super::run::create::Workspace;
 use super::run::run_record::{Lock, Record, State};

@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use super::dispose::new_gitlink_directories;
 use super::dispose::uncommitted::{RETRY_TIMEOUT, unreadable_dirs};
-use super::git::command::{Git, GitError, Trust, program};
+use super::git::command::{Git, Trust, program};
 use super::git::gitfile;
 use super::git::jail::{Bounds, Jail};
 use super::git::jailed_worktree::JailedWorktree;
+use super::git::outcome::GitError;
 use super::git::stderr_messages::GitMessage;
 use super::run::run_record::{Record, State};
 use super::task_branch::line;

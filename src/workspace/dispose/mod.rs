@@ -13,8 +13,9 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::git::command::{Git, GitError};
+use super::git::command::Git;
 use super::git::jailed_worktree::JailedWorktree;
+use super::git::outcome::GitError;
 use super::git::repository::is_id;
 use super::git::{gitfile, refs};
 use super::nested_repositories::{RepositoryKind, SearchBounds, search};
@@ -23,7 +24,7 @@ use super::receive::tree_size;
 use super::receive::tree_size::TreeSizeError;
 use super::run::create::Workspace;
 use super::run::run_record::{Record, State};
-use super::run::{extra_files, run_record, slug};
+use super::run::{extra_files, path_text, slug};
 use super::{WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
 use uncommitted::{Changed, RETRY_TIMEOUT, unreadable_dirs};
@@ -345,12 +346,12 @@ impl Workspace {
             let file = self.record.worktree.join(&path).join(".git");
             if let Ok(text) = gitfile::read_small(&file, 8192) {
                 let text = Path::new(OsStr::from_bytes(&text)).to_path_buf();
-                found.push((run_record::path::text(&path), run_record::path::text(&text)));
+                found.push((path_text::text(&path), path_text::text(&text)));
                 for repository in nested_in_submodule(&self.record.worktree.join(&path)) {
                     let Ok(below) = repository.strip_prefix(&self.record.worktree) else { continue };
                     let text = gitfile::read_small(&repository, 8192).unwrap_or_default();
                     let text = PathBuf::from(OsStr::from_bytes(&text));
-                    found.push((run_record::path::text(below), run_record::path::text(&text)));
+                    found.push((path_text::text(below), path_text::text(&text)));
                 }
             }
         }
@@ -390,9 +391,8 @@ impl Workspace {
                 }
                 Err(error) => return at("inspect", &entry, Err(error)),
             }
-            let known =
-                self.record.submodules.iter().find(|(known, _)| *known == run_record::path::text(&path));
-            let text = known.and_then(|(_, text)| run_record::path::parse(text));
+            let known = self.record.submodules.iter().find(|(known, _)| *known == path_text::text(&path));
+            let text = known.and_then(|(_, text)| path_text::parse(text));
             if text.is_some_and(|text| gitfile::has_content(&entry, text.as_os_str().as_bytes())) {
                 self.move_repositories_in_submodule(&path, report)?;
                 continue;
@@ -413,11 +413,11 @@ impl Workspace {
         let dir = self.record.worktree.join(path);
         gitfile::restore_access(&dir);
         for repository in nested_in_submodule(&dir) {
-            let below = repository.strip_prefix(&self.record.worktree).map(run_record::path::text);
+            let below = repository.strip_prefix(&self.record.worktree).map(path_text::text);
             let known = self.record.submodules.iter().find(|(known, _)| below.as_ref() == Ok(known));
             let is_unchanged = known.is_some_and(|(_, text)| {
                 // guard records a git directory without content.
-                let text = run_record::path::parse(text).unwrap_or_default();
+                let text = path_text::parse(text).unwrap_or_default();
                 text.as_os_str().is_empty() && repository.is_dir()
                     || gitfile::has_content(&repository, text.as_os_str().as_bytes())
             });

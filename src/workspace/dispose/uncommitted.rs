@@ -12,8 +12,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::workspace::git::command::{Git, GitError, GitOutput, Running};
+use crate::workspace::git::command::{Git, Running};
 use crate::workspace::git::gitfile;
+use crate::workspace::git::outcome::{GitError, GitOutput};
 use crate::workspace::git::stderr_messages::{GitMessage, UNREADABLE_DIRECTORY};
 use crate::workspace::run::create::Workspace;
 use crate::workspace::run::extra_files;

@@ -1,7 +1,8 @@
 //! Detects file names that mean a different file on some file systems (case-insensitive ones, Windows), or that look
 //! like a different name on a terminal.
 
-use crate::workspace::snapshot::is_deceptive;
+use super::model::{DangerKind, Findings};
+use crate::workspace::snapshot::{Name, is_deceptive};
 
 /// Checks the name of one path component. Returns the problem and why it matters; `None` for a harmless name.
 pub(crate) fn name_problem(part: &[u8]) -> Option<(NameProblem, &'static str)> {
@@ -150,4 +151,17 @@ pub(crate) fn escape_reason(path: &[u8], target: &[u8]) -> Option<&'static str> 
         }
     }
     None
+}
+
+/// Reports a path of which a component has a name with a problem.
+pub(super) fn check_names(path: &Name, findings: &mut Findings) {
+    for part in path.bytes().split(|byte| *byte == b'/') {
+        if let Some((wrong, why)) = name_problem(part) {
+            let kind = match wrong {
+                NameProblem::Clash => DangerKind::Clash,
+                NameProblem::Deceptive => DangerKind::Deceptive,
+            };
+            findings.add(kind, path, format!("the name `{}`", Name::from(part)), why);
+        }
+    }
 }

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::git_config::{effect, runs_transport, settings};
-use super::{DangerKind, Findings, auto_executed, deceptive_names, unseen};
+use super::model::{DangerKind, Findings, unseen};
+use super::{auto_executed, deceptive_names};
 use crate::workspace::snapshot::Name;
 
 fn last(path: &[u8]) -> &[u8] {

@@ -14,7 +14,7 @@ use std::time::Instant;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::super::WorkspaceError;
-use super::Inspection;
+use super::model::Inspection;
 use crate::workspace::git::command::{Git, Running, Trust, program};
 use crate::workspace::git::jail::{Bounds, Jail};
 use crate::workspace::snapshot::Name;

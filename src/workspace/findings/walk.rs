@@ -5,9 +5,10 @@ use std::ffi::CStr;
 use std::io;
 use std::time::Instant;
 
-use super::deceptive_names;
+use super::deceptive_names::{self, check_names};
+use super::file_rules;
+use super::model::{DangerKind, Findings, Inspection, unseen};
 use super::objects::{Blob, Commits, MAX_CONTENT_BYTES, Objects};
-use super::{DangerKind, Findings, Inspection, check_names, file_rules, unseen};
 use crate::workspace::snapshot::{Entry, Name, OpenDirectory, Stat, join, read_whole};
 
 /// Maximum depth of directories to visit. The walk keeps one directory open per level.

@@ -11,15 +11,14 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
-
 use super::jail::Jail;
+use super::outcome::{GitError, GitOutput};
 pub(crate) use super::running::Running;
 use super::running::memory_file;
 use super::stderr_messages::GitMessage;
@@ -100,61 +99,6 @@ const MAX_MEMORY_USER: u64 = 8 << 30;
 /// Timeout for a git call that sets no other timeout.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Why a git call failed.
-#[derive(Debug, thiserror::Error)]
-pub enum GitError {
-    /// `PATH` contains no usable git: it has none at all, or only guard's shim, or only one that an agent could have
-    /// written.
-    #[error("cannot find a git program to run: {0}")]
-    NotFound(ProgramNotFound),
-    /// guard could not start git, or could not exchange data with it.
-    #[error("cannot run git {verb}: {source}")]
-    Io {
-        /// The git subcommand.
-        verb: String,
-        /// The underlying I/O error.
-        source: io::Error,
-    },
-    /// git exited with an error.
-    #[error("git {verb} failed{}", failure_detail(.message, *.code))]
-    Failed {
-        /// The git subcommand.
-        verb: String,
-        /// The exit code, or 128 plus the signal number.
-        code: i32,
-        /// What git printed to standard error, without control characters.
-        message: String,
-    },
-    /// git exceeded its timeout.
-    #[error("git {verb} took longer than {} s, and guard ended it", limit.as_secs())]
-    TimedOut {
-        /// The git subcommand.
-        verb: String,
-        /// The timeout that git exceeded.
-        limit: Duration,
-    },
-    /// guard received a termination signal, and ended the git call because of it.
-    #[error("guard received {signal} and ended git {verb}")]
-    Interrupted {
-        /// The git subcommand.
-        verb: String,
-        /// The signal that guard received.
-        signal: Signal,
-    },
-    /// git printed more than its output limit.
-    #[error("git {verb} printed more than the limit of {limit} bytes")]
-    TooMuch {
-        /// The git subcommand.
-        verb: String,
-        /// The maximum size of the output, in bytes.
-        limit: usize,
-    },
-}
-
-fn failure_detail(message: &str, code: i32) -> String {
-    if message.is_empty() { format!(" (exit code {code})") } else { format!(": {message}") }
-}
-
 /// Finds a git program in a directory that no agent can write. Returns its path, and the value of `PATH` for its
 /// child processes. Searches only once, and then returns the same result, also if it is an error.
 fn find_git() -> Result<&'static (PathBuf, OsString), GitError> {
@@ -188,20 +132,6 @@ pub(crate) struct Git {
     max_output: usize,
     is_session_leader: bool,
     is_interruptible: bool,
-}
-
-/// The exit status and the output of a finished git call.
-pub(crate) struct GitOutput {
-    pub(crate) status: ExitStatus,
-    pub(crate) output: Vec<u8>,
-    pub(crate) message: String,
-}
-
-impl GitOutput {
-    /// Returns the exit code as a shell reports it: 128 plus the signal number if a signal ended git.
-    pub(crate) fn code(&self) -> i32 {
-        self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
-    }
 }
 
 impl Git {

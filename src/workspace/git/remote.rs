@@ -8,8 +8,9 @@
 
 use std::time::Duration;
 
-use super::command::{Git, GitError, Trust};
+use super::command::{Git, Trust};
 use super::config::Settings;
+use super::outcome::GitError;
 use super::repository::{QUERY_TIMEOUT, Repository};
 use super::stderr_messages::GitMessage;
 use crate::workspace::{WorkspaceError, trust};

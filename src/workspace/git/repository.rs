@@ -5,8 +5,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::command::{Git, GitError, Trust};
+use super::command::{Git, Trust};
 use super::gitfile::read_following_links;
+use super::outcome::GitError;
 use super::stderr_messages::GitMessage;
 use crate::workspace::{WorkspaceError, at};
 

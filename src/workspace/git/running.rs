@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use super::command::{GitError, GitOutput};
+use super::outcome::{GitError, GitOutput};
 use crate::sys::pre_exec::GIT_END_SIGNAL;
 use crate::sys::process::wait_until;
 use crate::sys::signals;

@@ -4,7 +4,7 @@
 //! Recognises `https://user:TOKEN@host/`, `https://TOKEN@host/`, `user:TOKEN@host:path` and
 //! `https://host/?access_token=TOKEN`. One setting can contain several URLs.
 
-use super::config::Setting;
+use super::setting::Setting;
 
 /// The sections in which values and subsections are addresses of repositories, even if they have no URL scheme.
 const ADDRESS_SECTIONS: [&str; 4] = ["remote", "branch", "lfs", "url"];

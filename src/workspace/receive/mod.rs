@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::WorkspaceError;
-use super::git::command::{Git, GitError, Trust};
+use super::git::command::{Git, Trust};
 use super::git::gitfile::read_following_links;
+use super::git::outcome::GitError;
 use super::git::refs;
 use super::git::refs::RefError;
 use super::git::stderr_messages::GitMessage;

@@ -12,7 +12,8 @@ use std::process::{ChildStdin, ChildStdout, Stdio};
 
 use nix::poll::{PollFd, PollFlags, poll};
 
-use crate::workspace::git::command::{Git, GitError, Running};
+use crate::workspace::git::command::{Git, Running};
+use crate::workspace::git::outcome::GitError;
 
 /// The number of paths (files and directories) that a commit may always have. The limit is higher for a repository
 /// that already has many paths.

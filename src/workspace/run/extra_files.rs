@@ -18,7 +18,7 @@ use crate::workspace::git::gitfile::{CopyBudget, copy_tree};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExtraFile {
     /// The path of the copy or link, relative to the top of the run's worktree.
-    #[serde(with = "super::run_record::path")]
+    #[serde(with = "super::path_text")]
     pub path: PathBuf,
     /// True if guard made a symbolic link to the user's file, or if `is_layer` is true; false if guard made a copy.
     pub is_link: bool,
@@ -27,7 +27,7 @@ pub struct ExtraFile {
     #[serde(default)]
     pub is_layer: bool,
     /// The path of the user's file or directory.
-    #[serde(with = "super::run_record::path")]
+    #[serde(with = "super::path_text")]
     pub from: PathBuf,
     /// A digest of the copy's metadata, taken right after guard made the copy; empty for a link.
     pub seal: String,

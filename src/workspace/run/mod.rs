@@ -3,6 +3,7 @@ pub(crate) mod create;
 pub(crate) mod extra_files;
 pub(crate) mod hooks;
 pub(crate) mod ignored_files;
+pub(crate) mod path_text;
 pub(crate) mod quarantine;
 pub(crate) mod run_record;
 pub(crate) mod slug;

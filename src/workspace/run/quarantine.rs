@@ -12,9 +12,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::sys::fs::{Links, OpenError, open_regular_file};
-use crate::workspace::git::command::{Git, GitError};
-use crate::workspace::git::config::{Setting, Settings, render};
+use crate::workspace::git::command::Git;
+use crate::workspace::git::config::Settings;
+use crate::workspace::git::outcome::GitError;
 use crate::workspace::git::repository::Repository;
+use crate::workspace::git::setting::{Setting, render};
 
 /// Refs that guard does not copy into the quarantine repository: the user's stash, guard's own refs, refs of single
 /// worktrees, and replacements of objects.

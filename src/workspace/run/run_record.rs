@@ -65,14 +65,14 @@ pub struct Record {
     /// Which step guard has reached in creating, receiving or removing the workspace.
     pub state: State,
     /// The common directory of the user's repository, which all of its working trees share.
-    #[serde(with = "path")]
+    #[serde(with = "super::path_text")]
     pub common_dir: PathBuf,
     /// The hash function of object ids: `sha1` or `sha256`.
     pub object_format: String,
     /// The storage format of refs: `files` or `reftable`.
     pub ref_format: String,
     /// The object directories of the user's repository, including those of its alternates.
-    #[serde(with = "paths")]
+    #[serde(with = "super::path_text::list")]
     pub objects: Vec<PathBuf>,
     /// The full ref name of the run's branch.
     pub branch: String,
@@ -81,15 +81,15 @@ pub struct Record {
     /// The commit of the branch when guard last created the branch, received it or applied its work.
     pub tip: String,
     /// The path of the run's worktree.
-    #[serde(with = "path")]
+    #[serde(with = "super::path_text")]
     pub worktree: PathBuf,
     /// The worktree's git directory, which is below `worktrees/` in the user's repository.
-    #[serde(with = "path")]
+    #[serde(with = "super::path_text")]
     pub admin_dir: PathBuf,
     /// True if the worktree existed before the run (`--here`), so that guard must not remove it.
     pub here: bool,
     /// The path of the user's global ignore file (`core.excludesFile`).
-    #[serde(with = "path")]
+    #[serde(with = "super::path_text")]
     pub excludes: PathBuf,
     /// Untracked files of the user that guard copied or linked into the run's worktree.
     #[serde(default)]
@@ -186,55 +186,5 @@ impl Lock {
     /// lock file.
     pub(crate) fn is_held(run_folder: &Path) -> bool {
         matches!(Self::take(run_folder), Err(WorkspaceError::Busy(_)))
-    }
-}
-
-/// Serialises a path as text. A path that is not UTF-8 becomes `hex:` and its bytes in hexadecimal.
-pub(crate) mod path {
-    use std::ffi::OsStr;
-    use std::os::unix::ffi::OsStrExt;
-    use std::path::{Path, PathBuf};
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(crate) fn text(path: &Path) -> String {
-        match path.to_str() {
-            Some(text) if !text.starts_with("hex:") => text.to_string(),
-            _ => format!("hex:{}", crate::hex::encode(path.as_os_str().as_bytes())),
-        }
-    }
-
-    pub(crate) fn parse(text: &str) -> Option<PathBuf> {
-        let Some(hex) = text.strip_prefix("hex:") else { return Some(PathBuf::from(text)) };
-        let digits = hex.as_bytes().chunks(2);
-        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-        let bytes: Vec<u8> = digits.map(byte).collect::<Option<_>>()?;
-        Some(PathBuf::from(OsStr::from_bytes(&bytes)))
-    }
-
-    pub(crate) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&text(path))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
-        let text = String::deserialize(from)?;
-        parse(&text).ok_or_else(|| serde::de::Error::custom("invalid hexadecimal digits in a path"))
-    }
-}
-
-/// Serialises a list of paths as texts. A path that is not UTF-8 becomes `hex:` and its bytes in hexadecimal.
-mod paths {
-    use std::path::PathBuf;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(paths.iter().map(|path| super::path::text(path)))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
-        let texts = Vec::<String>::deserialize(from)?;
-        let parsed: Option<Vec<PathBuf>> = texts.iter().map(|text| super::path::parse(text)).collect();
-        parsed.ok_or_else(|| serde::de::Error::custom("invalid hexadecimal digits in a path"))
     }
 }

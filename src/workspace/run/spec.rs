@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::run_record::{Record, State};
 use super::slug;
 use crate::policy::Policy;
-use crate::workspace::git::command::GitError;
+use crate::workspace::git::outcome::GitError;
 use crate::workspace::git::repository::{Head, Repository};
 use crate::workspace::git::stderr_messages::GitMessage;
 use crate::workspace::{WorkspaceError, at};

@@ -11,7 +11,7 @@ use std::path::Path;
 use super::{TaskTree, line};
 use crate::workspace::git::command::{Git, Trust, program};
 use crate::workspace::git::jail::{Bounds, Jail};
-use crate::workspace::run::run_record;
+use crate::workspace::run::path_text;
 use crate::workspace::{WorkspaceError, at};
 
 /// The result of merging a commit into the task's branch. The merge itself moves no ref.
@@ -89,7 +89,7 @@ impl TaskTree {
         for some in files.chunks(200) {
             let mut git = self.git("grep")?.args(["-z", "-l", "-a", "--no-textconv", "-E"]);
             git = git.args(["-e", "^(<<<<<<<|>>>>>>>) ", "--end-of-options", commit, "--"]);
-            for path in some.iter().filter_map(|file| run_record::path::parse(file)) {
+            for path in some.iter().filter_map(|file| path_text::parse(file)) {
                 let mut literal = std::ffi::OsString::from(":(top,literal)");
                 literal.push(path.as_os_str());
                 git = git.arg(literal);
@@ -164,5 +164,5 @@ impl TaskTree {
 
 /// Returns a path as text. A path that is not UTF-8 has the form `hex:…`.
 fn path_text(path: &[u8]) -> String {
-    run_record::path::text(Path::new(OsStr::from_bytes(path)))
+    path_text::text(Path::new(OsStr::from_bytes(path)))
 }

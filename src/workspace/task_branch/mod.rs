@@ -16,16 +16,17 @@ use serde::{Deserialize, Serialize};
 
 use super::dispose::KeepPolicy;
 use super::dispose::uncommitted::unreadable_dirs;
-use super::git::command::{Git, GitOutput, Trust};
+use super::git::command::{Git, Trust};
 use super::git::config::Settings;
 use super::git::gitfile;
 use super::git::jailed_worktree::JailedWorktree;
+use super::git::outcome::GitOutput;
 use super::git::repository::{Repository, is_id};
 use super::git::stderr_messages::GitMessage;
 use super::inspect::list;
 use super::run::create::{Workspace, trusted_settings};
+use super::run::path_text;
 use super::run::quarantine::user_git_file;
-use super::run::run_record;
 use super::run::run_record::State;
 use super::run::spec::Request;
 use super::run::spec::{branch_taken, create_root, derive_names, missing_objects, resolve_base};
@@ -48,7 +49,7 @@ pub struct TaskTree {
     /// The text that identifies the task in the reflogs of the user's repository.
     pub mark: String,
     /// The common directory of the user's repository, which all of its working trees share.
-    #[serde(with = "run_record::path")]
+    #[serde(with = "path_text")]
     pub common_dir: PathBuf,
     /// The hash function of object ids: `sha1` or `sha256`.
     pub object_format: String,
@@ -57,13 +58,13 @@ pub struct TaskTree {
     /// The commit at which the task's branch began.
     pub base: String,
     /// The path of the task's worktree.
-    #[serde(with = "run_record::path")]
+    #[serde(with = "path_text")]
     pub worktree: PathBuf,
     /// A directory for guard's temporary files.
-    #[serde(with = "run_record::path")]
+    #[serde(with = "path_text")]
     pub scratch: PathBuf,
     /// The path of the user's global ignore file (`core.excludesFile`). The file need not exist.
-    #[serde(default = "no_excludes", with = "run_record::path")]
+    #[serde(default = "no_excludes", with = "path_text")]
     pub excludes: PathBuf,
 }
 
@@ -331,7 +332,7 @@ impl TaskTree {
     /// Returns the first 16 MiB of a file in a commit; `None` if the commit has no such file. A path that is not UTF-8
     /// has the form `hex:…`.
     pub fn file_at(&self, commit: &str, path: &str) -> Result<Option<Vec<u8>>, WorkspaceError> {
-        let Some(plain) = run_record::path::parse(path) else { return Ok(None) };
+        let Some(plain) = path_text::parse(path) else { return Ok(None) };
         let mut name = std::ffi::OsString::from(format!("{commit}:"));
         name.push(plain.as_os_str());
         match self.git("cat-file")?.arg("blob").arg(name).max_output(16 << 20).start()?.read_partial() {

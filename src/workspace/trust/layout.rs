@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use super::{is_inside_repository, is_same_file, printable_path};
+use super::paths::{is_inside_repository, is_same_file, printable, printable_path};
 use crate::workspace::git::config::Settings;
 use crate::workspace::git::gitfile::read_small;
 use crate::workspace::git::repository::Repository;
@@ -96,7 +96,7 @@ pub(crate) fn check_parts(repository: &Repository, doubts: &mut Vec<String>) {
         Ok(text) => {
             let mut lines = text.split(|byte| *byte == b'\n');
             if let Some(line) = lines.find(|line| !line.is_empty() && !line.starts_with(b"#")) {
-                doubts.push(format!("the repository borrows objects from {}", super::printable(line)));
+                doubts.push(format!("the repository borrows objects from {}", printable(line)));
             }
         }
     }

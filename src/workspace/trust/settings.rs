@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use super::{is_inside_repository, printable};
-use crate::workspace::git::config::{Setting, Settings};
+use super::paths::{is_inside_repository, printable};
+use crate::workspace::git::config::Settings;
 use crate::workspace::git::repository::Repository;
+use crate::workspace::git::setting::Setting;
 use crate::workspace::run::quarantine::resolve_setting_path;
 
 /// Adds a doubt (a reason to distrust the repository) for every setting of the repository that names a program or a
