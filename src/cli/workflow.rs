@@ -30,8 +30,11 @@ pub(super) fn run(command: &Workflow, out: &mut dyn Write) -> Result<Exit, Failu
 pub(super) fn failure(error: WorkflowError) -> Failure {
     match error {
         WorkflowError::Invalid(problems) => {
-            let shown: Vec<String> =
-                problems.iter().take(50).map(|problem| problem.render(super::stderr_colour())).collect();
+            let shown: Vec<String> = problems
+                .iter()
+                .take(50)
+                .map(|problem| problem.render(super::colour::stderr_colour()))
+                .collect();
             let message = format!("the workflow has errors\n{}", shown.join("\n\n"));
             Failure::usage(message, "`guard workflow lint WORKFLOW --json` lists all errors")
         }
