@@ -15,10 +15,12 @@ mod network;
 mod plan;
 pub(crate) mod process;
 mod run;
+mod streams;
 
 pub use network::{AllowedHost, NetworkPlan, PlannedGateway, network_rules};
 pub use plan::api_keys::{KeySource, Keys, Secrets};
-pub use plan::git_paths::{Checkout, is_shared_directory, may_be_in_repository};
+pub use plan::checkout::Checkout;
+pub use plan::git_paths::{is_shared_directory, may_be_in_repository};
 pub use plan::shims::{SHIM_PROGRAM, Shims, why_no_shims};
 pub use plan::workdir::check_links;
 pub use plan::{LaunchError, LaunchPlan, Limits, Options, RunRequest, plan};
@@ -28,6 +30,7 @@ pub use run::home_state::{HomeState, SavedHistory};
 pub use run::login::{CopiedLogin, LoginError};
 pub use run::signals::on_signals;
 pub use run::terminal::is_interactive;
-pub use run::{Failure, Finished, Launch, OutputReader, Planned, Streams};
+pub use run::{Failure, Finished, Launch, Planned};
+pub use streams::{OutputReader, Streams};
 
 pub use crate::sys::programs::distrust;

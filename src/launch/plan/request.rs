@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::git_paths::Checkout;
+use super::checkout::Checkout;
 use crate::launch::run::home_state::HomeState;
 use crate::policy::{Budget, Config, Namespaces, Policy};
 

@@ -15,7 +15,7 @@ use super::init::{self, InitConfig};
 use super::protocol::{InitMessage, StartError};
 use super::stdio::AgentStdio;
 use crate::launch::plan::LaunchPlan;
-use crate::launch::run::Streams;
+use crate::launch::streams::Streams;
 use crate::sandbox;
 use crate::sys::{process, socket};
 use crate::transcript::Stream;

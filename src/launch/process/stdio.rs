@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 use super::stdin_feeder::agent_pipe;
 use super::stdin_sharing::shell_reading_commands_from;
-use crate::launch::run::Streams;
+use crate::launch::streams::Streams;
 use crate::transcript::Stream;
 
 /// The capacity of the pipes for the agent's output, in bytes.

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::launch::discover::toolchains::{Layer, OfflineAdditions, Toolchain};
 use crate::launch::plan::LaunchPlan;
-use crate::launch::plan::git_paths::Checkout;
+use crate::launch::plan::checkout::Checkout;
 use crate::sandbox;
 
 /// The maximum number of links that guard makes to the entries of one directory. More links would take too long, so the

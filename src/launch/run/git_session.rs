@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use serde_json::json;
 
-use crate::launch::plan::git_paths::Checkout;
+use crate::launch::plan::checkout::Checkout;
 use crate::outcome::{Change, ChangeKind, Commit, ErrorKind, Finding, MOST_CHANGES, OtherRef, Worktree};
 use crate::transcript::{EventType, Recorder};
 use crate::workspace::findings;

@@ -32,6 +32,7 @@ use super::plan::{LaunchError, LaunchPlan, RunRequest, plan};
 use super::process::cgroup::Group;
 use super::process::init_handle::InitProcess;
 use super::process::protocol::StartError;
+use super::streams::Streams;
 use cache_links::Links;
 use git_session::GitSession;
 use login::CopiedLogin;
@@ -44,34 +45,6 @@ use crate::sandbox::{self, Need};
 use crate::supervisor;
 use crate::sys::process::{self, Ended};
 use crate::transcript::{self, Observer, Sink, Stream};
-
-/// Parses the standard output of an agent whose output format guard knows, and adds information from the output to
-/// the run's result.
-pub trait OutputReader: Send {
-    /// Receives the next bytes of output. They may end in the middle of a line or a character.
-    fn read(&mut self, bytes: &[u8]);
-    /// Completes the result after the last byte of output and before guard records the result. `stderr` is the last
-    /// part of the agent's standard error.
-    fn conclude(&mut self, result: &mut RunResult, stderr: &str);
-}
-
-/// The caller's streams to which guard connects the agent's standard streams.
-pub struct Streams {
-    /// The stream from which guard copies the agent's standard input.
-    pub input: OwnedFd,
-    /// The stream to which guard copies the agent's standard output. With `None`, only the transcript and the result
-    /// get the output.
-    pub output: Option<OwnedFd>,
-    /// The stream to which guard copies the agent's standard error. With `None`, only the transcript and the result
-    /// get it.
-    pub error: Option<OwnedFd>,
-    /// For the caller's input, output and error: true if the stream is the user's terminal.
-    pub is_terminal: [bool; 3],
-    /// The terminal on which guard asks the user for approval, if there is one.
-    pub questions: Option<OwnedFd>,
-    /// The parser of the agent's standard output, if guard knows the agent's program.
-    pub reader: Option<Box<dyn OutputReader>>,
-}
 
 /// Why guard could not start a run, or had to abort it.
 #[derive(Debug, thiserror::Error)]

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 
-use super::OutputReader;
 use super::caller_output::{is_output_given_up, write_to_caller};
 use super::terminal::Screen;
+use crate::launch::streams::OutputReader;
 use crate::transcript::{EventType, Recorder, Stream};
 
 /// The last part of an output stream, for the run's result.

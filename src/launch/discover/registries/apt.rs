@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Search;
+use super::search::Search;
 
 pub(crate) fn search(search: &mut Search<'_>) {
     let directory = search.etc.join("apt");

@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::query_tool;
+use super::search::Search;
 use super::url::{self, Host, Target};
-use super::{Search, query_tool};
 
 /// An index in Cargo's cache: the directory `registry/index/HOST-HASH/`.
 struct Index {

@@ -3,7 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Search, ini, query_tool};
+use super::search::Search;
+use super::{ini, query_tool};
 
 pub(crate) fn search(search: &mut Search<'_>) {
     let mut is_known = false;

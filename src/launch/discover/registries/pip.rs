@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use super::search::Search;
 use super::url::{self, Host, Target};
-use super::{Search, ini, query_tool};
+use super::{ini, query_tool};
 
 /// A Python program that prints the URL of pip's default index, and the host that stores the index's files. pip has no
 /// command for that.

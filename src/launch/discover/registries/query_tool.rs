@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sha2::{Digest, Sha256};
 
-use super::Search;
+use super::search::Search;
 use crate::sys::fs::{Durability, replace_file};
 use crate::sys::process::wait_until;
 use crate::sys::programs::ProgramSearch;
