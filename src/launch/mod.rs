@@ -11,16 +11,15 @@
 //! removes everything that it created for the run.
 
 pub mod discover;
-mod network;
 mod plan;
 pub(crate) mod process;
 mod run;
 mod streams;
 
-pub use network::{AllowedHost, NetworkPlan, PlannedGateway, network_rules};
 pub use plan::api_keys::{KeySource, Keys, Secrets};
 pub use plan::checkout::Checkout;
 pub use plan::git_paths::{is_shared_directory, may_be_in_repository};
+pub use plan::network::{AllowedHost, NetworkPlan, PlannedGateway, network_rules};
 pub use plan::shims::{SHIM_PROGRAM, Shims, why_no_shims};
 pub use plan::workdir::check_links;
 pub use plan::{LaunchError, LaunchPlan, Limits, Options, RunRequest, plan};

@@ -4,7 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::launch::plan::{LaunchError, RunRequest};
+use crate::launch::plan::error::LaunchError;
+use crate::launch::plan::request::RunRequest;
 use crate::sandbox::Grant;
 
 /// Refuses a plan that lets the run write to guard's own directories. `made_for_run` lists the exceptions:

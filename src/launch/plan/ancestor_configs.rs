@@ -13,7 +13,7 @@ use nix::fcntl::{AtFlags, OFlag, open};
 use nix::sys::stat::Mode;
 use nix::unistd::{AccessFlags, faccessat};
 
-use super::LaunchPlan;
+use super::launch_plan::LaunchPlan;
 use crate::sandbox::{Grant, Rights};
 
 /// Files that make cargo, rustup, rustfmt or pytest fail if they exist but cannot be read. Other tools (node, npm, git,

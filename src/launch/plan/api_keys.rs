@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::LaunchError;
+use super::error::LaunchError;
 use crate::policy::{Config, KEY_VARIABLES};
 use crate::sys::fs::{Links, OpenError, open_regular_file};
 use crate::sys::programs::{ProgramNotFound, ProgramSearch};

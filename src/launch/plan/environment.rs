@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::RunRequest;
+use super::network::NetworkPlan;
 use crate::launch::discover::toolchains::Toolchain;
-use crate::launch::network::NetworkPlan;
 use crate::policy::Pattern;
 use crate::supervisor::shim::protocol::{CONTROL_NAME, SOCKET_VARIABLE};
 

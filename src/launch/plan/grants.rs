@@ -7,7 +7,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::environment::value;
-use super::{LaunchError, RunRequest, system_paths};
+use super::error::LaunchError;
+use super::request::RunRequest;
+use super::system_paths;
 use crate::launch::discover::program_files::installation;
 use crate::launch::discover::toolchains::Toolchain;
 use crate::sandbox::{Grant, Rights};

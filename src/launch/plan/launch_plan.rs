@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::checkout::Checkout;
+use super::linked_caches::LinkedCache;
+use super::network::NetworkPlan;
 use super::request::Limits;
 use super::shims::Shims;
-use crate::launch::network::NetworkPlan;
-use crate::launch::run::cache_links::LinkedCache;
 use crate::launch::run::home_state::HomeState;
 use crate::launch::run::nested_repositories::SearchedDirectory;
 use crate::policy::Namespaces;

@@ -7,11 +7,13 @@ pub(crate) mod ancestor_configs;
 pub(crate) mod api_keys;
 pub(crate) mod checkout;
 mod environment;
-mod error;
+pub(crate) mod error;
 pub(crate) mod git_paths;
 mod grants;
-mod launch_plan;
-mod request;
+pub(crate) mod launch_plan;
+pub(crate) mod linked_caches;
+pub(crate) mod network;
+pub(crate) mod request;
 pub(crate) mod shims;
 pub(crate) mod system_paths;
 pub(crate) mod workdir;
@@ -25,9 +27,6 @@ use std::path::{Path, PathBuf};
 use super::discover::guard_directories;
 use super::discover::toolchains;
 use super::discover::toolchains::Toolchain;
-use super::network::{self, NetworkPlan};
-use super::run::cache_links;
-use super::run::cache_links::caches;
 use super::run::nested_repositories;
 use super::run::nested_repositories::SearchedDirectory;
 use crate::policy::Namespaces;
@@ -38,6 +37,8 @@ pub use error::LaunchError;
 use git_paths::readable_git_paths;
 use grants::{Placeholders, policy_grants, program_grants, without_duplicates};
 pub use launch_plan::LaunchPlan;
+use linked_caches::{caches, dependencies};
+use network::NetworkPlan;
 pub(crate) use request::RunPaths;
 pub use request::{Limits, Options, RunRequest};
 use shims::{Shims, why_no_shims};
@@ -123,7 +124,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     }
     let above = find_ancestor_configs(worktree, &grants);
     let (mut layers, linked_caches) = caches(&toolchains, &run_folder, &home, network.reaches_hosts());
-    layers.extend(cache_links::dependencies(request.checkout.as_ref(), &run_folder));
+    layers.extend(dependencies(request.checkout.as_ref(), &run_folder));
     let view = match namespaces {
         Namespaces::Off => MountPlan::default(),
         _ => mount_plan(request, &grants, &placeholders, &searched, layers, &mut notes),

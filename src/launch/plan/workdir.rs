@@ -4,7 +4,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{LaunchError, RunRequest};
+use super::error::LaunchError;
+use super::request::RunRequest;
 
 /// Refuses a directory whose path contains a symbolic link that an agent could have created. Otherwise, an earlier run
 /// could leave a link, and a program that later starts guard in a directory of this name would let the run work in a

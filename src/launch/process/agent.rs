@@ -16,7 +16,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 
 use super::cgroup::threads_on_machine;
 use super::protocol::{AgentMessage, Breach, StartError};
-use crate::launch::plan::LaunchPlan;
+use crate::launch::plan::launch_plan::LaunchPlan;
 use crate::sandbox;
 use crate::supervisor::CANARY_PROGRAM;
 use crate::sys::{process, seccomp, socket, terminal};

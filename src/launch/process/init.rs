@@ -16,7 +16,7 @@ use super::agent;
 use super::agent::ChildResources;
 use super::cgroup::Group;
 use super::protocol::{InitMessage, InitRequest, StartError, Used};
-use crate::launch::plan::LaunchPlan;
+use crate::launch::plan::launch_plan::LaunchPlan;
 use crate::sandbox;
 use crate::sys::{process, socket, terminal};
 

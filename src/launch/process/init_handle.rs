@@ -14,7 +14,7 @@ use super::cgroup::{Group, ProcessBound};
 use super::init::{self, InitConfig};
 use super::protocol::{InitMessage, StartError};
 use super::stdio::AgentStdio;
-use crate::launch::plan::LaunchPlan;
+use crate::launch::plan::launch_plan::LaunchPlan;
 use crate::launch::streams::Streams;
 use crate::sandbox;
 use crate::sys::{process, socket};

@@ -13,12 +13,12 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::event_loop::{LazyThread, Running};
+use super::network::Network;
 use super::output_pump::{Pump, Tail};
+use super::running::{LazyThread, Running};
 use super::terminal::{InterruptKeys, Keys, Raw, Screen, asker};
 use super::{Failure, Started, step_failed};
-use crate::launch::network;
-use crate::launch::network::Network;
+use crate::launch::plan::network::PLACEHOLDER;
 use crate::launch::process::stdin_feeder::StdinFeeder;
 use crate::launch::streams::Streams;
 use crate::outcome::DenialCounter;
@@ -147,7 +147,7 @@ fn secrets(names: &[String], given: Vec<(OsString, OsString)>) -> impl Iterator<
     let is_secret = move |name: &OsStr| patterns.iter().any(|pattern| pattern.matches(name.as_bytes()));
     // The placeholder that the agent gets instead of a key is not a secret. If the transcript redacted it, a reader
     // would think that the agent had the key.
-    let given = given.into_iter().filter(|(_, value)| value != network::PLACEHOLDER);
+    let given = given.into_iter().filter(|(_, value)| value != PLACEHOLDER);
     let own = std::env::vars_os();
     own.chain(given).filter(move |(name, _)| is_secret(name)).map(|(_, value)| value.into_vec())
 }

@@ -7,8 +7,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::cache_links;
-use crate::launch::network;
-use crate::launch::plan::LaunchPlan;
+use crate::launch::plan::launch_plan::LaunchPlan;
+use crate::launch::plan::network::FETCH;
 use crate::launch::plan::shims::Shims;
 
 /// Creates the run's private directories. Fails if one already exists: another user may have created it in a shared
@@ -36,7 +36,7 @@ pub(crate) fn write_files(plan: &LaunchPlan) -> io::Result<()> {
         std::fs::copy(from, to)?;
     }
     if plan.network.reaches_hosts() {
-        let (script, name) = network::FETCH;
+        let (script, name) = FETCH;
         let to = plan.home.join(name);
         to.parent().map_or(Ok(()), create_dir_all)?;
         std::fs::write(to, script)?;

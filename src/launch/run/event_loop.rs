@@ -4,42 +4,37 @@
 //! `start.rs` has the steps before the agent's program runs, `finish.rs` those after its end. Until the run has ended,
 //! the main loop must never wait for a slow reader of the output or of the transcript.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixListener;
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::EventFd;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::attach::attach;
-use super::cache_links::Links;
 use super::caller_output::is_output_given_up;
 use super::git_session::GitSession;
 use super::idle::CpuActivity;
-use super::output_pump::{Pump, SharedReader, Tail};
+use super::network::Network;
+use super::running::{LazyThread, Running};
 use super::signals::{awaited_signals, watch_for_second_signal};
-use super::terminal::Raw;
 use super::{Failure, Finished, RunFiles, Started};
 use crate::egress;
-use crate::launch::network::Network;
 use crate::launch::process::cgroup::Group;
 use crate::launch::process::descendants;
 use crate::launch::process::protocol::{InitMessage, InitRequest, Used};
-use crate::launch::process::stdin_feeder::StdinFeeder;
 use crate::launch::streams::Streams;
-use crate::outcome::{DenialCounter, Enforcement};
+use crate::outcome::Enforcement;
 use crate::policy::Policy;
 use crate::supervisor;
-use crate::supervisor::{Counts, ShimService};
+use crate::supervisor::Counts;
 use crate::sys::process::{self, Ended, ThreadFd};
 use crate::sys::signals::SignalWaiter;
 use crate::sys::terminal;
-use crate::transcript::{EventType, Observer, Recorder, Stream, Writer};
+use crate::transcript::{EventType, Observer};
 
 /// How long guard waits for the agent to end after a termination signal, before it sends SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
@@ -89,72 +84,6 @@ pub(crate) struct ExecFailure {
     pub(crate) errno: i32,
     /// The denied command and the rule that denied it, if the supervisor denied the exec.
     pub(crate) denial: Option<String>,
-}
-
-/// A run whose init process exists, with guard's threads for it.
-pub(crate) struct Running {
-    pub(crate) started: Started,
-    pub(crate) recorder: Recorder,
-    pub(crate) writer: Writer,
-    pub(crate) tally: DenialCounter,
-    /// A counter that increases with output, program starts and data that the network proxy transfers. While the
-    /// counter changes, the run is not idle.
-    pub(crate) activity: Arc<AtomicU64>,
-    /// True while a question waits for the user's answer. The run is not idle then.
-    pub(crate) asking: Arc<AtomicBool>,
-    pub(crate) network: Network,
-    /// The network proxy; `None` until its thread runs.
-    pub(crate) proxy: Option<egress::Handle>,
-    /// True when the run has used up its budget for model requests.
-    pub(crate) exhausted: Arc<AtomicBool>,
-    /// The last part of every output stream, for the result.
-    pub(crate) tails: Vec<(Stream, Tail)>,
-    /// An eventfd that becomes readable when every process of the run is dead.
-    pub(crate) everything_dead: Arc<EventFd>,
-    /// The sender for `pumps_done`. Every thread that copies output has a clone of it, so `pumps_done` is
-    /// disconnected when the last of these threads has ended.
-    pub(crate) pump_done: Option<Sender<()>>,
-    pub(crate) pumps_done: Receiver<()>,
-    /// The parser of the agent's output, if guard knows the agent's program.
-    pub(crate) reader: Option<SharedReader>,
-    /// The thread that copies the caller's standard input to the agent; `None` if that is `/dev/null` or a terminal.
-    pub(crate) feeder: Option<StdinFeeder>,
-    /// Services for which guard has not started a thread yet, because they had no work.
-    pub(crate) lazy_threads: Vec<LazyThread>,
-    /// The user's package caches, to which guard makes links in the private home directory when a program first uses
-    /// them.
-    pub(crate) links: Option<Arc<Links>>,
-    /// The resources that the run used. Init reports them when every other process is dead.
-    pub(crate) used: Option<Used>,
-    /// True if guard has reaped every process of the run, including init.
-    pub(crate) all_dead: bool,
-    /// True when the run is over, so that the thread that reads the user's keys ends.
-    pub(crate) over: Arc<AtomicBool>,
-    /// The user's terminal in raw mode; `None` if the run has no terminal.
-    pub(crate) raw: Option<Raw>,
-    pub(crate) user_terminal: Option<OwnedFd>,
-}
-
-/// A service for which guard starts a thread when its descriptor first becomes readable. Many short runs never need
-/// these threads, and starting them all would take a good part of the launch time.
-pub(crate) enum LazyThread {
-    /// Copies an output stream. Its descriptor becomes readable when there is output, or when every writer has closed
-    /// the stream.
-    Output(Pump),
-    /// Answers the shims. Its descriptor becomes readable when a shim connects.
-    Shims(UnixListener, Box<ShimService>),
-    /// The network proxy. Its descriptor becomes readable when a client connects to the proxy.
-    Network(Box<egress::ProxyConfig>),
-}
-
-impl LazyThread {
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Output(pump) => pump.from.as_fd(),
-            Self::Shims(listener, _) => listener.as_fd(),
-            Self::Network(config) => config.proxy_listener(),
-        }
-    }
 }
 
 /// Why guard did not start the agent's program.

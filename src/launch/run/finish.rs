@@ -8,8 +8,9 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::directories;
-use super::event_loop::{RunEnd, Running, StopReason, reap_all_descendants};
+use super::event_loop::{RunEnd, StopReason, reap_all_descendants};
 use super::git_session::GitSession;
+use super::running::Running;
 use super::{Failure, Finished};
 use crate::egress;
 use crate::launch::process::protocol::Used;

@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::launch::plan::LaunchError;
+use crate::launch::plan::error::LaunchError;
 use crate::outcome::Finding;
 use crate::sandbox::Grant;
 use crate::workspace::nested_repositories;

@@ -12,7 +12,8 @@ use std::sync::{Arc, mpsc};
 
 use serde_json::json;
 
-use super::event_loop::{ExecFailure, LazyThread, Running, StartFailure};
+use super::event_loop::{ExecFailure, StartFailure};
+use super::running::{LazyThread, Running};
 use super::{Failure, step_failed};
 use crate::command::Context;
 use crate::egress;

@@ -1,37 +1,32 @@
 //! Plans a run's network access from the policy, presets and the user's configuration: which hosts the agent may
 //! reach, which APIs it reaches through a gateway, and which environment variables tell programs to use the proxy and
-//! the gateways. Opens the listeners of the proxy and the gateways before the run starts.
+//! the gateways.
 //!
 //! The agent must never get an API key. It gets a placeholder, and the gateway adds the key outside the sandbox.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, TcpListener};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use serde::Serialize;
 
-use super::discover::registries;
-use super::discover::registries::Tool;
-use super::plan::api_keys::{KeySource, Keys, Secrets};
-use super::plan::{LaunchError, LaunchPlan, RunRequest};
+use super::api_keys::{KeySource, Keys, Secrets};
+use super::error::LaunchError;
+use super::request::RunRequest;
 use crate::decide::NetworkRules;
-use crate::egress::{
-    self, BoundListener, Bounds, GatewayPlan, ListenerKind, PeerRegistry, Upstream, UpstreamProxy,
-};
-use crate::outcome::HostTraffic;
+use crate::egress::{Bounds, Upstream, UpstreamProxy};
+use crate::launch::discover::registries;
+use crate::launch::discover::registries::Tool;
 use crate::policy::{self, Budget, Config, HostEntry, Limits, Policy};
-use crate::sys::secret::Secret;
-use crate::transcript::Recorder;
 
 /// The text that the agent gets instead of an API key.
 pub(crate) const PLACEHOLDER: &str = "guard-keeps-the-key";
 /// A script that makes `fetch` in older Node versions use the proxy: (content, path in the run's private home
 /// directory).
-pub(crate) const FETCH: (&str, &str) = (include_str!("../../shims/fetch.cjs"), ".guard/fetch.cjs");
+pub(crate) const FETCH: (&str, &str) = (include_str!("../../../shims/fetch.cjs"), ".guard/fetch.cjs");
 /// The placeholder for the proxy's port in planned variables. guard replaces it when the proxy's listener is open.
-const PROXY_PORT: &str = "{proxy-port}";
+pub(crate) const PROXY_PORT: &str = "{proxy-port}";
 
 /// The planned network access of a run.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -53,11 +48,11 @@ pub struct NetworkPlan {
     #[serde(skip)]
     pub(crate) rules: Arc<NetworkRules>,
     #[serde(skip)]
-    upstream_proxy: UpstreamProxy,
+    pub(crate) upstream_proxy: UpstreamProxy,
     #[serde(skip)]
-    bounds: Bounds,
+    pub(crate) bounds: Bounds,
     #[serde(skip)]
-    prices: Config,
+    pub(crate) prices: Config,
 }
 
 /// A host that the agent may reach, and why.
@@ -79,11 +74,11 @@ pub struct PlannedGateway {
     /// A description of the source of the API key; `None` if the API needs no key.
     pub key: Option<String>,
     #[serde(skip)]
-    spec: policy::Gateway,
+    pub(crate) spec: policy::Gateway,
     #[serde(skip)]
     source: Option<KeySource>,
     #[serde(skip)]
-    to: Upstream,
+    pub(crate) to: Upstream,
 }
 
 impl PlannedGateway {
@@ -92,7 +87,7 @@ impl PlannedGateway {
         format!("http://127.0.0.1:{}", self.port_placeholder())
     }
 
-    fn port_placeholder(&self) -> String {
+    pub(crate) fn port_placeholder(&self) -> String {
         format!("{{{}-port}}", self.name)
     }
 }
@@ -331,94 +326,4 @@ impl NetworkPlan {
         let gateways = self.gateways.iter().map(&mut fetch).collect::<Result<_, _>>()?;
         Ok(Secrets { gateways, others: keys.into_unused() })
     }
-}
-
-/// The open listeners of a run's proxy and gateways. The proxy's thread accepts their connections once it has
-/// started.
-pub(crate) struct Network {
-    pub(crate) peer_registry: Arc<PeerRegistry>,
-    listeners: Vec<BoundListener>,
-    /// Secrets that no gateway uses, such as the caller's other API keys.
-    others: Vec<Secret>,
-}
-
-impl Network {
-    /// Returns all API keys and other secrets, so that the transcript can redact them. guard must call this before
-    /// [`Network::proxy_config`], which takes the listeners with their keys. guard must call it only after it has
-    /// forked init, because init would otherwise get a copy of the keys.
-    pub(crate) fn secrets(&self) -> impl Iterator<Item = Vec<u8>> {
-        let of_gateways = self.listeners.iter().filter_map(|listener| match &listener.kind {
-            ListenerKind::Gateway(plan) => plan.key.as_ref(),
-            ListenerKind::Proxy => None,
-        });
-        of_gateways.chain(&self.others).map(|key| key.expose().to_vec())
-    }
-
-    /// Returns the settings for the proxy's thread, and moves the listeners into them. So guard must call this only
-    /// once.
-    pub(crate) fn proxy_config(
-        &mut self,
-        plan: &NetworkPlan,
-        recorder: Recorder,
-        activity: Arc<AtomicU64>,
-        exhausted: Arc<AtomicBool>,
-    ) -> egress::ProxyConfig {
-        egress::ProxyConfig {
-            listeners: std::mem::take(&mut self.listeners),
-            peer_registry: self.peer_registry.clone(),
-            rules: plan.rules.clone(),
-            proxy: plan.upstream_proxy.clone(),
-            bounds: plan.bounds,
-            budget: egress::Budget::new(plan.budget, plan.prices.clone()),
-            recorder,
-            activity,
-            exhausted,
-        }
-    }
-
-    /// Adds the connections that the supervisor denied to the traffic report. Adds a row for each host and port that
-    /// has none yet, and sorts the rows.
-    pub(crate) fn add_refused(&self, rows: &mut Vec<HostTraffic>) {
-        for (host, port, refused) in self.peer_registry.refused() {
-            match rows.iter_mut().find(|row| row.host == host && row.port == port) {
-                Some(row) => row.refused += refused,
-                None => rows.push(HostTraffic { host, port, refused, ..HostTraffic::default() }),
-            }
-        }
-        rows.sort_by(|a, b| (&a.host, a.port).cmp(&(&b.host, b.port)));
-    }
-}
-
-/// Opens the listeners of the proxy and the gateways, and replaces the placeholders for their ports in the plan's
-/// environment and files. `secrets.gateways` must have the same order as the plan's gateways.
-pub(crate) fn open(plan: &mut LaunchPlan, secrets: Secrets) -> std::io::Result<Network> {
-    let LaunchPlan { network: plan, environment, home_files, .. } = plan;
-    let mut listeners = Vec::new();
-    let mut ports = Vec::new();
-    let mut open_listener = |kind: ListenerKind, placeholder: &str| -> std::io::Result<()> {
-        let listener = TcpListener::bind(("127.0.0.1", 0))?;
-        let port = listener.local_addr()?.port();
-        for (_, value) in environment.iter_mut() {
-            if let Some(text) = value.to_str().filter(|text| text.contains(placeholder)) {
-                *value = text.replace(placeholder, &port.to_string()).into();
-            }
-        }
-        for (_, text) in home_files.iter_mut() {
-            *text = text.replace(placeholder, &port.to_string());
-        }
-        ports.push(port);
-        listeners.push(BoundListener { kind, listener });
-        Ok(())
-    };
-    open_listener(ListenerKind::Proxy, PROXY_PORT)?;
-    for (gateway, key) in plan.gateways.iter().zip(secrets.gateways) {
-        let gateway_plan = GatewayPlan {
-            name: gateway.name.clone(),
-            upstream: gateway.to.clone(),
-            spec: gateway.spec.clone(),
-            key,
-        };
-        open_listener(ListenerKind::Gateway(Box::new(gateway_plan)), &gateway.port_placeholder())?;
-    }
-    Ok(Network { peer_registry: Arc::new(PeerRegistry::new(ports)), listeners, others: secrets.others })
 }
