@@ -35,6 +35,6 @@ pub(crate) struct PendingExec {
 pub(crate) struct UserAnswer {
     pub(crate) pending: Box<PendingExec>,
     pub(crate) choice: Choice,
-    /// Gives the asker back, for the next question.
+    /// The object that asked the user. The queue asks the next question with it.
     pub(crate) asker: Box<dyn Ask>,
 }
