@@ -352,8 +352,10 @@ impl HostEntry {
                     (self.methods.is_empty()
                         || self.methods.iter().any(|known| known.eq_ignore_ascii_case(method)))
                         && self.path.as_deref().is_none_or(|prefix| {
-                            let plain = percent_decoded(path);
-                            is_ambiguous(path) || is_ambiguous(&plain) || is_below(&plain, prefix)
+                            let plain = without_parameters(&percent_decoded(path)).to_ascii_lowercase();
+                            is_ambiguous(path)
+                                || is_ambiguous(&plain)
+                                || is_below(&plain, &prefix.to_ascii_lowercase())
                         })
                 }
             }
@@ -402,6 +404,13 @@ fn is_ambiguous(path: &str) -> bool {
     let is_dots = |part: &str| matches!(part.split(';').next(), Some("." | ".."));
     path.split(['/', '\\']).any(is_dots)
         || ["%2e", "%2f", "%5c", "%25", "//", "\\"].iter().any(|part| lower.contains(part))
+}
+
+/// Removes from every segment of a path the parameters that follow a `;`, as some servers do.
+fn without_parameters(path: &str) -> String {
+    let segments: Vec<&str> =
+        path.split('/').map(|part| part.split(';').next().unwrap_or_default()).collect();
+    segments.join("/")
 }
 
 /// Decodes the percent-escapes in a path once. Replaces bytes that are not UTF-8.
@@ -677,10 +686,15 @@ mod tests {
             "/%61dmin/x",
             "/%2e/admin/x",
             "/a/..;/admin",
+            "/admin;x=1",
+            "/admin;/x",
+            "/;/admin",
+            "/admin%3bx",
+            "/ADMIN/x",
         ] {
             assert!(denies(&path, "GET", text), "{text}");
         }
-        for text in ["/", "/public", "/administration"] {
+        for text in ["/", "/public", "/public;admin", "/administration"] {
             assert!(!denies(&path, "GET", text), "{text}");
         }
         let method = entry("DELETE intranet.example");
