@@ -446,6 +446,18 @@ fn links_in_place_of_files_that_tools_obey() {
     expect(&left.inspect(), DangerKind::Automatic, "package.json", "in place of a file");
 }
 
+/// git and the tools also follow a link in place of a directory above the one that they read.
+#[test]
+fn links_in_place_of_directories_above_such_files() {
+    let left = Left::new();
+    run(&left.main(), &["config", "core.hooksPath", "tools/git/hooks"]);
+    left.write("docs/git/hooks/pre-commit", "#!/bin/sh\n");
+    for name in ["tools", ".github", ".yarn"] {
+        symlink("docs", left.tree().join(name)).unwrap();
+        expect(&left.inspect(), DangerKind::Automatic, name, "in place of a file");
+    }
+}
+
 /// git follows links in place of the directories of a bare repository.
 #[test]
 fn a_committed_bare_repository_with_links() {

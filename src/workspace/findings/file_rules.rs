@@ -23,12 +23,20 @@ pub(crate) fn is_of_interest(path: &[u8], hooks: &[Name]) -> bool {
         || is_hook(path, hooks)
 }
 
-/// Reports a new or changed symbolic link at a path at which tools run or obey a file, or the files in a directory: the
-/// name of the link's target says nothing about that.
+/// Reports a new or changed symbolic link at a path at which tools run or obey a file, or the files in a directory or in
+/// its subdirectories: the name of the link's target says nothing about that.
 pub(crate) fn link_in_place_of_file(path: &Name, hooks: &[Name], findings: &mut Findings) {
-    const INSIDE: [&str; 4] = ["/pre-commit", "/tasks.json", "/settings.json", "/config.toml"];
+    const INSIDE: [&str; 4] =
+        ["/pre-commit", "/workflows/ci.yml", "/plugins/plugin.cjs", "/releases/yarn.cjs"];
     let inside = INSIDE.iter().map(|name| [path.bytes(), name.as_bytes()].concat());
-    if std::iter::once(path.bytes().to_vec()).chain(inside).any(|path| is_of_interest(&path, hooks)) {
+    let contains_hooks = || {
+        hooks
+            .iter()
+            .any(|dir| dir.bytes().strip_prefix(path.bytes()).is_some_and(|rest| rest.starts_with(b"/")))
+    };
+    if std::iter::once(path.bytes().to_vec()).chain(inside).any(|path| is_of_interest(&path, hooks))
+        || contains_hooks()
+    {
         let what = "a symbolic link in place of a file or directory that tools run or obey";
         findings.add(DangerKind::Automatic, path, what, "read the target of the link as such a file");
     }
