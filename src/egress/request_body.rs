@@ -44,8 +44,6 @@ pub(super) fn inspect(body: &[u8], rules: Rules<'_>) -> Result<Inspection, Strin
     Ok(found)
 }
 
-/// Returns true if some server could treat the two keys as equal. A server may ignore case, which also makes two
-/// non-ASCII Unicode letters equal to ASCII letters.
 /// Returns true if an API could take a text for the address of something to fetch. Parsers of URLs ignore tabs and line
 /// ends, and some accept one slash, backslashes or none after the scheme.
 fn is_address(text: &str) -> bool {
@@ -66,6 +64,8 @@ fn is_address(text: &str) -> bool {
     }
 }
 
+/// Returns true if some server could treat the two keys as equal. A server may ignore case, which also makes two
+/// non-ASCII Unicode letters equal to ASCII letters.
 fn may_be_same_key(key: &str, known: &str) -> bool {
     let plain = |letter: char| match letter {
         '\u{17f}' => 's',

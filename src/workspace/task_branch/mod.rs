@@ -564,7 +564,8 @@ impl TaskTree {
         };
         let mut added = add()?;
         if !added.status.success() || GitMessage::PermissionDenied.is_in(&added.message) {
-            // `git add` also fails, or leaves out changes, if the agent has removed the owner's permissions on some files or directories.
+            // `git add` also fails, or leaves out changes, if the agent has removed the owner's permissions on some
+            // files or directories.
             gitfile::restore_access(&self.worktree);
             added = add()?;
         }
