@@ -544,7 +544,8 @@ fn inside(words: &[String]) {
     {
         let grant = |path: &str| Grant { path: path.into(), rights: Rights::Read, why: String::new() };
         guard::sys::process::set_no_new_privileges().expect("no new rights");
-        guard::sandbox::restrict(&["/usr", "/etc", &rest[1]].map(grant)).expect("a Landlock domain");
+        let ruleset = guard::sandbox::prepare_ruleset(&["/usr", "/etc", &rest[1]].map(grant));
+        guard::sandbox::restrict(&ruleset.expect("a ruleset")).expect("a Landlock domain");
         return inside(rest);
     }
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<usize>().ok()).unwrap_or(100);

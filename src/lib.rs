@@ -6,11 +6,11 @@
 //! ```text
 //! sys          ─                        thin safe wrappers over system calls. The only `unsafe`.
 //! command      ─                        argv, environment, shell text → intents. Reads no policy, does no I/O.
-//! policy       ─ command                TOML → Policy, merged and checked, with source spans. Touches no process.
+//! policy       ─ command sys            TOML → Policy, merged and checked, with source spans. Touches no process.
 //! decide       ─ policy command         (policy, intents) → verdict. Pure and total.
 //! transcript   ─ sys                    events → hash-chained lines on disk; reader, verification, replay.
 //! sandbox      ─ policy sys             plan → Landlock rules, seccomp filters, mounts; probe of the kernel.
-//! workspace    ─ sandbox policy sys     repository → worktree, branch and quarantine; receives one branch. Runs git, never what an agent wrote.
+//! workspace    ─ sandbox policy sys     repository → worktree, branch and quarantine; receives one branch; snapshots of directories, and their undo. Runs git, never what an agent wrote.
 //! egress       ─ outcome decide policy transcript sys   the run's network requests → judged → made outside. Refuses on any error.
 //! supervisor   ─ egress decide policy command transcript sandbox sys   kernel notifications and shim requests → answers. Denies on any error.
 //! outcome      ─ transcript policy      what a run did → one structured result.

@@ -219,9 +219,12 @@ pub struct AddedArguments {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct History {
-    /// Files and directories to keep, relative to the home directory. `{directory-name}` is the working directory as
+    /// Directories to keep, relative to the home directory. `{directory-name}` is the working directory as
     /// the CLI encodes it in a file name: every character other than an ASCII letter or digit becomes a dash.
     pub keep: Vec<String>,
+    /// Patterns for the files in these directories that are conversations, relative to the home directory. guard keeps no
+    /// other files: the CLI would obey some of them in a later run, such as its memory.
+    pub conversations: Vec<String>,
     /// Files that associate the current working directory with the CLI's history. `{directory}` is the
     /// working directory, `{directory-json}` the same as a JSON string.
     pub home_file: Vec<HomeFile>,

@@ -115,17 +115,27 @@ impl Profile {
     /// Returns the paths that guard saves for the next run, as pairs: the name under which guard stores the path, and
     /// the path below the home directory of a run that works in `directory`.
     pub fn kept(&self, directory: &Path) -> Vec<(String, String)> {
-        let name: String = directory
-            .to_string_lossy()
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
-            .collect();
+        let name = directory_name(directory);
         let keep = self.adapter.history.keep.iter();
         keep.map(|path| {
             (path.replace("{directory-name}", "directory"), path.replace("{directory-name}", &name))
         })
         .collect()
     }
+
+    /// Returns the patterns for the files that are conversations, relative to the home directory of a run that works in
+    /// `directory`.
+    pub fn conversations(&self, directory: &Path) -> Vec<String> {
+        let name = directory_name(directory);
+        let patterns = self.adapter.history.conversations.iter();
+        patterns.map(|pattern| pattern.replace("{directory-name}", &name)).collect()
+    }
+}
+
+/// Returns the path of a directory as the CLIs encode it in a file name.
+fn directory_name(directory: &Path) -> String {
+    let path = directory.to_string_lossy();
+    path.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
 /// Returns true if the arguments before `--` contain an option, by itself or, for a long option, as `--option=value`.

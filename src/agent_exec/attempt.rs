@@ -70,9 +70,14 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
     let mut command = Command::new(&executor.guard);
     // This process passes the adapter's settings and parses the output, so the child must not use an adapter
     // itself.
-    command.args(["run", "--agent", "none", "--stream-json", "--policy", request.policy()]);
+    command.args(["run", "--agent", "none", "--stream-json"]);
+    if let Some(policy) = request.policy() {
+        command.args(["--policy", policy]);
+    }
     if prepared.adapter.is_some() {
         command.arg("--require-keys");
+        // What the agent prints decides about the result, so no other program of the run may print in its name.
+        command.arg("--seal-stdio");
     }
     command.args(["--timeout", &request.timeout.to_string()]);
     command.args(["--max-duration", &request.max_duration.to_string()]);

@@ -27,7 +27,7 @@ pub use attempt_outcome::Attempt;
 pub use cancel::Cancel;
 pub use cli_version::{OutdatedAgent, check_version};
 pub use handle::{DROPPED, EventStream, RESULT, Running};
-pub use request::{ExecRequest, RequestError, Sandbox, check_limits, check_model};
+pub use request::{ExecRequest, READ_ONLY_POLICY, RequestError, Sandbox, check_limits, check_model};
 pub use result::{EventCounts, ExecResult, apply_conclusion, ending};
 
 use std::ffi::OsString;

@@ -14,6 +14,9 @@ use super::failure::Failure;
 use crate::agent::{self, Adapter, OutputFormat};
 use crate::outcome::ErrorKind;
 
+/// The policy of agents that may write no files.
+pub const READ_ONLY_POLICY: &str = "readonly";
+
 /// Which files the agent may write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -50,6 +53,10 @@ pub struct ExecRequest {
     /// The name or path of a policy to use instead of the one that `sandbox` selects.
     #[serde(default)]
     pub policy: Option<String>,
+    /// Whether the agent may write the working directory under the policy of `guard run`, which a project or the user
+    /// chooses, instead of `strict`.
+    #[serde(skip)]
+    pub uses_default_policy: bool,
     /// Whether the agent acts without asking for approval. The sandbox is the same either way.
     #[serde(default = "yes")]
     pub yolo: bool,
@@ -207,6 +214,7 @@ impl ExecRequest {
             cd: cd.into(),
             sandbox: Sandbox::default(),
             policy: None,
+            uses_default_policy: false,
             yolo: true,
             session_id: None,
             fresh_agent: false,
@@ -324,12 +332,14 @@ impl ExecRequest {
         Ok(Some(adapter))
     }
 
-    /// Returns the policy under which the agent runs: `policy` if it is set, otherwise the one that `sandbox` selects.
-    pub(super) fn policy(&self) -> &str {
+    /// Returns the policy under which the agent runs: `policy` if it is set, otherwise the one that `sandbox` selects;
+    /// `None` if `guard run` chooses its default.
+    pub(super) fn policy(&self) -> Option<&str> {
         match (&self.policy, self.sandbox) {
-            (Some(policy), _) => policy,
-            (None, Sandbox::ReadOnly) => "readonly",
-            (None, Sandbox::WorkspaceWrite) => "strict",
+            (Some(policy), _) => Some(policy),
+            (None, Sandbox::ReadOnly) => Some(READ_ONLY_POLICY),
+            (None, Sandbox::WorkspaceWrite) if self.uses_default_policy => None,
+            (None, Sandbox::WorkspaceWrite) => Some("strict"),
         }
     }
 }

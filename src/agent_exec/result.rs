@@ -65,8 +65,8 @@ pub struct ExecResult {
 impl ExecResult {
     /// Returns the result of a request that failed before its first attempt.
     pub(super) fn failed(request: &ExecRequest, failure: &Failure, took: Duration) -> Self {
-        let mut run =
-            RunResult { tool: tool(request), policy: request.policy().to_string(), ..RunResult::default() };
+        let policy = request.policy().unwrap_or_default().to_string();
+        let mut run = RunResult { tool: tool(request), policy, ..RunResult::default() };
         set_time(&mut run, took);
         set_error(&mut run, request, failure.kind, &failure.message, 0);
         Self {

@@ -10,11 +10,15 @@ use serde_json::{Map, Value};
 use super::model::{BatchOptions, NewTask};
 use super::task_type::TaskTypes;
 use crate::client_access::Roots;
+use crate::sys::agent_paths::own_real_path;
 
 /// The maximum size of a submission, in bytes.
 pub const LARGEST_INPUT: usize = 256 << 20;
 /// The maximum number of tasks in a batch.
 pub const MOST_TASKS: usize = 100_000;
+/// The maximum number of JSON values in a submission, counting each element of an array and each value of an object. A
+/// number of one byte takes at least 32 bytes of memory when it is parsed, so the size alone does not bound the memory.
+pub const MOST_VALUES: usize = 2_000_000;
 /// The maximum length of the text in a field of a task, such as its id, type or directory, in bytes. The task's
 /// parameters have no such limit.
 const LONGEST_NAME: usize = 256;
@@ -41,6 +45,11 @@ pub enum InputError {
     /// The submission has too many tasks.
     #[error("the submission has {0} tasks; the maximum is {MOST_TASKS}")]
     TooMany(usize),
+    /// The submission has too many JSON values, in all tasks together.
+    #[error(
+        "the submission has more than {MOST_VALUES} JSON values; make several submissions, or put the data into files"
+    )]
+    TooManyValues,
     /// Some tasks have problems. Each message names its task.
     #[error("{}", problems.join("\n"))]
     Tasks {
@@ -52,13 +61,34 @@ pub enum InputError {
 
 impl InputError {
     /// Returns the error for these problems. One entry that counts them replaces the problems after the first 100.
-    pub(crate) fn of_tasks(mut problems: Vec<String>) -> Self {
-        let total = problems.len();
-        if total > MOST_PROBLEMS {
-            problems.truncate(MOST_PROBLEMS);
-            problems.push(format!("and {} more problems", total - MOST_PROBLEMS));
+    pub(crate) fn of_tasks(problems: Vec<String>) -> Self {
+        let mut all = Problems::default();
+        problems.into_iter().for_each(|problem| all.add(|| problem));
+        all.into_error()
+    }
+}
+
+/// The first problems of a submission, and how many there are.
+#[derive(Default)]
+struct Problems {
+    first: Vec<String>,
+    total: usize,
+}
+
+impl Problems {
+    /// Counts a problem, and keeps its text if the error lists it.
+    fn add(&mut self, problem: impl FnOnce() -> String) {
+        self.total += 1;
+        if self.first.len() < MOST_PROBLEMS {
+            self.first.push(problem());
         }
-        Self::Tasks { problems }
+    }
+
+    fn into_error(mut self) -> InputError {
+        if self.total > MOST_PROBLEMS {
+            self.first.push(format!("and {} more problems", self.total - MOST_PROBLEMS));
+        }
+        InputError::Tasks { problems: self.first }
     }
 }
 
@@ -91,7 +121,7 @@ fn parse(
     if values.len() > MOST_TASKS {
         return Err(InputError::TooMany(values.len()));
     }
-    let mut problems = Vec::new();
+    let mut problems = Problems::default();
     let mut tasks = Vec::with_capacity(values.len());
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut repositories = HashMap::new();
@@ -109,19 +139,19 @@ fn parse(
     for task in &tasks {
         let checked = types.get(&task.task_type).map(|known| known.check_parameters(&task.parameters));
         if let Ok(Err(failure)) = checked {
-            problems.push(format!("task {:?}: {}", task.task_id, failure.message));
+            problems.add(|| format!("task {:?}: {}", task.task_id, failure.message));
         }
     }
-    if problems.is_empty() {
-        return Ok(tasks);
-    }
-    Err(InputError::of_tasks(problems))
+    if problems.total == 0 { Ok(tasks) } else { Err(problems.into_error()) }
 }
 
 fn parse_json(text: &str) -> Result<Vec<Value>, InputError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim().is_empty() {
         return Err(InputError::Empty);
+    }
+    if exceeds_values(text) {
+        return Err(InputError::TooManyValues);
     }
     match serde_json::from_str(text) {
         Ok(Value::Array(values)) => Ok(values),
@@ -131,6 +161,22 @@ fn parse_json(text: &str) -> Result<Vec<Value>, InputError> {
         Err(error) if text.trim_start().starts_with('{') => parse_lines(text, &error),
         Err(error) => Err(InputError::NotJson(error.to_string())),
     }
+}
+
+/// Returns true if the text could contain more than `MOST_VALUES` JSON values: every value but the first follows a comma or
+/// an opening bracket outside of strings. Needs no memory.
+fn exceeds_values(text: &str) -> bool {
+    let (mut values, mut in_string, mut is_escaped) = (0usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_string => is_escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' if !in_string => values += 1,
+            _ => {}
+        }
+    }
+    values > MOST_VALUES
 }
 
 fn parse_lines(text: &str, as_one: &serde_json::Error) -> Result<Vec<Value>, InputError> {
@@ -165,12 +211,13 @@ struct TaskReader<'p> {
     index: usize,
     /// The roots of the server, if a client of a server submitted the task.
     roots: Option<&'p Roots>,
-    problems: &'p mut Vec<String>,
+    problems: &'p mut Problems,
 }
 
 impl TaskReader<'_> {
     fn problem(&mut self, problem: &str) {
-        self.problems.push(format!("task {}: {problem}", self.index + 1));
+        let number = self.index + 1;
+        self.problems.add(|| format!("task {number}: {problem}"));
     }
 
     fn read(&mut self, value: Value, directory: &Path) -> Option<NewTask> {
@@ -178,7 +225,7 @@ impl TaskReader<'_> {
             self.problem(&format!("a task must be a JSON object, but is {}", type_name(&value)));
             return None;
         };
-        let before = self.problems.len();
+        let before = self.problems.total;
         let task_id = self.name(&mut fields, "task_id", true);
         let task_type = self.name(&mut fields, "type", true);
         let parameters = match fields.remove("parameters") {
@@ -217,7 +264,7 @@ impl TaskReader<'_> {
                          max_retries, policy, directory, agent";
             self.problem(&format!("unknown field {field:?}; the fields of a task are {known}"));
         }
-        (self.problems.len() == before).then_some(task)
+        (self.problems.total == before).then_some(task)
     }
 
     /// Removes a string field from `fields` and returns its value; `None` if the field is missing or invalid. Reports a
@@ -295,8 +342,11 @@ impl TaskReader<'_> {
         match self.roots.map(|roots| roots.find("directory", &path.to_string_lossy())) {
             Some(Ok(real)) => return real,
             Some(Err(error)) => self.problem(&error.to_string()),
-            None => match path.canonicalize() {
+            None => match own_real_path(&path) {
                 Ok(real) if real.is_dir() => return real,
+                Err(error) if error.kind() == std::io::ErrorKind::Other => {
+                    self.problem(&format!("`directory` {}: {error}", path.display()));
+                }
                 _ => self.problem(&format!("`directory` {} is not a directory", path.display())),
             },
         }
@@ -314,7 +364,7 @@ impl TaskReader<'_> {
 
 /// Reports dependencies on unknown tasks. If there are cyclic dependencies, also reports the first task that could
 /// therefore never start.
-fn check_dependencies(tasks: &[NewTask], problems: &mut Vec<String>) {
+fn check_dependencies(tasks: &[NewTask], problems: &mut Problems) {
     let places: HashMap<&str, usize> =
         tasks.iter().enumerate().map(|(at, task)| (task.task_id.as_str(), at)).collect();
     let mut unmet: Vec<usize> = vec![0; tasks.len()];
@@ -326,10 +376,12 @@ fn check_dependencies(tasks: &[NewTask], problems: &mut Vec<String>) {
                     unmet[at] += 1;
                     dependents[*place].push(at);
                 }
-                None => problems.push(format!(
-                    "task {:?}: `depends_on` names {needed:?}, which is not a task of this batch",
-                    task.task_id
-                )),
+                None => problems.add(|| {
+                    format!(
+                        "task {:?}: `depends_on` names {needed:?}, which is not a task of this batch",
+                        task.task_id
+                    )
+                }),
             }
         }
     }
@@ -347,10 +399,12 @@ fn check_dependencies(tasks: &[NewTask], problems: &mut Vec<String>) {
     if reached < tasks.len()
         && let Some(at) = unmet.iter().position(|count| *count > 0)
     {
-        problems.push(format!(
-            "task {:?}: its `depends_on` leads into a cycle of tasks, so the task could never start",
-            tasks[at].task_id
-        ));
+        problems.add(|| {
+            format!(
+                "task {:?}: its `depends_on` leads into a cycle of tasks, so the task could never start",
+                tasks[at].task_id
+            )
+        });
     }
 }
 
@@ -384,6 +438,25 @@ mod tests {
         };
         assert_eq!(problems.len(), MOST_PROBLEMS + 1);
         assert_eq!(problems.last().map(String::as_str), Some("and 2 more problems"));
+    }
+
+    #[test]
+    fn values_are_counted_before_they_are_parsed() {
+        let many = |count: usize| format!("[{}0]", "0,".repeat(count - 1));
+        assert_eq!(parse(&many(MOST_VALUES + 1)), Err(InputError::TooManyValues));
+        assert_eq!(parse(&many(MOST_TASKS + 1)), Err(InputError::TooMany(MOST_TASKS + 1)));
+        let nested = format!(r#"[{{"task_id":"a","type":"t","parameters":{{"x":{}}}}}]"#, many(MOST_VALUES));
+        assert_eq!(parse(&nested), Err(InputError::TooManyValues));
+        // Commas and brackets in strings, also after an escaped quotation mark, are no values.
+        let text = format!(
+            r#"[{{"task_id":"a","type":"t","parameters":{{"x":"\"{}\\"}}}}]"#,
+            ",[{".repeat(MOST_VALUES)
+        );
+        assert_eq!(parse(&text).map(|tasks| tasks.len()), Ok(1));
+        // The texts of problems take no memory beyond those that the error lists.
+        let numbers =
+            format!(r#"[{{"task_id":"a","type":"t","parameters":{{}},"depends_on":{}}}]"#, many(200_000));
+        assert!(problems(&numbers).ends_with("and 199900 more problems"));
     }
 
     #[test]

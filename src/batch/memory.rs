@@ -1,12 +1,14 @@
 //! Searches a directory's `AGENT_MEMORY.md`, in which agents take notes, and the past runs in this directory for
 //! keywords.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
-use std::io::Read;
+use std::io;
 use std::path::Path;
 
 use super::model::{TaskFailure, TaskKind};
-use crate::sys::fs::{Links, open_regular_file};
+use crate::sys::directory::Directory;
+use crate::sys::fs::OpenError;
 use crate::transcript::Store;
 
 /// The file in which agents write down what they learnt about a project.
@@ -58,22 +60,26 @@ fn append_entry(summary: &mut String, entry: &str) {
     }
 }
 
-/// Returns the text of the memory file; an empty text if there is no such file. Fails if the file is not a regular file
-/// or is larger than `LARGEST_FILE`.
+/// Returns the text of the memory file; an empty text if there is no such file. Fails if the file is not a regular file, is
+/// larger than `LARGEST_FILE`, or is reached through a link.
 fn read_memory(directory: &Path) -> Result<String, TaskFailure> {
     let path = directory.join(MEMORY_FILE);
-    if path.symlink_metadata().is_err() {
-        return Ok(String::new());
-    }
-    // An agent may have replaced the memory file by a symbolic link or a pipe.
-    let bad = |error: std::io::Error| {
-        TaskFailure::permanent(TaskKind::MissingInput, format!("cannot read {}: {error}", path.display()))
+    let bad = |problem: &dyn std::fmt::Display| {
+        TaskFailure::permanent(TaskKind::MissingInput, format!("cannot read {}: {problem}", path.display()))
     };
-    let file = open_regular_file(&path, LARGEST_FILE, Links::Refuse)
-        .map_err(|error| bad(std::io::Error::from(error)))?;
-    let mut bytes = Vec::new();
-    file.take(LARGEST_FILE).read_to_end(&mut bytes).map_err(bad)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    // The path had no links when the task was submitted. An agent may have put one there since, also in the place of the
+    // memory file or of a directory above it.
+    let below = directory.strip_prefix("/").map_err(|error| bad(&error))?;
+    let root = Directory::open(Path::new("/")).map_err(|error| bad(&error))?;
+    let directory = root.below(below, false).map_err(|error| bad(&error))?;
+    match directory.read(OsStr::new(MEMORY_FILE), LARGEST_FILE) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(OpenError::Io(error)) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        Err(OpenError::Io(error)) if error.raw_os_error() == Some(libc::ELOOP) => {
+            Err(bad(&"the file is a symbolic link"))
+        }
+        Err(error) => Err(bad(&error)),
+    }
 }
 
 /// Splits a Markdown text into entries at its headings; the text before the first heading is also an entry. In a text
@@ -104,16 +110,18 @@ fn entries(text: &str) -> Vec<&str> {
 }
 
 /// Returns one line for each past run whose command or answer mentions a keyword, newest first and at most `MOST_NAMED`
-/// lines. Only runs whose repository (or else directory) is `directory`, contains it or is below it count. The result
-/// is empty if the runs cannot be listed.
+/// lines. Only runs whose repository (or else directory) is `directory` or below it count, and those in the repository that
+/// contains `directory`: a client of a server may name only directories below its roots, so runs elsewhere must not show.
+/// The result is empty if the runs cannot be listed.
 fn past_runs(directory: &Path, runs: &Path, mentions: &dyn Fn(&str) -> bool) -> String {
     let store = Store::new(runs.to_path_buf());
     let Ok(newest) = store.newest_first() else { return String::new() };
+    let repository = directory.ancestors().find(|above| above.join(".git").exists());
     let mut lines = String::new();
     let mut named = 0;
     for run in newest.take(MOST_SEARCHED) {
         let place = run.repository().or_else(|| run.directory());
-        if !place.is_some_and(|place| directory.starts_with(place) || place.starts_with(directory)) {
+        if !place.is_some_and(|place| place.starts_with(directory) || Some(place) == repository) {
             continue;
         }
         let command = run.command().join(" ");
@@ -150,8 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn keywords_select_entries_in_any_case() -> std::io::Result<()> {
-        let directory = std::env::temp_dir().join(format!("guard-memory-{}", uuid::Uuid::now_v7()));
+    fn keywords_select_entries_in_any_case() -> io::Result<()> {
+        let scratch = std::env::temp_dir().canonicalize()?;
+        let directory = scratch.join(format!("guard-memory-{}", uuid::Uuid::now_v7()));
         std::fs::create_dir_all(&directory)?;
         std::fs::write(
             directory.join(MEMORY_FILE),
@@ -170,6 +179,16 @@ mod tests {
         std::fs::remove_file(directory.join(MEMORY_FILE))?;
         std::os::unix::fs::symlink("/etc/passwd", directory.join(MEMORY_FILE))?;
         assert!(find(&["root"]).is_err());
+        // A link that takes the place of a directory after the submission must not lead elsewhere.
+        let elsewhere = directory.with_extension("elsewhere");
+        std::fs::create_dir(&elsewhere)?;
+        std::fs::write(elsewhere.join(MEMORY_FILE), "the user's own notes")?;
+        std::fs::remove_dir_all(&directory)?;
+        std::os::unix::fs::symlink(&elsewhere, &directory)?;
+        assert!(find(&[]).is_err_and(|problem| problem.contains("is a symbolic link")));
+        std::fs::remove_dir_all(&elsewhere)?;
+        std::fs::remove_file(&directory)?;
+        std::fs::create_dir(&directory)?;
         std::fs::remove_dir_all(&directory)
     }
 }

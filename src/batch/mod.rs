@@ -24,7 +24,7 @@ mod task_type;
 mod worker;
 
 pub use control::command_batch;
-pub use input::{InputError, LARGEST_INPUT, MOST_TASKS, parse_client_tasks, parse_tasks};
+pub use input::{InputError, LARGEST_INPUT, MOST_TASKS, MOST_VALUES, parse_client_tasks, parse_tasks};
 pub use local_worker::{WorkerLock, start_local_worker};
 pub use model::{BatchOptions, NewTask, TaskFailure, TaskKind, TaskState};
 pub use queue::{BatchChange, Changed, OpenQueue, Queue, QueueError, open_queue};

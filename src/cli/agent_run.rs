@@ -149,7 +149,8 @@ pub(super) fn prepare(profile: &Profile, request: &mut RunRequest) {
     if options.home_state.to.is_none() && !profile.adapter.history.keep.is_empty() {
         let paths = profile.kept(&directory).into_iter().map(|(kept, at)| (kept.into(), at.into())).collect();
         let place = history_place(&profile.adapter.name, request);
-        request.options.home_state.history = Some(SavedHistory { place, paths });
+        let conversations = profile.conversations(&directory);
+        request.options.home_state.history = Some(SavedHistory { place, paths, conversations });
     }
 }
 

@@ -2,19 +2,22 @@
 //! policy. Also `guard run --allow`, which adds rules for one run only.
 
 use std::fmt;
+use std::fs::DirBuilder;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::args::Allow;
-use super::defaults::BUILT_IN_POLICY;
+use super::checkout::{Checkout, split};
+use super::defaults::{BUILT_IN_POLICY, check_extends, commit_command, uncommitted_note};
 use super::exit_code::Exit;
-use super::{Failure, note, run_reference};
+use super::{Failure, note, policy_files, run_reference};
 use crate::command::{Context, Cwd};
 use crate::decide::{self, AllowRule, CannotAllow, rules_to_allow};
 use crate::outcome::RunResult;
 use crate::policy::{self, Policy, PolicyDirs, PolicyError, ProjectConfig, Source};
-use crate::sys::fs::{Durability, Links, read_regular_file, replace_file};
+use crate::sys::fs::{Durability, Links, OpenError, read_regular_file, replace_file};
 use crate::terminal_text;
 use crate::transcript::{Event, EventType, Run, Step};
 
@@ -78,15 +81,20 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     let event = refusal(&run, args.event, out)?;
     let Some(event) = event else { return Ok(Exit::Problem) };
     let Some(options) = event.data.get("allow_with").and_then(serde_json::Value::as_str) else {
+        let rule = event.data.get("rule").and_then(serde_json::Value::as_str).unwrap_or_default();
+        let hint = match super::why::advice_without_option(rule) {
+            Some(advice) => format!("what allows it: {advice}"),
+            None => "change the command so that it works without the action".to_string(),
+        };
         note(&format!(
-            "guard: no option or policy rule can allow the action of event {}: {}\n  hint: the sandbox itself refuses this action in every run; change the command so that it works without the action",
+            "guard: `guard allow` knows no rule that allows the action of event {}: {}\n  hint: {hint}",
             event.seq,
             terminal_text::replace(&event.message)
         ));
         return Ok(Exit::Problem);
     };
     let target = Target::choose(args, &run)?;
-    let before = target.text()?;
+    let (before, is_new) = target.text()?;
     let edited = target.edited(&before, options)?;
     let other_policy = target.other_policy();
     if edited == before {
@@ -105,10 +113,13 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
         if let Some(other) = other_policy {
             writeln!(out, "{other}")?;
         }
+        if let Some(uncommitted) = target.is_project().then(uncommitted_note).flatten() {
+            writeln!(out, "{uncommitted}")?;
+        }
         return Ok(Exit::Success);
     }
     target.check(&edited)?;
-    show_change(&target, &before, &edited, out)?;
+    show_change(&target.path, if is_new { "" } else { &before }, &edited, is_new, out)?;
     if let Some(other) = &other_policy {
         writeln!(out, "{other}")?;
     }
@@ -125,19 +136,24 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     if let Some(file) = target.other_file(&run) {
         writeln!(out, "{file}; the rules in that file can still refuse the action")?;
     }
-    if target.is_project {
+    if target.is_project() {
         match other_policy {
-            None => writeln!(out, "commit this file: guard reads it from the commit that a run starts at")?,
+            None => writeln!(
+                out,
+                "commit this file: the change has no effect before, because guard reads the file from the commit that a run starts at\n  next: {}",
+                commit_command(&[policy::PROJECT_POLICY])
+            )?,
             Some(other) => writeln!(
                 out,
-                "change line {} of {}, and commit both files: guard reads them from the commit that a run starts at",
+                "change line {} of {}, and commit both files: guard reads them from the commit that a run starts at\n  next: {}",
                 other.line,
-                other.config.display()
+                other.config.display(),
+                commit_command(&[policy::PROJECT_POLICY, policy::PROJECT_CONFIG])
             )?,
         }
         writeln!(
             out,
-            "after the commit, confirm the project's configuration: run `guard config trust`, or answer the question of the next run"
+            "`guard config trust` confirms the project's configuration after the commit; you can also answer the question of the next run"
         )?;
     }
     Ok(Exit::Success)
@@ -157,7 +173,7 @@ pub(super) fn save_answered(result: &RunResult) {
             continue;
         };
         let saved = Target::of_user(&run).and_then(|target| {
-            let before = target.text()?;
+            let (before, _) = target.text()?;
             let edited = target.edited(&before, options)?;
             if let Some(file) = target.other_file(&run).filter(|_| edited == before) {
                 return Err(Failure::usage(
@@ -249,7 +265,8 @@ fn events(run: &Run, is_wanted: impl Fn(&Event) -> bool) -> Result<Vec<Event>, F
 /// The policy file to which guard adds the rule or the list entry.
 struct Target {
     path: PathBuf,
-    is_project: bool,
+    /// The checkout of the project; `None` for a policy of the user.
+    project: Option<Checkout>,
     /// The name of the policy that the file extends if guard has to create it. The file of a user's policy has the same
     /// name. Empty for a project's policy that exists.
     base: String,
@@ -322,25 +339,18 @@ impl fmt::Display for OtherPolicy {
 
 impl Target {
     fn choose(args: &Allow, run: &Run) -> Result<Self, Failure> {
-        let current = std::env::current_dir().unwrap_or_default();
-        let repository = current.ancestors().find(|level| level.join(".git").exists());
-        if args.project || (!args.user && repository.is_some()) {
-            let Some(root) = repository else {
-                return Err(Failure::usage(
-                    "--project: the current directory is not in a git repository",
-                    "change to a directory of the repository, or use --user",
-                ));
-            };
-            let path = root.join(policy::PROJECT_POLICY);
-            let directory = path.parent().unwrap_or(root);
-            if directory.is_symlink() {
-                return Err(Failure::usage(
-                    format!("{} is a symbolic link, so guard writes no policy there", directory.display()),
-                    "replace the link with a directory",
-                ));
-            }
-            let base = if path.exists() { String::new() } else { base_of(run)? };
-            return Ok(Self { path, is_project: true, base });
+        let checkout = Checkout::here()?.filter(|_| !args.user);
+        if args.project && checkout.is_none() {
+            return Err(Failure::usage(
+                "--project: the current directory is not in a git repository",
+                "change to a directory of the repository, or use --user",
+            ));
+        }
+        if let Some(checkout) = checkout {
+            let path = checkout.root().join(policy::PROJECT_POLICY);
+            let is_new = matches!(read_project_file(&checkout, policy::PROJECT_POLICY), Ok(None));
+            let base = if is_new { base_of(run)? } else { String::new() };
+            return Ok(Self { path, project: Some(checkout), base });
         }
         Self::of_user(run)
     }
@@ -356,14 +366,18 @@ impl Target {
                 "set HOME or XDG_CONFIG_HOME",
             ));
         };
-        Ok(Self { path: directory.join(format!("{base}.toml")), is_project: false, base })
+        Ok(Self { path: directory.join(format!("{base}.toml")), project: None, base })
+    }
+
+    fn is_project(&self) -> bool {
+        self.project.is_some()
     }
 
     /// Returns a sentence that names the run's policy if it is another file than the user's policy to which guard adds
     /// the rule. Returns `None` if guard adds the rule to the project's policy, or if the run's policy is not recorded.
     fn other_file(&self, run: &Run) -> Option<String> {
         let is_own = |used: &&str| *used == self.base && has_policy_of_user(run);
-        let used = run.policy().filter(|used| !self.is_project && !is_own(used))?;
+        let used = run.policy().filter(|used| !self.is_project() && !is_own(used))?;
         let used = terminal_text::replace(used);
         Some(format!("the run used the policy `{used}`, a file that extends `{}`", self.base))
     }
@@ -372,13 +386,8 @@ impl Target {
     /// there is no such line, or if this file is the user's policy. Also `None` if guard cannot read or parse the
     /// configuration, because the next run reports that.
     fn other_policy(&self) -> Option<OtherPolicy> {
-        if !self.is_project {
-            return None;
-        }
+        let text = read_project_file(self.project.as_ref()?, policy::PROJECT_CONFIG).ok()??;
         let config = self.path.with_file_name(Path::new(policy::PROJECT_CONFIG).file_name()?);
-        let text =
-            String::from_utf8(read_regular_file(&config, policy::LARGEST_FILE as u64, Links::Refuse).ok()?)
-                .ok()?;
         let name = ProjectConfig::parse(&text).ok()?.run.policy?;
         let line = ProjectConfig::policy_line(&text)?;
         (name != policy::PROJECT_POLICY).then_some(OtherPolicy { config, line, name })
@@ -386,6 +395,9 @@ impl Target {
 
     /// Checks that guard can load the edited text as a policy.
     fn check(&self, text: &str) -> Result<(), Failure> {
+        if self.is_project() {
+            check_extends(text)?;
+        }
         let source =
             Source { name: self.path.display().to_string(), text: text.to_string().into(), built_in: false };
         decide::load_text(source, &PolicyDirs::from_environment())?;
@@ -395,30 +407,27 @@ impl Target {
     /// Writes the edited text to the policy file. Fails and writes nothing if guard cannot load the text as a policy.
     fn check_and_write(&self, text: &str) -> Result<(), Failure> {
         self.check(text)?;
-        self.write(text)
+        self.write(text)?;
+        if self.is_project() { Ok(()) } else { policy_files::remember_written(&self.path, text) }
     }
 
-    /// Returns the current text of the policy file, or the text of a new one if there is no file.
-    fn text(&self) -> Result<String, Failure> {
-        // An agent may have committed a symbolic link in place of the project's file. The link may lead to a file of
-        // the user.
-        let links = if self.is_project { Links::Refuse } else { Links::Follow };
-        let read = read_regular_file(&self.path, policy::LARGEST_FILE as u64, links).map_err(io::Error::from);
-        match read.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other)) {
-            Ok(text) => Ok(text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let (name, description) = if self.is_project {
-                    ("project", "What runs in this repository may do beyond the policy it extends.")
-                } else {
-                    (self.base.as_str(), "What my runs may do beyond the policy it extends.")
-                };
-                Ok(policy::new_file(name, &self.base, description))
-            }
-            Err(error) => Err(Failure::usage(
-                format!("cannot read {}: {error}", self.path.display()),
-                "the policy must be a regular file of at most 1 MiB that you can read; correct or remove it",
-            )),
+    /// Returns the current text of the policy file and false, or the text of a new one and true if there is no file.
+    fn text(&self) -> Result<(String, bool), Failure> {
+        let read = match &self.project {
+            Some(checkout) => read_project_file(checkout, policy::PROJECT_POLICY)?,
+            None => read_policy(&self.path, || {
+                read_regular_file(&self.path, policy::LARGEST_FILE as u64, Links::Follow)
+            })?,
+        };
+        if let Some(text) = read {
+            return Ok((text, false));
         }
+        let (name, description) = if self.is_project() {
+            ("project", "What runs in this repository may do beyond the policy it extends.")
+        } else {
+            (self.base.as_str(), "What my runs may do beyond the policy it extends.")
+        };
+        Ok((policy::new_file(name, &self.base, description), true))
     }
 
     fn edited(&self, text: &str, options: &str) -> Result<String, Failure> {
@@ -438,6 +447,9 @@ impl Target {
         let quoted = toml::Value::String(value.to_string()).to_string();
         let edited = match option {
             "--allow" => {
+                if self.is_project() {
+                    check_extends(text)?;
+                }
                 let source = Source {
                     name: self.path.display().to_string(),
                     text: text.to_string().into(),
@@ -473,22 +485,52 @@ impl Target {
     /// Returns the first part of the ids of rules that guard adds to this file. One policy file may extend another, so
     /// the rules of each file need ids of their own.
     fn rule_ids(&self) -> String {
-        if self.is_project { "project".to_string() } else { format!("user.{}", self.base) }
+        if self.is_project() { "project".to_string() } else { format!("user.{}", self.base) }
     }
 
     /// Replaces the policy file atomically: writes a temporary file and renames it.
     fn write(&self, text: &str) -> Result<(), Failure> {
-        let written = || -> io::Result<()> {
-            let directory = self.path.parent().unwrap_or(Path::new("/"));
-            std::fs::create_dir_all(directory)?;
-            replace_file(&self.path, text.as_bytes(), 0o666, Durability::Synced)
-        };
-        written().map_err(|error| {
+        let failed = |error: io::Error| {
             Failure::usage(
                 format!("cannot write {}: {error}", self.path.display()),
                 "check the owner and mode of the file and of its directory",
             )
-        })
+        };
+        let (directory, name) =
+            split(&self.path).ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
+        if let Some(checkout) = &self.project {
+            let below = Path::new(policy::PROJECT_POLICY).parent().unwrap_or(Path::new("."));
+            let directory = checkout.directory(below, true)?;
+            let directory = directory.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+            return directory.replace(name, text.as_bytes(), Durability::Synced).map_err(failed);
+        }
+        let made = DirBuilder::new().mode(0o700).recursive(true).create(&directory);
+        made.and_then(|()| replace_file(&self.path, text.as_bytes(), 0o644, Durability::Synced))
+            .map_err(failed)
+    }
+}
+
+/// Reads a file of the project, given by its path in the repository; `None` if it does not exist. Follows no link: an agent
+/// may have committed one that leads to a file of the user.
+fn read_project_file(checkout: &Checkout, path: &str) -> Result<Option<String>, Failure> {
+    let Some((directory, name)) = split(Path::new(path)) else { return Ok(None) };
+    let Some(directory) = checkout.directory(&directory, false)? else { return Ok(None) };
+    read_policy(&checkout.root().join(path), || directory.read(name, policy::LARGEST_FILE as u64))
+}
+
+/// Converts what `read` returns to text; `None` if the file does not exist.
+fn read_policy(
+    path: &Path,
+    read: impl FnOnce() -> Result<Vec<u8>, OpenError>,
+) -> Result<Option<String>, Failure> {
+    let read = read().map_err(io::Error::from);
+    match read.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other)) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::usage(
+            format!("cannot read {}: {error}", path.display()),
+            "the policy must be a regular file of at most 1 MiB that you can read; correct or remove it",
+        )),
     }
 }
 
@@ -504,19 +546,30 @@ fn unknown_options(options: &str) -> Failure {
 }
 
 /// Prints the path of the policy file, and the lines that the edit removes or adds.
-fn show_change(target: &Target, before: &str, edited: &str, out: &mut dyn Write) -> io::Result<()> {
-    let is_new = !target.path.exists();
-    writeln!(out, "{}{}", target.path.display(), if is_new { " (new)" } else { "" })?;
-    for (sign, line) in changed_lines(if is_new { "" } else { before }, edited) {
+fn show_change(path: &Path, before: &str, edited: &str, is_new: bool, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}{}", path.display(), if is_new { " (new)" } else { "" })?;
+    for (sign, line) in changed_lines(before, edited) {
         writeln!(out, "{sign} {}", terminal_text::replace(line))?;
     }
     Ok(())
 }
 
-/// Returns the lines that were removed (`-`) or added (`+`), in the order of the new text. Time and memory grow with
-/// the product of the texts' lengths, so this is only for small files.
+/// The maximum product of the numbers of old and new lines that [`changed_lines`] compares with each other.
+const MOST_COMPARED: usize = 1 << 20;
+
+/// Returns the lines that were removed (`-`) or added (`+`), in the order of the new text. Compares only the lines between
+/// the first and the last difference. If these are too many, returns all of them as removed and added.
 fn changed_lines<'t>(before: &'t str, after: &'t str) -> Vec<(char, &'t str)> {
     let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
+    let same = |pairs: &mut dyn Iterator<Item = (&&str, &&str)>| pairs.take_while(|(a, b)| a == b).count();
+    let first = same(&mut old.iter().zip(&new));
+    let (old, new) = (&old[first..], &new[first..]);
+    let last = same(&mut old.iter().rev().zip(new.iter().rev()));
+    let (old, new) = (&old[..old.len() - last], &new[..new.len() - last]);
+    if old.len().saturating_mul(new.len()) > MOST_COMPARED {
+        let removed = old.iter().map(|line| ('-', *line));
+        return removed.chain(new.iter().map(|line| ('+', *line))).collect();
+    }
     // `common[i][j]` is the length of the longest common subsequence of the old lines from `i` on and the new lines
     // from `j` on.
     let mut common = vec![vec![0usize; new.len() + 1]; old.len() + 1];
@@ -566,7 +619,7 @@ mod tests {
 
     #[test]
     fn options_that_cannot_be_parsed_are_an_error() {
-        let target = Target { path: PathBuf::from("x.toml"), is_project: false, base: "strict".to_string() };
+        let target = Target { path: PathBuf::from("x.toml"), project: None, base: "strict".to_string() };
         for options in ["", "--write", "--write 'unclosed", "--unknown x"] {
             assert!(target.edited("", options).is_err(), "{options}");
         }
@@ -578,5 +631,9 @@ mod tests {
         assert_eq!(changed_lines("a\nb\n", "a\nB\n"), [('-', "b"), ('+', "B")]);
         assert_eq!(changed_lines("", "a\n"), [('+', "a")]);
         assert_eq!(changed_lines("a\n", "a\n"), []);
+        assert_eq!(changed_lines("a\na\n", "a\n"), [('-', "a")]);
+        let (before, after): (String, String) =
+            (0..5_000).map(|n| (format!("o{n}\n"), format!("n{n}\n"))).unzip();
+        assert_eq!(changed_lines(&before, &after).len(), 10_000);
     }
 }

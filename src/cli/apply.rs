@@ -1,7 +1,7 @@
 //! `guard apply`: applies the changes of a run to the user's branch or, with `--uncommitted`, to the user's index and
 //! working tree. Then removes the run's worktree.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -9,26 +9,21 @@ use serde_json::{Value, json};
 use super::exit_code::Exit;
 use super::json::print_json;
 use super::quantities::{count, listed};
+use super::review::{is_confirmed, write_findings};
 use super::take_over_args::Apply;
 use super::worktree_lookup::{find_or_newest, here};
 use super::{Failure, note};
+use crate::launch::danger_finding;
 use crate::outcome::{Finding, RunResult};
 use crate::terminal_text;
 use crate::transcript::{Run, RunState};
+use crate::workspace::findings::Danger;
 use crate::workspace::{
     ApplyMethod, ApplyPlan, ApplyRequest, KeepPolicy, Planned, Repository, Workspace, WorkspaceError,
 };
 
-/// The maximum number of findings that guard prints.
-const MOST_FINDINGS: usize = 20;
-
+/// Applies everything on the branch of a run that the user's branch does not have, whichever runs made it.
 pub(super) fn run(args: &Apply, out: &mut dyn Write) -> Result<Exit, Failure> {
-    run_with(args, &[], out)
-}
-
-/// Applies the changes of a run, and those of later runs that continued on the same branch. `later` contains the
-/// directories of these runs. guard shows the user the findings of all runs.
-pub(super) fn run_with(args: &Apply, later: &[PathBuf], out: &mut dyn Write) -> Result<Exit, Failure> {
     let (folder, record) = find_or_newest(args.run.as_deref())?;
     let repository = Repository { trusted: args.trust_repository, ..here()? };
     let mut workspace = match Workspace::load(&folder) {
@@ -43,11 +38,12 @@ pub(super) fn run_with(args: &Apply, later: &[PathBuf], out: &mut dyn Write) -> 
         }
         loaded => loaded?,
     };
-    let findings: Vec<Finding> =
-        std::iter::once(&folder).chain(later).flat_map(|folder| findings_of(folder)).collect();
     if args.commit_only {
-        return commit_only(args, &mut workspace, &repository, &findings, out);
+        return commit_only(args, &mut workspace, &repository, out);
     }
+    let findings = |dangers: Vec<Danger>| -> Vec<Finding> {
+        broken_boundary(&folder).into_iter().chain(dangers.into_iter().map(danger_finding)).collect()
+    };
     let request = ApplyRequest {
         method: match (args.squash, args.uncommitted) {
             (true, _) => ApplyMethod::Squash,
@@ -57,26 +53,28 @@ pub(super) fn run_with(args: &Apply, later: &[PathBuf], out: &mut dyn Write) -> 
         message: args.message.clone(),
         dry_run: args.dry_run,
     };
-    let plan = match workspace.plan_apply(&repository, &request)? {
+    let mut plan = match workspace.plan_apply(&repository, &request)? {
         Planned::Ready(plan) => plan,
         Planned::Nothing(work) => {
-            let has_work = work.commits > 0 || !work.uncommitted.is_empty();
+            let has_work = work.tip != record.base || !work.uncommitted.is_empty();
             return nothing(args, &mut workspace, has_work, out);
         }
-        Planned::Conflicts { paths, work } => {
-            let is_committed = work.uncommitted.is_empty();
-            return refuse(args, &workspace, Refusal::Conflicts { paths, is_committed }, &findings, out);
+        Planned::Conflicts { paths, work, dangers } => {
+            let refusal = Refusal::Conflicts { paths, is_committed: work.uncommitted.is_empty() };
+            return refuse(args, &workspace, refusal, &findings(dangers), out);
         }
-        Planned::Overlaps(paths) => {
-            return refuse(args, &workspace, Refusal::Overlaps(paths), &findings, out);
+        Planned::Overlaps { paths, dangers } => {
+            return refuse(args, &workspace, Refusal::Overlaps(paths), &findings(dangers), out);
         }
     };
+    let findings = findings(std::mem::take(&mut plan.dangers));
     if !args.json {
         write_findings(&findings, out)?;
         out.flush()?;
     }
     if !args.dry_run {
-        if !args.yes && needs_a_look(&findings) && !is_confirmed()? {
+        let show = "`guard diff` shows the work";
+        if !args.yes && !findings.is_empty() && !is_confirmed("apply this work?", show, "apply it")? {
             note("guard: nobody confirmed the changes, so guard applied nothing");
             return Ok(Exit::Problem);
         }
@@ -98,55 +96,12 @@ pub(super) fn run_with(args: &Apply, later: &[PathBuf], out: &mut dyn Write) -> 
     Ok(exit)
 }
 
-/// Returns the findings of a run, which the user should know before applying its changes. If the run has not finished
-/// with a result, returns one finding that says so.
-fn findings_of(folder: &Path) -> Vec<Finding> {
-    let run = Run::read(folder);
-    let result = run.last.and_then(|last| serde_json::from_value::<RunResult>(last.data).ok());
-    match (run.state, result) {
-        (RunState::Finished, Some(result)) => result.findings,
-        _ => {
-            let message =
-                "the run ended without a result, so guard did not inspect the files that it left".to_string();
-            vec![Finding::new("danger.unknown", message, None)]
-        }
-    }
-}
-
-/// Returns true if the user should review the findings before guard applies the changes. Findings about changes that
-/// others made in the repository during the run need no review.
-fn needs_a_look(findings: &[Finding]) -> bool {
-    findings.iter().any(|finding| finding.kind != "repository.changed")
-}
-
-fn write_findings(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
-    for finding in findings.iter().take(MOST_FINDINGS) {
-        writeln!(out, "review: {}", terminal_text::replace(&finding.message))?;
-        if let Some(instead) = &finding.instead {
-            writeln!(out, "  {}", terminal_text::replace(instead))?;
-        }
-    }
-    if findings.len() > MOST_FINDINGS {
-        writeln!(out, "review: and {} more; `guard log` shows all findings", findings.len() - MOST_FINDINGS)?;
-    }
-    Ok(())
-}
-
-/// Asks on the terminal whether to apply changes that have findings. If standard input is not a terminal, prints a hint
-/// and returns false.
-fn is_confirmed() -> Result<bool, Failure> {
-    if !io::stdin().is_terminal() {
-        note(
-            "guard: the run has findings that a person should review, and guard cannot ask for confirmation without a terminal\n  \
-             hint: `guard diff` shows the work; use --yes to apply it without asking",
-        );
-        return Ok(false);
-    }
-    let _ = write!(io::stderr(), "apply this work? [y/N] ");
-    let _ = io::stderr().flush();
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+/// Returns the findings of a run that say that the agent changed the user's repository itself. All other findings of the
+/// run's result are about files, and guard finds those again when it applies the work.
+fn broken_boundary(folder: &Path) -> Vec<Finding> {
+    let result = Run::read(folder).last.and_then(|last| serde_json::from_value::<RunResult>(last.data).ok());
+    let findings = result.map(|result| result.findings).unwrap_or_default();
+    findings.into_iter().filter(|finding| finding.kind == "repository.broken").collect()
 }
 
 /// Returns the name of the branch that the user has checked out, or `the detached HEAD`.
@@ -308,10 +263,10 @@ fn commit_only(
     args: &Apply,
     workspace: &mut Workspace,
     repository: &Repository,
-    findings: &[Finding],
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
-    let paths = workspace.commit_work(repository, args.message.as_deref())?;
+    let (paths, dangers) = workspace.commit_work(repository, args.message.as_deref())?;
+    let findings: Vec<Finding> = dangers.into_iter().map(danger_finding).collect();
     if args.json {
         let report = json!({
             "run_id": workspace.record().run_id, "branch": workspace.branch(), "applied": false,
@@ -320,7 +275,7 @@ fn commit_only(
         print_json(&report, out)?;
         return Ok(Exit::Success);
     }
-    write_findings(findings, out)?;
+    write_findings(&findings, out)?;
     let branch = terminal_text::escape(workspace.branch()).into_owned();
     if paths.is_empty() {
         writeln!(out, "nothing to commit on {branch}: the run left no uncommitted changes")?;

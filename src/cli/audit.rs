@@ -1,11 +1,12 @@
 //! `guard policy audit`: judges lists of commands by policies. Prints the table of verdicts, or compares it with a
 //! snapshot file.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
 use super::args::{Audit as Args, Format};
+use super::checkout::split;
 use super::exit_code::Exit;
 use super::json::print_json;
 use super::{Failure, note};
@@ -13,15 +14,18 @@ use crate::decide::load;
 use crate::policy::PolicyDirs;
 use crate::policy_audit;
 use crate::policy_audit::{Audit, Change, Corpus};
+use crate::sys::agent_paths::open_named_file;
+use crate::sys::directory::Directory;
+use crate::sys::fs::Durability;
 
 pub(super) fn run(args: &Args, dirs: &PolicyDirs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let policies = args.policy.iter().map(|name| load(name, dirs, false)).collect::<Result<Vec<_>, _>>()?;
     let mut corpora = Vec::new();
     for path in &args.corpora {
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = open_named_file(path).and_then(io::read_to_string).map_err(|error| {
             Failure::usage(
                 format!("cannot read {}: {error}", path.display()),
-                "give files with one command per line",
+                "give readable files with one command per line",
             )
         })?;
         let corpus = Corpus::parse(&path.display().to_string(), &text).map_err(|error| {
@@ -83,17 +87,23 @@ fn snapshot(
     out: &mut dyn Write,
 ) -> Result<bool, Failure> {
     let today = policy_audit::text(audit);
-    let failed = |error: std::io::Error, what: &str, hint: &str| {
+    let failed = |error: io::Error, what: &str, hint: &str| {
         Failure::usage(format!("cannot {what} the snapshot {}: {error}", path.display()), hint)
     };
     if args.update {
         let hint = "check the owner and mode of the file and of its directory";
-        std::fs::write(path, &today).map_err(|error| failed(error, "write", hint))?;
+        // An agent may have committed a link in place of the snapshot, or of a directory above it.
+        let written = split(path).ok_or_else(|| io::Error::other("the path names a directory, not a file"));
+        let written = written.and_then(|(parent, name)| {
+            Directory::open_named(&parent)?.replace(name, today.as_bytes(), Durability::Unsynced)
+        });
+        written.map_err(|error| failed(error, "write", hint))?;
         writeln!(out, "wrote the decisions (commands: {}) to {}", audit.rows.len(), path.display())?;
         return Ok(false);
     }
     let hint = "create the snapshot with --snapshot FILE --update";
-    let committed = std::fs::read_to_string(path).map_err(|error| failed(error, "read", hint))?;
+    let committed = open_named_file(path).and_then(io::read_to_string);
+    let committed = committed.map_err(|error| failed(error, "read", hint))?;
     let changes = policy_audit::compare(&committed, &today).map_err(|error| {
         Failure::usage(
             error.to_string(),

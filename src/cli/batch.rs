@@ -17,6 +17,7 @@ use crate::batch::{
     BatchResponse, BatchStatus, LARGEST_INPUT, Page, Queue, QueueError, TaskResult, TaskStatus, TaskTypes,
     WorkerLock, open_queue, parse_tasks, respond, start_local_worker,
 };
+use crate::sys::agent_paths::{open_named_file, own_real_path};
 use crate::terminal_text;
 use crate::transcript::runs_dir;
 
@@ -175,20 +176,29 @@ fn read_tasks(file: &Path, directory: Option<&Path>) -> Result<Vec<crate::batch:
         let hint = "a submission is a JSON array such as [{\"task_id\": \"1\", \"type\": \"echo\", \"parameters\": {}}]; nothing was queued";
         Failure::usage(format!("{name}: {problem}"), hint)
     };
+    let unreadable = |error: io::Error| {
+        Failure::usage(
+            format!("cannot read {name}: {error}"),
+            "give a readable file, or `-` for standard input; nothing was queued",
+        )
+    };
     let source: Box<dyn Read> = if file == Path::new("-") {
         Box::new(io::stdin())
     } else {
-        Box::new(std::fs::File::open(file).map_err(|error| bad(error.to_string()))?)
+        Box::new(open_named_file(file).map_err(unreadable)?)
     };
     let mut bytes = Vec::new();
-    source.take(LARGEST_INPUT as u64 + 1).read_to_end(&mut bytes).map_err(|error| bad(error.to_string()))?;
+    source.take(LARGEST_INPUT as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() > LARGEST_INPUT {
         return Err(bad(format!("the submission is larger than {} MiB", LARGEST_INPUT >> 20)));
     }
     let text = String::from_utf8(bytes).map_err(|_| bad("the submission is not UTF-8".to_string()))?;
     let directory = match directory {
-        Some(directory) => directory.canonicalize().map_err(|error| {
-            Failure::usage(format!("--dir {}: {error}", directory.display()), "give a directory that exists")
+        Some(directory) => own_real_path(directory).map_err(|error| {
+            Failure::usage(
+                format!("--dir {}: {error}", directory.display()),
+                "give the real path of a directory that exists",
+            )
         })?,
         None => std::env::current_dir()?.canonicalize()?,
     };

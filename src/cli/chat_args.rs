@@ -54,7 +54,7 @@ pub(crate) struct Chat {
     pub(crate) model: Option<String>,
     #[command(flatten)]
     pub(crate) new: NewConversationOptions,
-    /// The policy, instead of the one that --sandbox selects
+    /// The policy [default: that of `guard run` in the directory; `readonly` with --sandbox read-only]
     #[arg(long, value_name = "NAME")]
     pub(crate) policy: Option<String>,
     /// Stop the agent after this time without output, without a new program and without CPU use: seconds, or 90s, 5m, 2h

@@ -10,7 +10,6 @@ use serde_json::json;
 use super::exit_code::Exit;
 use super::json::print_json;
 use super::{Failure, stdout_colour};
-use crate::decide::{NetworkRefusal, host_option};
 use crate::policy::{self, Host, HostAccess, Policy};
 
 /// The output of `guard check --connect --json`.
@@ -28,7 +27,7 @@ pub(super) struct ConnectJson<'a> {
     reason: String,
     /// What to do instead of connecting; empty if there is no advice.
     instead: String,
-    /// The option of `guard run` that would allow the connection; absent if the connection is allowed, or if no option
+    /// The options of `guard run` that would allow the connection; absent if the connection is allowed, or if no option
     /// can allow it.
     #[serde(skip_serializing_if = "Option::is_none")]
     allow_with: Option<String>,
@@ -53,12 +52,9 @@ pub(super) fn run(
     let environment: Vec<_> = std::env::vars_os().collect();
     let (rules, notes) =
         crate::launch::network_rules(policy, super::user_directories::home().as_deref(), &environment);
-    let by_address = |host: &Host| match host {
-        Host::Address(address) => rules.judge_address(host, *address, port),
-        Host::Name(_) => Ok(()),
-    };
-    let judged =
-        rules.judge(&host, port, HostAccess::Tunnel).and_then(|allowed| by_address(&host).map(|()| allowed));
+    let judged = rules
+        .judge(&host, port, HostAccess::Tunnel)
+        .and_then(|allowed| rules.judge_known_address(&host, port).map(|()| allowed));
     let is_allowed = judged.is_ok();
     let answer = match judged {
         Ok(allowed) => ConnectJson {
@@ -72,12 +68,12 @@ pub(super) fn run(
             port,
             policy: &policy.name,
         },
-        Err(NetworkRefusal { rule, reason, instead }) => ConnectJson {
+        Err(refusal) => ConnectJson {
             decision: "deny",
-            rule: rule.to_string(),
-            reason,
-            instead,
-            allow_with: host_option(rule, &host.to_string(), port),
+            rule: refusal.rule.to_string(),
+            allow_with: refusal.option(&host.to_string(), port),
+            reason: refusal.reason,
+            instead: refusal.instead,
             raw: false,
             host: host.to_string(),
             port,

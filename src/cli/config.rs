@@ -8,17 +8,19 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::args::{ConfigAction, Init};
+use super::checkout::{Checkout, split, unusable};
 use super::defaults::Defaults;
 use super::exit_code::Exit;
 use super::json::print_json;
-use super::{Failure, run};
-use crate::policy::{PROJECT_CONFIG, PROJECT_POLICY};
+use super::{Failure, policy_files, run};
+use crate::policy::{PROJECT_CONFIG, PROJECT_POLICY, PolicyDirs};
 use crate::terminal_text;
 
 pub(super) fn config(action: &ConfigAction, out: &mut dyn Write) -> Result<Exit, Failure> {
     match action {
         ConfigAction::Show { origin, json } => show(*origin, *json, out),
-        ConfigAction::Trust => trust(out),
+        ConfigAction::Trust { policy: None } => trust(out),
+        ConfigAction::Trust { policy: Some(policy) } => trust_policy(policy, out),
     }
 }
 
@@ -54,8 +56,23 @@ fn show(with_origin: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Fail
             writeln!(out, "{key:<14} {value}")?;
         }
     }
-    for request in defaults.requests()? {
-        writeln!(out, "the project asks for more than you allow: {}", terminal_text::replace(&request))?;
+    let requests = defaults.requests()?;
+    let what = if !requests.is_empty() && defaults.is_confirmed()? {
+        "you have confirmed what the project asks for"
+    } else {
+        "the project asks for more than you allow"
+    };
+    for request in requests {
+        writeln!(out, "{what}: {}", terminal_text::replace(&request))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn trust_policy(named: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let policy = crate::decide::load(named, &PolicyDirs::from_environment(), false)?;
+    for path in policy_files::trust(&policy)? {
+        let path = terminal_text::replace(&path.to_string_lossy());
+        writeln!(out, "you have confirmed this content of {path}")?;
     }
     Ok(Exit::Success)
 }
@@ -108,36 +125,34 @@ const LANGUAGES: &[Language] = &[
 const HOOKS: &[&str] = &[".pre-commit-config.yaml", ".husky", "lefthook.yml", ".githooks"];
 
 pub(super) fn init(args: &Init, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let directory = here()?;
-    let root = directory.ancestors().find(|level| level.join(".git").exists());
-    let Some(root) = root else {
+    let Some(checkout) = Checkout::here()? else {
         return Err(Failure::usage(
             "the current directory is not in a git repository",
             "`git init` creates one; runs outside of repositories use ~/.config/guard/config.toml",
         ));
     };
+    let root = checkout.root();
     let path = root.join(PROJECT_CONFIG);
     let text = proposed(root);
     if args.dry_run {
         out.write_all(text.as_bytes())?;
         return Ok(Exit::Success);
     }
-    if path.symlink_metadata().is_ok() {
-        return Err(Failure::usage(
-            format!("{} already exists", path.display()),
-            "`guard init --dry-run` prints what a new file would contain; `guard config show --origin` prints the settings in force",
-        ));
-    }
-    let written = || -> io::Result<()> {
-        std::fs::create_dir_all(path.parent().unwrap_or(root))?;
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?;
-        file.write_all(text.as_bytes())
-    };
-    written().map_err(|error| {
+    let cannot_write = |error: &io::Error| {
         Failure::usage(
             format!("cannot write {}: {error}", path.display()),
             "check the owner and mode of the directory",
         )
+    };
+    let (directory, name) =
+        split(Path::new(PROJECT_CONFIG)).ok_or_else(|| cannot_write(&io::ErrorKind::InvalidInput.into()))?;
+    let directory = checkout.top().below(&directory, true).map_err(|error| unusable(&path, &error))?;
+    directory.create(name, text.as_bytes()).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Failure::usage(
+            format!("{} already exists", path.display()),
+            "`guard init --dry-run` prints what a new file would contain; `guard config show --origin` prints the settings in force",
+        ),
+        _ => cannot_write(&error),
     })?;
     out.write_all(text.as_bytes())?;
     writeln!(out, "\nwrote {}", path.display())?;

@@ -2,26 +2,36 @@
 //!
 //! guard reads the project's files from the commit at which the run starts, never from a working tree that an agent
 //! can write. They may tighten what the user allows. If they ask for more, the user must confirm that, once for each
-//! version of the files.
+//! version of the files. A confirmation holds in one repository, and ends when the user confirms another version there or
+//! a run there uses one that needs no confirmation.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
-
+use super::checkout::{Checkout, split};
+use super::content_record::{ContentRecord, hash};
 use super::{Failure, args};
 use crate::policy::{
     self, Config, PROJECT_CONFIG, PROJECT_POLICY, Policy, PolicyDirs, ProjectConfig, RunDefaults, Severity,
     Source, TimeLimit,
 };
+use crate::sys::agent_paths::{AgentPaths, PlaceKind, state_directory};
+use crate::sys::fs::{Links, read_regular_file};
 use crate::terminal_text;
-use crate::transcript::runs_dir;
-use crate::workspace::files_at;
+use crate::workspace::{Repository, files_at, main_directory};
 
 /// The policy of runs if neither the command line nor a configuration names one.
 pub(super) const BUILT_IN_POLICY: &str = "strict";
+/// The prefix of the branches of runs if no configuration sets another.
+const BRANCH_PREFIX: &str = "task/";
 /// The maximum size of the project's configuration and policy together, in bytes.
 const LARGEST_PROJECT: usize = 1 << 20;
+/// The directory, in guard's state directory, with a file for each repository: the hash of the confirmed content.
+const CONFIRMED: &str = "project-settings";
+/// The file in which older versions of guard recorded confirmations, which held in every repository.
+const OLD_CONFIRMED: &str = "confirmed-projects";
+/// The maximum size of that file in bytes.
+const MAX_OLD_CONFIRMED_BYTES: u64 = 8 << 20;
 
 /// Where the value of a setting comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,6 +116,7 @@ impl Project {
                 "commit the project's policy",
             ));
         };
+        check_extends(text)?;
         let source = Source { name: PROJECT_POLICY.to_string(), text: text.clone().into(), built_in: false };
         let dirs = PolicyDirs::from_environment();
         let policy = crate::decide::load_text(source, &dirs)?;
@@ -116,10 +127,7 @@ impl Project {
         };
         match policy.sources.iter().find(|source| !is_known(source)) {
             None => Ok(policy),
-            Some(other) => Err(Failure::usage(
-                format!("{PROJECT_POLICY} must not extend the file {}", other.name),
-                "a project's policy extends a built-in policy, or one of yours, by its name",
-            )),
+            Some(other) => Err(extends_file(&other.name)),
         }
     }
 
@@ -139,11 +147,31 @@ impl Project {
 
     /// Returns the hash of the project's configuration and policy. guard stores it when the user confirms them.
     fn hash(&self) -> String {
-        let mut hasher = Sha256::new();
-        hasher.update(self.config_text.as_bytes());
-        hasher.update([0]);
-        hasher.update(self.policy_text.as_deref().unwrap_or_default().as_bytes());
-        crate::hex::encode(hasher.finalize())
+        let policy = self.policy_text.as_deref().unwrap_or_default();
+        hash(&[self.config_text.as_bytes(), policy.as_bytes()].join(&0))
+    }
+
+    /// Returns the record of the content that the user has confirmed in the project's repository. All worktrees of the
+    /// repository share it.
+    fn confirmed(&self) -> Result<ContentRecord, Failure> {
+        let cannot = |problem: String| {
+            let message = format!("cannot find the repository of {}: {problem}", self.directory.display());
+            Failure::usage(message, "`git status` shows whether git works here")
+        };
+        let repository =
+            Repository::find_without_head(&self.directory).map_err(|error| cannot(error.to_string()))?;
+        let repository = repository.ok_or_else(|| cannot("git finds none".to_string()))?;
+        let common = repository.common_dir.canonicalize().map_err(|error| cannot(error.to_string()))?;
+        ContentRecord::of(CONFIRMED, &common)
+    }
+
+    /// Returns true if the user confirmed this content with a version of guard whose confirmations held in every
+    /// repository.
+    fn was_confirmed_everywhere(&self) -> bool {
+        let file = state_directory().map(|state| state.join(OLD_CONFIRMED));
+        let old = file.and_then(|file| read_regular_file(&file, MAX_OLD_CONFIRMED_BYTES, Links::Refuse).ok());
+        let hash = self.hash();
+        old.is_some_and(|old| old.split(|&byte| byte == b'\n').any(|line| line.starts_with(hash.as_bytes())))
     }
 }
 
@@ -167,7 +195,8 @@ impl Defaults {
         named: Option<&str>,
         config: &Config,
     ) -> Result<Self, Failure> {
-        let project = Project::read(directory, revision.unwrap_or("HEAD"))?;
+        let (place, revision) = users_commit(directory, revision, config)?;
+        let project = Project::read(&place, &revision)?;
         let user_place = Config::place().unwrap_or_default();
         let of_project = project.as_ref().and_then(|project| project.config.run.policy.clone());
         let (policy_name, policy_origin) = match (named, of_project, &config.run.policy) {
@@ -183,7 +212,8 @@ impl Defaults {
         Ok(Self { policy, policy_origin, policy_name, user: config.run.clone(), user_place, project })
     }
 
-    /// Returns what the project asks for beyond what the user allows, as text with one line for each item.
+    /// Returns what the project asks for beyond what the user allows, as text with one line for each item. A project may
+    /// only tighten the user's settings without a confirmation.
     pub(super) fn requests(&self) -> Result<Vec<String>, Failure> {
         let Some(project) = &self.project else { return Ok(Vec::new()) };
         let run = &project.config.run;
@@ -208,21 +238,33 @@ impl Defaults {
             lines.push("the dependencies of your checkout".to_string());
         }
         let limits = &self.policy.limits;
-        for (name, asked, limit) in [
-            ("idle", run.timeout, limits.get("idle_seconds")),
-            ("total", run.max_duration, limits.get("total_seconds")),
+        for (name, asked, users, limit) in [
+            ("an idle", run.timeout, self.user.timeout, limits.get("idle_seconds")),
+            ("a total", run.max_duration, self.user.max_duration, limits.get("total_seconds")),
         ] {
             let Some(asked) = asked else { continue };
             let limit = limit.and_then(|limit| u64::try_from(limit).ok());
-            let is_more = limit.is_some_and(|limit| limit > 0 && (asked.0 == 0 || asked.0 > limit));
-            if is_more {
+            // Without the project's file, the user's own setting would replace the limit of the policy. 0 means no limit.
+            let limit = users.map(|users| users.0).or(limit).filter(|limit| *limit > 0);
+            if limit.is_some_and(|limit| asked.0 == 0 || asked.0 > limit) {
                 lines.push(match asked.0 {
-                    0 => format!("no {name} time limit"),
-                    seconds => format!("a {name} time limit of {seconds} seconds"),
+                    0 => format!("no {} time limit", name.split(' ').next_back().unwrap_or_default()),
+                    seconds => format!("{name} time limit of {seconds} seconds"),
                 });
             }
         }
+        if let (Some(asked), Some(users)) = (&run.branch_prefix, &self.user.branch_prefix)
+            && asked != users
+        {
+            lines.push(format!("branches below {asked} instead of your {users}"));
+        }
         Ok(lines)
+    }
+
+    /// Returns true if the user has confirmed the content of the project's files.
+    pub(super) fn is_confirmed(&self) -> Result<bool, Failure> {
+        let Some(project) = &self.project else { return Ok(false) };
+        Ok(project.confirmed()?.known()? == Some(project.hash()))
     }
 
     /// Fails if the project asks for more than the user allows and the user has not confirmed that. On a terminal,
@@ -230,17 +272,25 @@ impl Defaults {
     pub(super) fn confirm(&self) -> Result<(), Failure> {
         let Some(project) = &self.project else { return Ok(()) };
         let requests = self.requests()?;
-        let confirmed = Confirmed::open()?;
-        if requests.is_empty() || confirmed.contains(&project.hash()) {
+        let confirmed = project.confirmed()?;
+        let known = confirmed.known()?;
+        if known == Some(project.hash()) {
             return Ok(());
+        }
+        if requests.is_empty() {
+            // Otherwise a run could bring back an older version that asks for more.
+            return if known.is_some() { confirmed.forget() } else { Ok(()) };
         }
         let list: Vec<String> =
             requests.iter().map(|line| format!("  - {}", terminal_text::replace(line))).collect();
         let files = project.files_in_use();
         let verb = if files.len() == 1 { "asks" } else { "ask" };
+        let old =
+            "you confirmed this with an older guard; a confirmation now holds only in its own repository";
         let message = format!(
-            "this project's {} {verb} for more than you allow:\n{}",
+            "this project's {} {verb} for more than you allow{}:\n{}",
             files.join(" and "),
+            if project.was_confirmed_everywhere() { format!(" ({old})") } else { String::new() },
             list.join("\n")
         );
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
@@ -262,13 +312,13 @@ impl Defaults {
                 "correct and commit the project's files, or confirm them; --policy NAME replaces only the project's policy",
             ));
         }
-        confirmed.add(&project.hash(), &project.directory)
+        confirmed.remember(&project.hash())
     }
 
     /// Records that the user has confirmed what the project asks for, without asking on the terminal.
     pub(super) fn trust(&self) -> Result<(), Failure> {
         let Some(project) = &self.project else { return Ok(()) };
-        Confirmed::open()?.add(&project.hash(), &project.directory)
+        project.confirmed()?.remember(&project.hash())
     }
 
     /// Fills in the defaults for arguments of a run that the command line leaves out, and adds the default entries to
@@ -345,6 +395,91 @@ impl Defaults {
     }
 }
 
+/// Fails if a project's policy extends a file. guard must not even open the file: an agent may have committed its path, and
+/// an error would quote its text.
+pub(super) fn check_extends(text: &str) -> Result<(), Failure> {
+    policy::extended_file(text).map_or(Ok(()), |file| Err(extends_file(&terminal_text::replace(&file))))
+}
+
+fn extends_file(file: &str) -> Failure {
+    Failure::usage(
+        format!("{PROJECT_POLICY} must not extend the file {file}"),
+        "a project's policy extends a built-in policy, or one of yours, by its name",
+    )
+}
+
+/// Returns the paths of the project's files in the working tree that differ from those in the commit at `HEAD`, which runs
+/// read. Returns none of them outside a checkout, or if guard cannot read the files.
+pub(super) fn uncommitted_files() -> Vec<&'static str> {
+    let Ok(Some(checkout)) = Checkout::here() else { return Vec::new() };
+    let paths = [PROJECT_POLICY, PROJECT_CONFIG];
+    let Ok(Some(committed)) = files_at(checkout.root(), "HEAD", &paths, LARGEST_PROJECT) else {
+        return Vec::new();
+    };
+    let differs = |(path, committed): &(&str, Option<Vec<u8>>)| {
+        let (directory, name) = split(Path::new(*path))?;
+        let directory = checkout.directory(&directory, false).ok()??;
+        let written = directory.read(name, LARGEST_PROJECT as u64).ok()?;
+        Some(committed.as_ref() != Some(&written))
+    };
+    let files = paths.into_iter().zip(committed);
+    files.filter(|file| differs(file).unwrap_or(false)).map(|(path, _)| path).collect()
+}
+
+/// Returns a note for the user after a refusal: changed files of the project have no effect before they are committed.
+/// `None` if no file of the project is changed.
+pub(super) fn uncommitted_note() -> Option<String> {
+    let files = uncommitted_files();
+    let names = files.join(" and ");
+    let (has, it) = if files.len() == 1 { ("has", "it") } else { ("have", "them") };
+    (!files.is_empty()).then(|| {
+        format!(
+            "{names} {has} changes that are not committed, and runs read {it} from the commit that they start at\n  hint: {}",
+            commit_command(&files)
+        )
+    })
+}
+
+/// Returns the commands that commit files of the project, and confirm what they ask for.
+pub(super) fn commit_command(files: &[&str]) -> String {
+    let files = files.join(" ");
+    format!("git add {files} && git commit -m 'Change the policy of guard' -- {files} && guard config trust")
+}
+
+/// Returns the directory and the revision from which guard reads the project's settings for a run in `directory` that
+/// starts at `revision`. In a worktree that runs could write, and for a run on top of a run's branch, that is the commit in
+/// the user's checkout: a run may have committed a change of the settings to its branch.
+fn users_commit(
+    directory: &Path,
+    revision: Option<&str>,
+    config: &Config,
+) -> Result<(PathBuf, String), Failure> {
+    let head = |directory: &Path| (directory.to_path_buf(), "HEAD".to_string());
+    let prefix = config.run.branch_prefix.as_deref().unwrap_or(BRANCH_PREFIX);
+    if let Some(revision) = revision
+        && !revision.strip_prefix("refs/heads/").unwrap_or(revision).starts_with(prefix)
+    {
+        return Ok((directory.to_path_buf(), revision.to_string()));
+    }
+    let Ok(real) = directory.canonicalize() else { return Ok(head(directory)) };
+    let is_linked = real.ancestors().find_map(|level| level.join(".git").symlink_metadata().ok());
+    if is_linked.is_none_or(|found| !found.is_file()) {
+        return Ok(head(directory));
+    }
+    let places = AgentPaths::from_environment().map_err(|error| {
+        let state = "check the owner and mode of guard's state directory";
+        Failure::usage(format!("cannot read where agents have worked: {error}"), state)
+    })?;
+    if places.place_of(&real).is_none_or(|place| place.kind == PlaceKind::WorkingTree) {
+        return Ok(head(directory));
+    }
+    // If git cannot tell, the run itself reports the reason.
+    match Repository::find(&real) {
+        Ok(Some(repository)) => Ok(head(main_directory(&repository.common_dir))),
+        Ok(None) | Err(_) => Ok(head(directory)),
+    }
+}
+
 /// Compares `policy` with the policy named `base`, which the user allows, and returns the differences. Returns no
 /// differences if `policy` extends `base` and only tightens it.
 fn looser(base: &str, policy: &Policy) -> Result<Vec<String>, Failure> {
@@ -356,53 +491,4 @@ fn looser(base: &str, policy: &Policy) -> Result<Vec<String>, Failure> {
     let base = crate::decide::load(base, &PolicyDirs::from_environment(), false)?;
     let lines = policy::diff(&base, policy);
     Ok(lines.into_iter().map(|line| format!("policy {}: {line}", policy.name)).collect())
-}
-
-/// The hashes of the project configurations that the user has confirmed, which guard stores in a file in the state
-/// directory.
-struct Confirmed {
-    path: PathBuf,
-    text: String,
-}
-
-impl Confirmed {
-    fn open() -> Result<Self, Failure> {
-        let state = runs_dir().map_err(|error| {
-            Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
-        })?;
-        let path = state.with_file_name("confirmed-projects");
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => {
-                return Err(Failure::usage(
-                    format!("cannot read {}: {error}", path.display()),
-                    "change the owner or mode of the file so that you can read it",
-                ));
-            }
-        };
-        Ok(Self { path, text })
-    }
-
-    fn contains(&self, hash: &str) -> bool {
-        self.text.lines().any(|line| line.split(' ').next() == Some(hash))
-    }
-
-    fn add(&self, hash: &str, directory: &Path) -> Result<(), Failure> {
-        if self.contains(hash) {
-            return Ok(());
-        }
-        let written = || -> io::Result<()> {
-            let parent = self.path.parent().unwrap_or(Path::new("/"));
-            std::fs::create_dir_all(parent)?;
-            let mut file = std::fs::OpenOptions::new().append(true).create(true).open(&self.path)?;
-            writeln!(file, "{hash} {}", terminal_text::replace(&directory.to_string_lossy()))
-        };
-        written().map_err(|error| {
-            Failure::usage(
-                format!("cannot write {}: {error}", self.path.display()),
-                "check the owner and mode of the file and of its directory",
-            )
-        })
-    }
 }

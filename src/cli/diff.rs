@@ -1,4 +1,4 @@
-//! `guard diff`: shows all changes of a run, committed or not, as one diff.
+//! `guard diff`: shows all changes on the branch of a run, committed or not, as one diff.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal, Write};
@@ -11,11 +11,11 @@ use super::exit_code::Exit;
 use super::json::print_json;
 use super::quantities::{count, listed};
 use super::take_over_args::Diff;
-use super::worktree_lookup::find_or_newest;
+use super::worktree_lookup::{find_or_newest, target_commit};
 use super::{Failure, note};
 use crate::terminal_text;
 use crate::transcript::{Run, RunState};
-use crate::workspace::{Record, Repository, WholeWork, WorkReader};
+use crate::workspace::{Record, Repository, ReviewStart, WholeWork, WorkReader};
 
 /// The maximum number of commits that the JSON output lists.
 const MOST_COMMITS: usize = 1_000;
@@ -24,7 +24,9 @@ pub(super) fn run(args: &Diff, out: &mut dyn Write) -> Result<Exit, Failure> {
     let (folder, record) = find_or_newest(args.run.as_deref())?;
     let paths = pathspecs(&args.paths, &record)?;
     let reader = WorkReader::open(&folder)?;
-    let work = reader.read()?;
+    let target = target_commit(&record)?;
+    let start = if args.since_run { ReviewStart::Run } else { ReviewStart::Fork(target.as_deref()) };
+    let work = reader.read(start)?;
     if args.json {
         print_as_json(args, &record, &reader, &work, &paths, out)?;
         return Ok(Exit::Success);
@@ -47,8 +49,14 @@ pub(super) fn run(args: &Diff, out: &mut dyn Write) -> Result<Exit, Failure> {
     }
     if !work.too_large.is_empty() {
         note(&format!(
-            "guard: note: the diff leaves out uncommitted files above 1 GiB: {}",
+            "guard: note: the diff leaves out the largest uncommitted files, which are together above 1 GiB: {}",
             listed(&work.too_large)
+        ));
+    }
+    if !work.hidden.is_empty() {
+        note(&format!(
+            "guard: note: the diff contains files that ignore files of the run hide from `git status`: {}",
+            listed(&work.hidden)
         ));
     }
     if !work.unreadable.is_empty() {
@@ -60,7 +68,7 @@ pub(super) fn run(args: &Diff, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Returns a line that says how many commits and uncommitted paths the run left.
+/// Returns a line that says how many commits and uncommitted paths the diff shows.
 fn headline(record: &Record, work: &WholeWork) -> String {
     let branch = record.branch.trim_start_matches("refs/heads/");
     let commits = count(work.commits, "commit");
@@ -159,6 +167,7 @@ fn print_as_json(
         "uncommitted": work.uncommitted.iter().map(text).collect::<Vec<_>>(),
         "nested_repositories": work.nested.iter().map(text).collect::<Vec<_>>(),
         "too_large": work.too_large.iter().map(text).collect::<Vec<_>>(),
+        "hidden": work.hidden.iter().map(text).collect::<Vec<_>>(),
         "unreadable": work.unreadable.iter().map(text).collect::<Vec<_>>(),
     });
     if !args.stat {

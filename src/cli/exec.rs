@@ -14,6 +14,7 @@ use crate::agent::{AgentEvent, RequestText};
 use crate::agent_exec::{Cancel, ExecRequest, ExecResult};
 use crate::conversation::GivenOptions;
 use crate::outcome::ErrorKind;
+use crate::sys::agent_paths::open_named_file;
 use crate::terminal_text;
 
 /// The maximum size of a request, in bytes. guard rejects a larger request.
@@ -119,9 +120,7 @@ fn request(args: &Exec) -> Result<(ExecRequest, GivenOptions), BadRequest> {
     let name = path.map_or_else(|| "standard input".to_string(), |path| path.display().to_string());
     let mut bytes = Vec::new();
     let read = match path {
-        Some(path) => {
-            std::fs::File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes))
-        }
+        Some(path) => open_named_file(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes)),
         None => io::stdin().lock().take(LARGEST + 1).read_to_end(&mut bytes),
     };
     let bad = |problem: String| (format!("the request from {name} is invalid: {problem}"), FORMAT_HINT);

@@ -1,7 +1,7 @@
 //! What every command that asks an agent needs: the executor of requests, ways to cancel a request, and functions that
 //! print an event and return the exit code for a result.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -27,10 +27,26 @@ pub(super) fn executor() -> Result<Executor, Failure> {
     })
 }
 
-/// Cancels the run at the first signal, such as Ctrl-C. guard then asks the run to end, and still prints its result.
+/// Cancels the run at the first signal, such as Ctrl-C. guard then asks the run to end, and still prints its result. The
+/// second signal ends the run at once.
 pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
     let cancel = cancel.clone();
-    launch::on_signals(move || cancel.set())
+    launch::on_signals(move || {
+        say_what_follows(&cancel);
+        cancel.set();
+    })
+}
+
+/// What the first Ctrl-C has done to an agent, and what the second one does.
+pub(super) const AFTER_INTERRUPT: &str =
+    "the agent has been asked to end and has 5 seconds; Ctrl-C again ends it at once";
+
+/// Says on the terminal what the first signal does, and what the next one does.
+fn say_what_follows(cancel: &Cancel) {
+    if !cancel.is_set() && io::stderr().is_terminal() {
+        // The line takes the place of a progress line.
+        let _ = writeln!(io::stderr(), "\r\x1b[Kguard: {AFTER_INTERRUPT}");
+    }
 }
 
 /// Sets both flags at the first signal: `run` cancels the run, and `wait` ends the wait for the summary of older
@@ -38,6 +54,7 @@ pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
 pub(super) fn cancel_both_on_signals(run: &Cancel, wait: &Cancel) -> io::Result<()> {
     let (run, wait) = (run.clone(), wait.clone());
     launch::on_signals(move || {
+        say_what_follows(&run);
         run.set();
         wait.set();
     })

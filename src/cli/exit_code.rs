@@ -103,7 +103,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
             ("0", "Done. For `poll` and `results`: whatever the status of the tasks is."),
             ("1", "`watch`: at least one task failed."),
             ("2", "Bad usage, a submission with mistakes, no such batch, or a queue that cannot be used."),
-            ("130", "`serve`: a second signal ended the server at once."),
+            ("130", "`worker` and `serve`: a second signal ended it at once."),
         ],
     ),
     (

@@ -14,7 +14,7 @@ use super::{Failure, args, stdout_colour};
 const GROUPS: &[(&str, &[&str])] = &[
     ("Run", &["run", "ps", "attach", "stop", "demo"]),
     ("Inspect", &["log", "why", "runs", "replay", "verify"]),
-    ("Take over the work", &["diff", "apply", "worktree", "restore"]),
+    ("Take over the work", &["diff", "apply", "worktree", "restore", "undo"]),
     ("Policies", &["check", "allow", "learn", "policy"]),
     (
         "Agents and tasks",

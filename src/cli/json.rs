@@ -28,6 +28,11 @@ pub(super) fn to_writer_pretty<T: Serialize + ?Sized>(out: impl Write, value: &T
     serde_json::to_writer_pretty(EscapingWriter { out }, value)
 }
 
+/// Writes JSON text that guard has stored, such as a line of a transcript. Replaces what is not UTF-8 by U+FFFD.
+pub(super) fn write_stored(out: impl Write, json: &[u8]) -> io::Result<()> {
+    EscapingWriter { out }.write_all(String::from_utf8_lossy(json).as_bytes())
+}
+
 /// Writes JSON text with escapes in place of unsafe characters. In JSON text these occur only in strings, except for the
 /// line ends of indented JSON.
 struct EscapingWriter<W> {
@@ -59,6 +64,16 @@ impl<W: Write> Write for EscapingWriter<W> {
 #[allow(clippy::unwrap_used, reason = "a test ends where something goes wrong")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stored_json_keeps_its_value() {
+        let value = serde_json::json!({ "a\u{9b}b": "c\u{202e}d\u{e0041}e\nf\u{7f}g" });
+        let mut out = Vec::new();
+        write_stored(&mut out, value.to_string().as_bytes()).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(!text.chars().any(is_unsafe), "{text:?}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+    }
 
     #[test]
     fn unsafe_characters_are_escaped_and_values_are_the_same() {

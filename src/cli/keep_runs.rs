@@ -1,8 +1,9 @@
-//! Deletes old runs after a run, as the section `[state]` of the user's configuration specifies. After guard has
+//! Deletes old runs and snapshots after a run, as the section `[state]` of the user's configuration specifies. After guard has
 //! deleted all of them, it waits at least an hour before it looks again. It never deletes a run that has not finished
 //! or whose work exists nowhere else.
 
-use std::fs::File;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::runs::{disk_use, holds_work};
 use crate::policy::StateConfig;
 use crate::transcript::{RunState, Store};
+use crate::workspace::{self, SnapshotLimits};
 
 /// The name of a file in the directory of runs. Its modification time says when guard last deleted all old runs.
 const MARKER: &str = ".last-cleanup";
@@ -64,10 +66,25 @@ pub(super) fn delete_old_runs(limits: &StateConfig, finished_run: &str) {
     if unwanted.len() > MOST_DELETED {
         return;
     }
-    let touched = File::create(&marker).and_then(|file| file.set_modified(SystemTime::now()));
+    let opened = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&marker);
+    let touched = opened.and_then(|file| file.set_modified(SystemTime::now()));
     if let Err(error) = touched {
         tracing::warn!(%error, "cannot record that old runs were deleted");
     }
+}
+
+/// Deletes the snapshots that exceed the configured limits, but not that of the run that has just finished.
+pub(super) fn delete_old_snapshots(config: &StateConfig, finished_run: &str) {
+    let Ok(store) = Store::open() else { return };
+    for snapshot in workspace::expire_snapshots(store.folder(), snapshot_limits(config), Some(finished_run)) {
+        tracing::info!(run = %snapshot.id(), "deleted an old snapshot");
+    }
+}
+
+/// Returns the configured limits on the age and size of snapshots.
+pub(super) fn snapshot_limits(config: &StateConfig) -> SnapshotLimits {
+    let (seconds, bytes) = config.kept_snapshots();
+    SnapshotLimits { age: Duration::from_secs(seconds), bytes }
 }
 
 fn is_due(marker: &Path) -> bool {

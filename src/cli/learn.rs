@@ -1,14 +1,18 @@
 //! `guard learn`: runs a command inside the sandbox without command rules, or reads the transcripts of runs, and
 //! writes the smallest policy that allows what the command or the runs did.
 
-use std::io::Write;
-use std::path::Path;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::{Component, Path, PathBuf};
 
 use super::args::{self, Learn, LearnNetwork};
+use super::checkout::{Checkout, split};
 use super::exit_code::Exit;
-use super::{Failure, allow, note, run_reference};
+use super::{Failure, allow, note, policy_files, run_reference};
 use crate::decide::{self, Learned, Seen, SeenCommand, learn};
 use crate::policy::{Action, Policy, PolicyDirs, Source};
+use crate::sys::directory::{Directory, DirectoryError, Identity};
+use crate::sys::fs::{Durability, replace_file};
 use crate::terminal_text;
 use crate::transcript::{Event, EventType, Step};
 
@@ -17,7 +21,8 @@ const MAX_COMMANDS: usize = 100_000;
 
 pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
     let base = extendable(&super::run::policy_here(args.policy.as_deref())?)?;
-    if args.out.symlink_metadata().is_ok() && !args.force {
+    let output = OutputFile::open(&args.out)?;
+    if output.before.is_some() && !args.force {
         return Err(Failure::usage(
             format!("{} already exists", args.out.display()),
             "use --force to replace the file, or --out to choose another one",
@@ -25,14 +30,15 @@ pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
     }
     let mut seen = Seen::default();
     let mut exit = Exit::Success;
+    let mut folder = None;
     for run in &args.from {
-        observe(run, &mut seen)?;
+        folder = Some(observe(run, &mut seen)?);
     }
     if !args.command.is_empty() {
         let (ended, run_id) = watch(args)?;
         exit = ended;
         let Some(run_id) = run_id else { return Ok(exit) };
-        observe(&run_id, &mut seen)?;
+        folder = Some(observe(&run_id, &mut seen)?);
     }
     let Learned { text, left_out } = learn(&base, &policy_name(&args.out), &seen, &allow::context());
     let source = Source { name: args.out.display().to_string(), text: text.clone().into(), built_in: false };
@@ -40,12 +46,19 @@ pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
     for problem in &left_out {
         note(&format!("guard: left out of the policy: {}", terminal_text::replace(problem)));
     }
-    std::fs::write(&args.out, &text).map_err(|error| {
-        Failure::usage(
-            format!("cannot write {}: {error}", args.out.display()),
-            "choose another file with --out FILE",
-        )
+    output.write(&text).map_err(|problem| {
+        let kept = folder.map(|folder| folder.join("learned.toml"));
+        let saved = |path: &PathBuf| replace_file(path, text.as_bytes(), 0o600, Durability::Synced).is_ok();
+        let hint = match kept.filter(saved) {
+            Some(path) => format!(
+                "the policy is in {}; review it, and copy it to the place that you want",
+                path.display()
+            ),
+            None => "choose another file with --out FILE".to_string(),
+        };
+        Failure::usage(format!("cannot write {}: {problem}", args.out.display()), hint)
     })?;
+    policy_files::remember_written(&args.out, &text)?;
     let programs = text.lines().filter(|line| line.starts_with("    \"")).count();
     writeln!(
         out,
@@ -62,6 +75,65 @@ pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
         base.name
     )?;
     Ok(exit)
+}
+
+/// The file for the policy, as it is before the command runs. In a directory outside a repository, the command itself can
+/// write there: it may put a link to a file of the user in the place of the policy, whose text contains names that the
+/// command chooses.
+struct OutputFile {
+    directory: Directory,
+    name: OsString,
+    before: Option<Identity>,
+}
+
+impl OutputFile {
+    /// Opens the directory of the file `path`. Follows no link below the top of the checkout around the current directory,
+    /// because an earlier run may have made it.
+    fn open(path: &Path) -> Result<Self, Failure> {
+        let failed = |error: &DirectoryError| {
+            let problem = format!("cannot write {}: {error}", path.display());
+            let hint = match error {
+                DirectoryError::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    "change the mode or the owner of the directory, or choose another file with --out FILE"
+                }
+                _ => "choose a file in an existing directory with --out FILE",
+            };
+            Failure::usage(problem, hint)
+        };
+        let parts = split(path).ok_or_else(|| io::Error::other("the path names a directory, not a file"));
+        let (folder, name) = parts.map_err(|error| failed(&error.into()))?;
+        let absolute = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
+        let checkout = Checkout::here()?;
+        let below = checkout.as_ref().and_then(|checkout| absolute.strip_prefix(checkout.root()).ok());
+        let is_plain = |below: &&Path| below.components().all(|part| matches!(part, Component::Normal(_)));
+        let below = below.filter(is_plain);
+        let directory = match (&checkout, below) {
+            (Some(checkout), Some(below)) => checkout.top().below(below, false),
+            _ => Directory::open_named(&absolute).map_err(DirectoryError::from),
+        };
+        let directory = directory.map_err(|error| failed(&error))?;
+        let before = directory.identity(name).map_err(|error| failed(&error.into()))?;
+        Ok(Self { directory, name: name.to_os_string(), before })
+    }
+
+    /// Writes the file. Fails if another process has created, changed or removed it since [`Self::open`], or has put
+    /// another directory in the place of its directory.
+    fn write(&self, text: &str) -> Result<(), String> {
+        if !self.directory.is_at_its_path() {
+            return Err("its directory was moved or replaced meanwhile".to_string());
+        }
+        let now = self.directory.identity(&self.name).map_err(|error| error.to_string())?;
+        if now != self.before {
+            let how = if self.before.is_none() { "created" } else { "changed" };
+            return Err(format!("the file was {how} meanwhile, perhaps by the command"));
+        }
+        match self.before {
+            // This fails if the file exists now, also if it is a link.
+            None => self.directory.create(&self.name, text.as_bytes()),
+            Some(_) => self.directory.replace(&self.name, text.as_bytes(), Durability::Synced),
+        }
+        .map_err(|error| error.to_string())
+    }
 }
 
 /// Returns the policy that the learned policy extends: the one that guard finds by the name of `policy` or, if there is
@@ -119,7 +191,7 @@ fn watch(args: &Learn) -> Result<(Exit, Option<String>), Failure> {
     if args.network == LearnNetwork::Allow {
         arguments.allow_host = vec!["*:*".to_string()];
     }
-    let mut printed = std::io::sink();
+    let mut printed = io::sink();
     super::run::run_with(&arguments, without_command_rules, &mut printed)
 }
 
@@ -133,15 +205,16 @@ fn without_command_rules(mut policy: Policy) -> Policy {
     policy
 }
 
-/// Reads a run's transcript, and adds the run's program starts, hosts and ports to `seen`. Ignores damaged lines.
-fn observe(run: &str, seen: &mut Seen) -> Result<(), Failure> {
+/// Reads a run's transcript, and adds the run's program starts, hosts and ports to `seen`. Ignores damaged lines. Returns
+/// the directory in which guard records the run.
+fn observe(run: &str, seen: &mut Seen) -> Result<PathBuf, Failure> {
     let run = run_reference::find(Some(run))?;
     let mut reader = run_reference::open_transcript(&run)?;
     loop {
         match reader.step().map_err(|error| run_reference::unreadable(&run, &error))? {
             Step::Event(event) => see(&event, seen),
             Step::Bad(_) => {}
-            Step::End { .. } => return Ok(()),
+            Step::End { .. } => return Ok(run.folder),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `guard log`: prints the events of a run, as lines for users or as the recorded JSON.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -18,7 +18,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub(super) fn run(args: &Log, out: &mut dyn Write) -> Result<Exit, Failure> {
     let run = find(args.run.as_deref())?;
     let mut reader = open_transcript(&run)?;
-    let mut printer = Printer { args, began: run.started() };
+    let is_escaped = io::stdout().is_terminal();
+    let mut printer = Printer { args, is_escaped, began: run.started() };
     let mut number = 0u64;
     // True once the guard process of the run has ended. The loop then reads once more, because the process may have
     // written a line before it ended.
@@ -92,6 +93,8 @@ fn is_network(event_type: &str) -> bool {
 
 struct Printer<'a> {
     args: &'a Log,
+    /// True if JSON must be safe to show on a terminal. Programs get the recorded bytes, whose hashes they can check.
+    is_escaped: bool,
     began: Option<Timestamp>,
 }
 
@@ -101,7 +104,11 @@ impl Printer<'_> {
             return Ok(());
         }
         if self.args.json {
-            out.write_all(line)?;
+            if self.is_escaped {
+                super::json::write_stored(&mut *out, line)?;
+            } else {
+                out.write_all(line)?;
+            }
             return out.write_all(b"\n");
         }
         let offset = self.offset(event);

@@ -29,7 +29,8 @@ pub(crate) struct Log {
     /// Show only events about the network, allowed or denied
     #[arg(long)]
     pub(crate) network: bool,
-    /// Print the recorded JSON lines unchanged
+    /// Print the recorded JSON lines: unchanged for programs; on a terminal with escapes in place of characters that could
+    /// control it
     #[arg(long)]
     pub(crate) json: bool,
     /// Do not escape control characters. This shows colours, but also lets the agent's other escape sequences reach the

@@ -25,6 +25,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
 use super::Failure;
+use super::checkout::split;
+use crate::sys::directory::Directory;
 use crate::terminal_text;
 
 /// The environment variable that contains the log filter.
@@ -110,8 +112,8 @@ fn parse(filter: &OsStr) -> Result<Targets, Failure> {
     text.parse().map_err(|error: tracing_subscriber::filter::ParseError| bad(&error.to_string()))
 }
 
-/// Opens the log file for appending, and creates it if it does not exist. Refuses a symbolic link, because an agent
-/// could have created one that leads to another file of the user. Refuses everything else that is not a regular file.
+/// Opens the log file for appending, and creates it if it does not exist. Refuses a symbolic link, and directories to
+/// which a link of an agent leads, because an agent could have created one that leads to another file of the user. Refuses everything else that is not a regular file.
 fn open(path: &Path) -> Result<File, Failure> {
     let bad = |problem: &str| {
         Failure::usage(
@@ -121,6 +123,9 @@ fn open(path: &Path) -> Result<File, Failure> {
     };
     // Without O_NONBLOCK, opening a named pipe would block until another process reads from it.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let (parent, name) = split(path).ok_or_else(|| bad("the path names a directory, not a file"))?;
+    let directory = Directory::open_named(&parent).map_err(|error| bad(&error.to_string()))?;
+    let path = directory.path_of(name);
     let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path);
     let file = file.map_err(|error| match error.raw_os_error() {
         Some(libc::ELOOP) => bad("the path is a symbolic link"),

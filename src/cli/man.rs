@@ -7,6 +7,7 @@ use clap::CommandFactory;
 use super::exit_code::Exit;
 use super::shell_args::Man;
 use super::{Failure, args};
+use crate::sys::agent_paths::AgentPaths;
 
 /// Prints guard's manual page, or writes the pages of all commands to a directory.
 pub(super) fn run(man: &Man, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -16,8 +17,9 @@ pub(super) fn run(man: &Man, out: &mut dyn Write) -> Result<Exit, Failure> {
         return Ok(Exit::Success);
     };
     let written = || -> io::Result<()> {
-        std::fs::create_dir_all(directory)?;
-        clap_mangen::generate_to(command, directory)
+        let real = AgentPaths::from_environment()?.own_path(&std::path::absolute(directory)?)?;
+        std::fs::create_dir_all(&real)?;
+        clap_mangen::generate_to(command, &real)
     };
     written().map_err(|error| {
         Failure::usage(

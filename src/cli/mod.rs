@@ -15,9 +15,11 @@ mod chat;
 mod chat_args;
 mod check;
 mod check_connect;
+mod checkout;
 mod colour;
 mod completions;
 mod config;
+mod content_record;
 mod control;
 mod control_args;
 mod conversation_store;
@@ -49,12 +51,15 @@ mod mcp;
 mod output_schemas;
 mod policy;
 mod policy_args;
+mod policy_files;
+mod protect;
 mod quantities;
 mod replay;
 mod research;
 mod research_args;
 mod research_display;
 mod restore;
+mod review;
 mod run;
 mod run_args;
 mod run_plan;
@@ -75,6 +80,7 @@ mod task_progress;
 mod task_store;
 mod terminal_filter;
 mod terminal_summary;
+mod undo;
 mod user_directories;
 mod verify;
 mod why;
@@ -121,6 +127,10 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         note(&failure.render());
         return Exit::Usage.into();
     }
+    if let Err(failure) = protect::protect_directories() {
+        note(&failure.render());
+        return Exit::Usage.into();
+    }
     // Do not lock standard output, because another thread prints events while a command runs.
     let mut out = io::BufWriter::with_capacity(64 * 1024, io::stdout());
     let result = match cli.command {
@@ -153,6 +163,7 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         args::Command::Diff(diff) => diff::run(&diff, &mut out),
         args::Command::Apply(apply) => apply::run(&apply, &mut out),
         args::Command::Restore(restore) => restore::run(&restore, &mut out),
+        args::Command::Undo(arguments) => undo::run(&arguments, &mut out),
         args::Command::Ps(ps) => runs::ps(&ps, &mut out),
         args::Command::Stop(stop) => stop::run(&stop, &mut out),
         args::Command::Attach(attach) => attach::run(&attach, &mut out),
@@ -179,6 +190,9 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
 
 fn parse(args: impl IntoIterator<Item = OsString>) -> Result<args::Cli, clap::Error> {
     let args: Vec<OsString> = args.into_iter().collect();
+    if let Some(cli) = args::parse_frequent(&args) {
+        return Ok(cli);
+    }
     let mut command = help::command().color(colour::choice_in(&args));
     let mut matches = command.try_get_matches_from_mut(args)?;
     args::Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))

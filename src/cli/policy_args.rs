@@ -121,9 +121,13 @@ pub(crate) enum ConfigAction {
         #[arg(long)]
         json: bool,
     },
-    /// Confirm what the project's configuration asks for beyond what you allow
-    #[command(after_help = "Example:\n  guard config trust")]
-    Trust,
+    /// Confirm what the project's configuration asks for beyond what you allow, or a changed policy file
+    #[command(after_help = "Examples:\n  guard config trust\n  guard config trust --policy ./policy.toml")]
+    Trust {
+        /// Confirm this policy file, which has changed since a run could write it
+        #[arg(long, value_name = "FILE")]
+        policy: Option<String>,
+    },
 }
 
 pub(super) const ALLOW_EXAMPLES: &str = "\

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::executor::{executor, print_event};
+use super::checkout::split;
+use super::executor::{AFTER_INTERRUPT, executor, print_event};
 use super::exit_code::Exit;
 use super::research_args::{Research, llm_config};
 use super::research_display::{Lines, LiveDisplay, StreamDisplay};
@@ -24,6 +25,7 @@ use crate::research::{
     JournalError, LlmClient, Report, ResearchFailed, RunControl, Started, UnknownEvents, ValidationMode,
     next_update,
 };
+use crate::sys::directory::Directory;
 use crate::sys::fs::{Durability, replace_file};
 use crate::terminal_text;
 use crate::transcript::runs_dir;
@@ -41,7 +43,7 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
     }
     let control = RunControl::default();
     // Handle signals before any thread starts, because threads inherit which signals are blocked.
-    cancel_on_signals(&control)?;
+    let is_interrupted = cancel_on_signals(&control)?;
     if let Some(path) = &args.output {
         check_output(path)?;
     }
@@ -78,6 +80,9 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
     let mut display = display(args);
     let followed = follow(&agent, client, args.stream_json, &mut report, &mut display, out);
     display.end();
+    if is_interrupted.load(Ordering::SeqCst) && io::stderr().is_terminal() {
+        note(&format!("guard: {AFTER_INTERRUPT}"));
+    }
     // `follow` has dropped the stream of updates, which cancels the runs of the agents. Wait for these runs, so that
     // none outlives this process.
     if !backend.wait_for_runs(PATIENCE) {
@@ -124,16 +129,20 @@ impl Drop for WorkDirectory {
     }
 }
 
-/// Cancels the research at the first signal, and exits with code 130 at the second.
-fn cancel_on_signals(control: &RunControl) -> io::Result<()> {
-    let (control, is_second) = (control.clone(), AtomicBool::new(false));
+/// Cancels the research at the first signal, and exits with code 130 at the second. Returns a flag that is true after the
+/// first signal.
+fn cancel_on_signals(control: &RunControl) -> io::Result<Arc<AtomicBool>> {
+    let control = control.clone();
+    let is_interrupted = Arc::new(AtomicBool::new(false));
+    let is_second = is_interrupted.clone();
     launch::on_signals(move || {
         if is_second.swap(true, Ordering::SeqCst) {
             // The agents' runs end with this process.
             std::process::exit(130);
         }
         control.cancel();
-    })
+    })?;
+    Ok(is_interrupted)
 }
 
 /// Receives the commands that `guard control` sends to this research, until the returned value is dropped.
@@ -288,7 +297,7 @@ fn policy_of(started: &Started, journal: &Journal) -> Result<Option<String>, Fai
         toml::Value::Array(hosts)
     );
     let path = journal.directory().join("policy.toml");
-    std::fs::write(&path, text)?;
+    replace_file(&path, text.as_bytes(), 0o600, Durability::Unsynced)?;
     // Check the policy now: a bad host is a mistake on the command line, which should not first appear in a
     // sub-query.
     crate::policy::load(&path.to_string_lossy(), &PolicyDirs::from_environment())?;
@@ -297,10 +306,12 @@ fn policy_of(started: &Started, journal: &Journal) -> Result<Option<String>, Fai
 
 fn check_output(path: &Path) -> Result<(), Failure> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if parent.is_dir() && !path.is_dir() {
-        return Ok(());
-    }
-    let message = format!("cannot write the report {}", path.display());
+    let problem = match Directory::open_named(parent) {
+        Ok(_) if !path.is_dir() => return Ok(()),
+        Ok(_) => "the path names a directory, not a file".to_string(),
+        Err(error) => error.to_string(),
+    };
+    let message = format!("cannot write the report {}: {problem}", path.display());
     Err(Failure::usage(message, "name a file in an existing directory"))
 }
 
@@ -313,7 +324,12 @@ fn finish(args: &Research, report: &Report, out: &mut dyn Write) -> Result<Exit,
     }
     out.flush()?;
     if let Some(path) = &args.output {
-        replace_file(path, report.markdown().as_bytes(), 0o666, Durability::Unsynced).map_err(|error| {
+        let written = split(path).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput));
+        let written = written.and_then(|(parent, name)| {
+            let file = Directory::open_named(&parent)?;
+            replace_file(&file.path_of(name), report.markdown().as_bytes(), 0o666, Durability::Unsynced)
+        });
+        written.map_err(|error| {
             Failure::usage(
                 format!("cannot write the report {}: {error}", path.display()),
                 format!(

@@ -7,14 +7,17 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::Failure;
 use super::exit_code::Exit;
 use super::json::print_json;
 use super::quantities::count;
+use super::review::{is_confirmed, write_findings};
 use super::run_reference::store;
 use super::runs::parse_age;
 use super::take_over_args::Restore;
 use super::worktree_lookup::here;
+use super::{Failure, note};
+use crate::launch::danger_finding;
+use crate::outcome::Finding;
 use crate::terminal_text;
 use crate::workspace::{self, Repository, SavedWork};
 
@@ -118,6 +121,12 @@ fn find<'s>(saved: &'s [SavedWork], name: &str) -> Result<&'s SavedWork, Failure
 }
 
 fn unknown(name: &str) -> Failure {
+    if super::undo::has_snapshot(name) {
+        return Failure::usage(
+            format!("the run {name} worked in your directory itself, so guard has saved no branch of it"),
+            format!("`guard undo {name}` undoes what it changed there"),
+        );
+    }
     Failure::usage(
         format!("guard has saved no work as {name:?}"),
         "`guard restore --list` shows what is saved",
@@ -140,9 +149,25 @@ fn restore(
     let work = find(saved, name)?;
     let branch = args.branch.clone().unwrap_or_else(|| default_branch(work));
     let only = name.starts_with("refs/").then_some(name);
-    let restored = workspace::restore(repository, work, only, &branch)?;
+    let restored = workspace::chosen_ref(work, only)?;
+    let dangers = workspace::saved_dangers(repository, restored)?;
+    let findings: Vec<Finding> = dangers.into_iter().map(danger_finding).collect();
+    if !args.json {
+        write_findings(&findings, out)?;
+        out.flush()?;
+    }
+    if !args.yes && !findings.is_empty() {
+        let show = format!("`git log -p {}` shows the work", restored.name);
+        if !is_confirmed("create a branch with this work?", &show, "create the branch")? {
+            note("guard: nobody confirmed the work, so guard restored nothing");
+            return Ok(Exit::Problem);
+        }
+    }
+    workspace::restore(repository, restored, &branch)?;
     if args.json {
-        let value = json!({ "branch": branch, "commit": restored.commit, "ref": restored.name });
+        let value = json!({
+            "branch": branch, "commit": restored.commit, "ref": restored.name, "findings": findings,
+        });
         print_json(&value, out)?;
         return Ok(Exit::Success);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::agent_run::{self, AgentOutput};
 use super::args;
-use super::defaults::Defaults;
+use super::defaults::{Defaults, uncommitted_note};
 use super::exit_code::Exit;
 use super::run_plan::show_plan;
 use super::run_report::{
@@ -17,12 +17,14 @@ use super::run_report::{
 };
 use super::run_workspace::{OpenedWorkspace, WorkspaceRequest};
 use super::user_directories::{config_dir, home};
-use super::{Failure, detach, keep_runs, note, terminal_summary};
+use super::{Failure, detach, keep_runs, note, policy_files, terminal_summary};
 use crate::agent::{Profile, missing_key};
 use crate::launch::{self, HomeState, Keys, Launch, LaunchPlan, Options, RunRequest, Streams};
 use crate::outcome::{ErrorKind, RunResult, duration};
 use crate::policy::{Budget, Config, Policy, Severity};
+use crate::sys::fs::resolve_existing;
 use crate::sys::process;
+use crate::terminal_text;
 use crate::transcript::{Line, Observer, runs_dir};
 
 /// Runs the command, in this process or in the background (`--detach`), or only prints the plan of the run
@@ -65,7 +67,9 @@ fn run_or_plan(
     let form = Form::from_args(arguments);
     // Take the keys out of the environment first, so that no later copy of the environment contains them.
     let (config, keys) = configuration()?;
-    let (arguments, policy) = match with_defaults(arguments, &config) {
+    let confirmed = with_defaults(arguments, &config)
+        .and_then(|(arguments, policy)| policy_files::confirm(&policy).map(|()| (arguments, policy)));
+    let (arguments, policy) = match confirmed {
         Ok((arguments, policy)) => (arguments, change(policy)),
         // Callers that read JSON get this error as a result, too.
         Err(Failure::Usage { message, hint }) if form != Form::PassThrough => {
@@ -141,11 +145,14 @@ fn run_or_plan(
     let reader = profile.as_ref().map(|profile| -> Box<dyn launch::OutputReader> {
         Box::new(AgentOutput::new(profile, has_terminal))
     });
-    let mut streams = streams(form, reader)?;
+    // guard takes what an agent prints as the agent's own words. A command of the agent's CLI that asks no model is
+    // like any other command.
+    let is_sealed = arguments.seal_stdio || profile.as_ref().is_some_and(|profile| profile.asks_model);
+    let mut streams = streams(form, is_sealed, reader)?;
     if notifier.is_some() {
         // The transcript contains the command's output. Standard error is only for guard's messages before the
         // command starts.
-        (streams.output, streams.error) = (None, None);
+        (streams.output, streams.error, streams.notes) = (None, None, None);
     }
     let mut launch = Launch::new(request, run_id)?;
     let OpenedWorkspace { task, folder } =
@@ -164,6 +171,10 @@ fn run_or_plan(
         Ok(planned) => planned,
         Err(error) => return report_plan_error(&launch.request, &error, form, out),
     };
+    match launch.take_snapshot(&planned) {
+        Ok(notes) => notes.iter().for_each(|text| note(&terminal_text::replace(&format!("guard: {text}")))),
+        Err(error) => return report_workspace_problem(&launch.request, &error.into(), form, out),
+    }
     let not_started = result_before_start(&planned.plan);
     // A person at a terminal gets one line at the beginning and one at the end. Programs, log files and users of `-v`
     // get the whole summary at the end.
@@ -181,13 +192,28 @@ fn run_or_plan(
             *started = Some(finished.result.run_id.clone());
             let exit = report(&finished, form, arguments.quiet, one_line, out)?;
             out.flush()?;
+            if form == Form::PassThrough && !arguments.quiet && arguments.dir.is_none() {
+                note_uncommitted_policy(&finished.result);
+            }
             keep_runs::delete_old_runs(&launch.request.config.state, launch.run_id());
+            if finished.result.snapshot.is_some() {
+                keep_runs::delete_old_snapshots(&launch.request.config.state, launch.run_id());
+            }
             if has_terminal {
                 super::allow::save_answered(&finished.result);
             }
             Ok(exit)
         }
         Err(failure) => report_launch_failure(not_started, &failure, form, out),
+    }
+}
+
+/// After a refusal that a rule could have lifted, tells the user if the project's policy has changes that are not in the
+/// commit that the run started at.
+fn note_uncommitted_policy(result: &RunResult) {
+    let is_liftable = result.denials.iter().any(|denial| denial.allow_with.is_some());
+    if let Some(uncommitted) = is_liftable.then(uncommitted_note).flatten() {
+        note(&format!("guard: {uncommitted}"));
     }
 }
 
@@ -222,6 +248,14 @@ fn with_defaults(arguments: &args::Run, config: &Config) -> Result<(args::Run, P
         policy.git.branch_prefix = prefix;
     }
     Ok((arguments, policy))
+}
+
+/// Asks the user about what needs a confirmation before a run in a directory: what the project asks for beyond what the
+/// user allows, and policy files that a run may have changed. `policy` is the policy that the command line names, if any.
+pub(super) fn confirm_defaults(directory: &Path, policy: Option<&str>) -> Result<(), Failure> {
+    let defaults = Defaults::find(directory, None, policy, &user_config()?)?;
+    defaults.confirm()?;
+    policy_files::confirm(&defaults.policy)
 }
 
 /// Returns the plan for a run of `/bin/true` in the current directory, from which guard answers questions about what
@@ -389,8 +423,9 @@ fn request(
         policy,
         environment: std::env::vars_os().chain(passed_on).collect(),
         home: home(),
-        runs,
-        scratch: std::env::temp_dir(),
+        // The sandbox opens granted paths without following links, and these directories may be links of the user.
+        runs: resolve_existing(&runs),
+        scratch: resolve_existing(&std::env::temp_dir()),
         uid: nix::unistd::geteuid().as_raw(),
         options: Options {
             namespaces: arguments.namespaces.map(Into::into),
@@ -402,6 +437,7 @@ fn request(
             idle_seconds: arguments.timeout,
             total_seconds: arguments.max_duration,
             is_attended: false,
+            is_users_worktree: arguments.here,
             no_verify: arguments.no_verify,
             allow_unprotected_repositories: arguments.allow_unprotected_repositories,
             home_state: HomeState {
@@ -447,7 +483,11 @@ fn home_files(given: &[String]) -> Result<Vec<(PathBuf, String)>, Failure> {
     given.iter().map(|given| file(given).ok_or_else(|| bad(given))).collect()
 }
 
-fn streams(form: Form, reader: Option<Box<dyn launch::OutputReader>>) -> Result<Streams, Failure> {
+fn streams(
+    form: Form,
+    is_sealed: bool,
+    reader: Option<Box<dyn launch::OutputReader>>,
+) -> Result<Streams, Failure> {
     let own = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned();
     let is_terminal = match form {
         Form::PassThrough => [
@@ -470,7 +510,9 @@ fn streams(form: Form, reader: Option<Box<dyn launch::OutputReader>>) -> Result<
         output: if through { Some(own(&io::stdout())?) } else { None },
         error: if through { Some(own(&io::stderr())?) } else { None },
         is_terminal,
+        is_sealed,
         questions,
+        notes: if io::stderr().is_terminal() { Some(own(&io::stderr())?) } else { None },
         reader,
     })
 }
@@ -483,10 +525,15 @@ fn observer(form: Form) -> Option<Observer> {
     }
     // Do not use the standard library's line buffer, which would split long lines into two writes.
     let out = io::stdout().as_fd().try_clone_to_owned().ok()?;
+    let is_terminal = io::stdout().is_terminal();
     let mut whole = Vec::new();
     Some(Box::new(move |line: &Line<'_>| {
         whole.clear();
-        whole.extend_from_slice(line.json);
+        if is_terminal {
+            let _ = super::json::write_stored(&mut whole, line.json);
+        } else {
+            whole.extend_from_slice(line.json);
+        }
         whole.push(b'\n');
         // A closed pipe must not end the run, because the transcript records everything.
         let _ = launch::write_to_caller(&out, &whole);

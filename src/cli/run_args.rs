@@ -153,7 +153,8 @@ pub(crate) struct Run {
     /// Copy the paths of --home-keep from the private home to this directory after the run
     #[arg(long, help_heading = "Agents and the private home", value_name = "DIR", requires = "home_keep")]
     pub(crate) home_to: Option<PathBuf>,
-    /// A file or directory of the private home to copy to --home-to; repeatable
+    /// A file or directory of the private home to copy to --home-to, without executable bits; `*` stands for any part of a
+    /// name in a pattern for files; repeatable
     #[arg(long, help_heading = "Agents and the private home", value_name = "PATH", requires = "home_to")]
     pub(crate) home_keep: Vec<PathBuf>,
     /// Create this file with this text in the private home. In the text, {NAME-port} is the port of the gateway NAME, and
@@ -163,6 +164,11 @@ pub(crate) struct Run {
     /// Copy the login of this agent into the private home
     #[arg(long, help_heading = "Agents and the private home", value_name = "NAME", hide = true)]
     pub(crate) agent_login: Option<String>,
+    /// Only programs that inherit the command's standard input and output can use them; for a command that speaks a
+    /// protocol there, such as an MCP or ACP server. The command itself cannot open /dev/stdin and /dev/stdout then. guard
+    /// always does this for known agents
+    #[arg(long, help_heading = "Sandbox")]
+    pub(crate) seal_stdio: bool,
     /// Whether the run gets private namespaces [default: as the policy says]
     #[arg(long, help_heading = "Sandbox", value_enum)]
     pub(crate) namespaces: Option<NamespaceChoice>,

@@ -345,10 +345,22 @@ fn reference(run_id: &str, branch: &str) -> String {
     if is_newest { "@".to_string() } else { branch.to_string() }
 }
 
+fn finding_lines(result: &RunResult) -> Vec<String> {
+    let findings = result.findings.iter().take(MOST_SHOWN);
+    let mut lines: Vec<String> = findings.map(|finding| format!("  review: {}", finding.message)).collect();
+    if result.findings.len() > MOST_SHOWN {
+        lines.push(format!(
+            "  review: and {} more; `guard log` shows all findings",
+            result.findings.len() - MOST_SHOWN
+        ));
+    }
+    lines
+}
+
 /// Returns lines about the run's commits and findings, what happened to its branch, and what the user can do next.
-/// Returns none if the run had no worktree.
+/// Returns only the findings if the run had no worktree.
 fn worktree_lines(result: &RunResult) -> Vec<String> {
-    let Some(worktree) = &result.worktree else { return Vec::new() };
+    let Some(worktree) = &result.worktree else { return finding_lines(result) };
     let mut lines = Vec::new();
     for commit in result.commits.iter().take(MOST_SHOWN) {
         lines.push(format!("  commit: {} {}", commit.id.get(..10).unwrap_or(&commit.id), commit.subject));
@@ -356,15 +368,7 @@ fn worktree_lines(result: &RunResult) -> Vec<String> {
     if result.commits.len() > MOST_SHOWN {
         lines.push(format!("  commit: {} more", result.commits.len() - MOST_SHOWN));
     }
-    for finding in result.findings.iter().take(MOST_SHOWN) {
-        lines.push(format!("  review: {}", finding.message));
-    }
-    if result.findings.len() > MOST_SHOWN {
-        lines.push(format!(
-            "  review: and {} more; `guard log` shows all findings",
-            result.findings.len() - MOST_SHOWN
-        ));
-    }
+    lines.extend(finding_lines(result));
     let run = &result.run_id;
     if worktree.kept {
         let work = match worktree.uncommitted.len() {

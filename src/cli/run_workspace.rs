@@ -11,7 +11,8 @@ use crate::outcome::ErrorKind;
 use crate::policy::Policy;
 use crate::terminal_text;
 use crate::workspace::{
-    self, KeepPolicy, Limits, Record, Repository, Request, State, Workspace, WorkspaceError, is_path_inside,
+    self, KeepPolicy, Limits, Record, Repository, Request, State, Workspace, WorkspaceError, foreign_link,
+    is_path_inside,
 };
 
 /// The maximum number of paths that a message lists in one line.
@@ -79,14 +80,21 @@ impl WorkspaceRequest<'_> {
         if here {
             self.note_ignored_options();
         }
-        let task = GitSession::open(&place, &Request { here, ..self.request() }, disposal, limits)?;
+        // In the worktree of the branch itself, the commit that is checked out says nothing about what is reviewed.
+        let is_own = here && repository.head == place.head;
+        let target = repository.head.commit().filter(|_| !is_own).map(str::to_string);
+        let request = Request { here, target, ..self.request() };
+        let task = GitSession::open(&place, &request, disposal, limits)?;
         if task.leaves_changes_behind() {
             note(
                 "guard: the run's worktree does not have your uncommitted changes; --with-changes includes them",
             );
         }
         self.note_ignored(&task);
-        let worktree = task.checkout().worktree;
+        let Checkout { worktree, notes, .. } = task.checkout();
+        for left_out in notes {
+            note(&format!("guard: {left_out}"));
+        }
         let same = self.same_folder(&repository, &worktree);
         if !same.is_dir() {
             note(&format!(
@@ -118,6 +126,7 @@ impl WorkspaceRequest<'_> {
             hooks: request.run_folder.join("hooks"),
             common_dir: repository.common_dir.clone(),
             leaves_changes_behind: false,
+            notes: Vec::new(),
         };
         Ok(Some((checkout, folder)))
     }
@@ -225,22 +234,25 @@ impl WorkspaceRequest<'_> {
         for (option, path) in
             named.iter().flat_map(|(option, paths)| paths.iter().map(move |path| (option, path)))
         {
-            let is_plain = is_path_inside(Path::new(path));
+            let relative = "give a path relative to the top directory of the repository, such as --copy .env";
             let exists = || repository.toplevel.as_ref().is_some_and(|top| top.join(path).exists());
-            if !is_plain || !exists() {
-                let problem = if is_plain {
-                    "the path does not exist in your checkout"
-                } else {
-                    "the path is not inside the repository"
-                };
-                let hint = "give a path relative to the top directory of the repository, such as --copy .env";
-                return Err(WorkspaceProblem {
-                    kind: ErrorKind::InvalidInput,
-                    message: format!("{option} {path}: {problem}"),
-                    hint: hint.to_string(),
-                    exit: Exit::OwnFailure,
-                });
-            }
+            let (problem, hint) = if !is_path_inside(Path::new(path)) {
+                ("the path is not inside the repository".to_string(), relative)
+            } else if !exists() {
+                ("the path does not exist in your checkout".to_string(), relative)
+            } else if let Some(link) = foreign_link(repository, Path::new(path))? {
+                let replace =
+                    "replace the link by what it leads to, or give --trust-repository if the link is yours";
+                (terminal_text::replace(&link.to_string()), replace)
+            } else {
+                continue;
+            };
+            return Err(WorkspaceProblem {
+                kind: ErrorKind::InvalidInput,
+                message: format!("{option} {path}: {problem}"),
+                hint: hint.to_string(),
+                exit: Exit::OwnFailure,
+            });
         }
         Ok(())
     }

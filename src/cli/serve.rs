@@ -19,7 +19,7 @@ use crate::serve::{ConversationService, Listener, ServeConfig, Socket, serve};
 use crate::sys::process::exit_now;
 
 /// The exit code of guard after a second signal.
-const INTERRUPTED: i32 = 130;
+pub(super) const INTERRUPTED: i32 = 130;
 
 pub(super) fn run(args: &ServeArgs, _: &mut dyn Write) -> Result<Exit, Failure> {
     let roots = roots(&args.root)?;

@@ -1,6 +1,7 @@
-//! The arguments of `guard diff`, `guard apply` and `guard restore`.
+//! The arguments of `guard diff`, `guard apply`, `guard restore` and `guard undo`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -10,15 +11,20 @@ Examples:
   guard diff task/dark-mode --stat
   guard diff 0197f0a0 -- src docs
   guard diff > work.patch          # can be applied with `git apply`
+  guard diff @ --since-run         # only what the last of several runs on a branch has done
 
 RUN is a run's id, a unique beginning or end of an id, the run's branch, or @ for the newest run here.
-The diff starts at the commit where the run began. Files that git ignores are not part of it.
+The diff shows what `guard apply` would bring to the branch you are on, however many runs have worked on the run's branch.
+Files that git ignores are not part of it, unless only an ignore file of the run makes git ignore them.
 Exit codes: 0 success, 2 bad usage, or there is no such run.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Diff {
     /// The run or its branch [default: the newest run with a worktree in this repository]
     pub(crate) run: Option<String>,
+    /// Leave out what was on the branch before this run, such as the work of earlier runs
+    #[arg(long)]
+    pub(crate) since_run: bool,
     /// Print only the changed files and the number of changed lines
     #[arg(long)]
     pub(crate) stat: bool,
@@ -89,8 +95,56 @@ Examples:
   guard restore --expire 30d --dry-run
 
 Before guard removes a worktree or a branch, it saves commits and uncommitted work under refs/guard/ of the repository. They stay there
-until --expire removes them.
-Exit codes: 0 success, 2 bad usage, or nothing is saved under this name.";
+until --expire removes them. For a run that worked in your directory itself (--in-place, --here, or outside a repository), see `guard undo`.
+Exit codes: 0 success, 1 not confirmed, 2 bad usage, or nothing is saved under this name.";
+
+pub(super) const UNDO_EXAMPLES: &str = "\
+Examples:
+  guard undo                       # the last run here: shows what would change, and asks
+  guard undo --dry-run
+  guard undo @ src notes.txt       # only these files and directories
+  guard undo --deleted --yes       # only brings back what the run deleted; does not ask
+  guard undo --list
+  guard undo --expire 7d           # deletes older snapshots
+
+RUN is a run's id, a unique beginning or end of an id, @ for the last run in this directory, or @N for an earlier one.
+guard takes a snapshot of your directory before a run that works in it itself: with --in-place or --here, and outside a repository. Undo
+leaves alone what you changed since the run, and says so (--force includes it). It takes a snapshot first, so an undo can be undone. For a
+run with a worktree of its own, use `guard diff`, `guard worktree` and `guard restore`.
+Exit codes: 0 done, or nothing to do, 1 something was left alone or failed, or nobody confirmed, 2 bad usage, or there is no snapshot.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Undo {
+    /// The run [default: the last run in this directory]
+    pub(crate) run: Option<String>,
+    /// Only these files and directories
+    #[arg(value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Only bring back what the run deleted
+    #[arg(long)]
+    pub(crate) deleted: bool,
+    /// Also overwrite or remove what changed since the run
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Show what would change, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+    /// The directory in which the run worked [default: the current directory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// List the snapshots of this directory
+    #[arg(long, conflicts_with_all = ["run", "paths", "deleted", "force", "dry_run", "yes"])]
+    pub(crate) list: bool,
+    /// Delete the snapshots of all directories that are older than this: 12h, 30d, 8w
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["run", "paths", "deleted", "force", "yes", "list", "dir"])]
+    pub(crate) expire: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 #[derive(Debug, Args)]
 pub(crate) struct Restore {
@@ -109,6 +163,9 @@ pub(crate) struct Restore {
     /// With --expire: only show what would be removed
     #[arg(long, requires = "expire")]
     pub(crate) dry_run: bool,
+    /// Do not ask about findings that a person should look at
+    #[arg(long, short, requires = "name")]
+    pub(crate) yes: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

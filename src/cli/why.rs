@@ -91,10 +91,28 @@ pub(super) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
             writeln!(out, "  always:  guard allow {} {event}", terminal_text::replace(&run.id))?;
         }
     }
+    if explained.iter().any(|explanation| explanation.allow_with.is_some())
+        && let Some(uncommitted) = super::defaults::uncommitted_note()
+    {
+        writeln!(out, "{uncommitted}")?;
+    }
     if explained.len() > MOST_EXPLAINED {
         writeln!(out, "refusals not shown: {}; --json lists all refusals", explained.len() - MOST_EXPLAINED)?;
     }
     Ok(Exit::Success)
+}
+
+/// Returns what the user can do to allow an action that this rule refuses, if no option of `guard run` lifts the rule but
+/// the policy can.
+pub(super) fn advice_without_option(rule: &str) -> Option<&'static str> {
+    Some(match rule {
+        "network.deny" => "remove the entry from `[network] deny` in the policy; no option overrides it",
+        "network.tls" => {
+            "an entry `raw HOST:PORT` in `[network] allow`; guard then does not check the protocol"
+        }
+        "network.limit" => "a higher limit in `[network]` in the policy",
+        _ => return None,
+    })
 }
 
 /// Describes the layer of the sandbox that enforces refusals of this type.
@@ -136,7 +154,7 @@ fn explain_event(event: &Event) -> Explanation {
         reason: text("reason").unwrap_or_default(),
         layer: event.event_type.parse().map_or("guard", layer),
         allow_with: text("allow_with"),
-        instead: None,
+        instead: text("instead").filter(|instead| !instead.is_empty()),
         policy_rule: None,
         count: None,
     }
@@ -319,9 +337,19 @@ fn print(explanation: &Explanation, out: &mut dyn Write) -> io::Result<()> {
     }
     match (&explanation.allow_with, &explanation.instead) {
         (Some(options), _) => writeln!(out, "  allow:   guard run {}", terminal_text::replace(options))?,
-        (None, Some(instead)) => writeln!(out, "  instead: {}", terminal_text::replace(instead))?,
+        (None, Some(instead)) => {
+            if let Some(advice) = advice_without_option(&explanation.rule) {
+                writeln!(out, "  allow:   {advice}")?;
+            }
+            writeln!(out, "  instead: {}", terminal_text::replace(instead))?;
+        }
         (None, None) => {
-            writeln!(out, "  allow:   no option or rule can allow this; the sandbox itself refuses it")?
+            let advice = advice_without_option(&explanation.rule);
+            writeln!(
+                out,
+                "  allow:   {}",
+                advice.unwrap_or("guard knows no option or rule that allows this")
+            )?
         }
     }
     if let Some(rule) = &explanation.policy_rule {

@@ -1,15 +1,17 @@
 //! `guard worker`: works on the tasks of batches until a signal stops it or, with `--until-idle`, until no tasks are
 //! left.
 
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use super::batch::{QueuePlace, load_types};
 use super::batch_args::WorkerArgs;
 use super::exit_code::Exit;
+use super::serve::INTERRUPTED;
 use super::{Failure, executor, note};
 use crate::batch::{StopFlag, TaskContext, Worker, WorkerEnd, WorkerLock, WorkerOptions};
 use crate::launch;
+use crate::sys::process::exit_now;
 use crate::transcript::runs_dir;
 
 /// How long a worker with `--until-idle` must have had no task before it exits.
@@ -31,7 +33,16 @@ pub(super) fn run(args: &WorkerArgs, _: &mut dyn Write) -> Result<Exit, Failure>
     let context = task_context()?;
     let stop = StopFlag::default();
     let (flag, of_handler) = (stop.clone(), lock.clone());
+    let has_terminal = !args.local && io::stderr().is_terminal();
     launch::on_signals(move || {
+        if flag.is_set() {
+            exit_now(INTERRUPTED);
+        }
+        if has_terminal {
+            note(
+                "guard: the worker ends its tasks and gives them back to the queue; Ctrl-C again ends it at once",
+            );
+        }
         flag.set();
         // From now on this worker claims no tasks, so a submission must start another one.
         of_handler.iter().for_each(WorkerLock::release);

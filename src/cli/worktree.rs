@@ -14,12 +14,12 @@ use super::json::print_json;
 use super::quantities::{count, listed};
 use super::run_reference::{short_ids, store};
 use super::table::{self, Column};
-use super::worktree_lookup::{entries, find, short_branch};
+use super::worktree_lookup::{entries, find, short_branch, target_commit};
 use super::{Failure, note};
 use crate::terminal_text;
 use crate::workspace::{
-    self, DisposeReport, Entry, KeepPolicy, Limits, OtherRef, ReceiveError, Received, Repository, State,
-    Workspace, WorkspaceError,
+    self, DisposeReport, Entry, KeepPolicy, OtherRef, ReceiveError, Received, Repository, State, Workspace,
+    WorkspaceError,
 };
 
 /// The width of the columns before the path in `guard worktree list`, with the gaps between them, if run ids are shown
@@ -106,7 +106,8 @@ fn list(all: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
             if is_busy { "in use" } else { record.state.name() }.to_string()
         }),
         column("TIP", 1, 10, &|record, _| {
-            if record.tip == record.base { "-" } else { short(&record.tip) }.to_string()
+            // A run in an existing worktree may have added nothing to the work of earlier runs there.
+            if record.tip == record.base && !record.here { "-" } else { short(&record.tip) }.to_string()
         }),
         column("BRANCH", 0, 40, &|record, _| short_branch(record).to_string()),
         // Users copy paths, so the table never shortens them.
@@ -119,7 +120,7 @@ fn list(all: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
 
 fn diff(run: &str, stat: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let (folder, record) = find(run)?;
-    let text = workspace::diff(&folder, stat)?;
+    let text = workspace::diff(&folder, stat, target_commit(&record)?.as_deref())?;
     if std::io::IsTerminal::is_terminal(&std::io::stdout()) {
         // An agent's files can contain control sequences, which the terminal would interpret.
         for line in String::from_utf8_lossy(&text).lines() {
@@ -264,6 +265,7 @@ fn clean(request: &CleanRequest<'_>, out: &mut dyn Write) -> Result<Exit, Failur
         out.flush()?;
         let is_meant = |common_dir: &Path| repository.as_ref().is_none_or(|wanted| common_dir == wanted);
         super::task_admin::clean_finished(&is_meant, request.all && !request.dry_run, out)?;
+        super::undo::clean(request.dry_run, out)?;
     }
     Ok(if failed { Exit::Problem } else { Exit::Success })
 }
@@ -323,9 +325,9 @@ fn write_disposed(
 }
 
 fn receive(run: &str, max_mib: Option<u64>, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let (folder, _) = find(run)?;
+    let (folder, record) = find(run)?;
     let mut workspace = Workspace::load(&folder)?;
-    let mut limits = Limits::default();
+    let mut limits = record.limits();
     if let Some(mib) = max_mib {
         limits.bytes = mib.saturating_mul(1 << 20);
     }

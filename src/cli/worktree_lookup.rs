@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::Failure;
 use super::run_reference::{Candidate, pick, store};
-use crate::workspace::{self, Entry, Repository, State};
+use crate::workspace::{self, Entry, Head, Repository, State};
 
 pub(super) fn entries() -> Result<Vec<Entry>, Failure> {
     Ok(workspace::list(store()?.folder())?)
@@ -21,6 +21,18 @@ pub(super) fn here() -> Result<Repository, Failure> {
             "change to the repository of the run",
         )
     })
+}
+
+/// Returns the commit that is checked out in the current directory, if `guard apply` could bring the work of the run
+/// there; `None` outside the run's repository, and in a working tree of the run's branch.
+pub(super) fn target_commit(record: &workspace::Record) -> Result<Option<String>, Failure> {
+    let current = std::env::current_dir().unwrap_or_default();
+    let found = Repository::find(&current)?.filter(|repository| {
+        let is_own = matches!(&repository.head, Head::Branch(name, _) if *name == record.branch)
+            || repository.toplevel.as_deref() == Some(&record.worktree);
+        repository.common_dir == record.common_dir && repository.toplevel.is_some() && !is_own
+    });
+    Ok(found.and_then(|repository| repository.head.commit().map(str::to_string)))
 }
 
 /// Finds the workspace of the run that the user named. Without a name, and for `@`, finds the newest workspace that has

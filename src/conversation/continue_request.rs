@@ -108,6 +108,7 @@ fn turn_options(request: &ExecRequest, given: &GivenOptions) -> TurnOptions {
         model: given.model.clone(),
         sandbox: given.sandbox,
         policy: request.policy.clone(),
+        uses_default_policy: request.uses_default_policy,
         yolo: request.yolo,
         timeout: given.timeout.unwrap_or(defaults.timeout),
         max_duration: request.max_duration,

@@ -23,6 +23,7 @@ use super::record::{NewConversation, Record, Settings, Turn};
 use super::{ConversationError, at, summary_files};
 use crate::agent;
 use crate::agent_exec::check_model;
+use crate::sys::agent_paths::own_real_path;
 use crate::sys::fs::{Durability, replace_file};
 use crate::sys::remove_tree::remove_tree;
 
@@ -421,7 +422,7 @@ fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
         return wrong(format!("{agent} has no sessions of its own; choose the mode own-history or auto"));
     }
     check_model_name(new.model.as_deref())?;
-    let cd = at("open", &new.cd, new.cd.canonicalize())?;
+    let cd = at("open", &new.cd, own_real_path(&new.cd))?;
     if !cd.is_dir() {
         return wrong(format!("{} is not a directory", cd.display()));
     }

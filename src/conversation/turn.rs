@@ -64,6 +64,9 @@ pub struct TurnOptions {
     pub max_requests: Option<u64>,
     /// The name of the policy for this turn; `None` means the policy that the sandbox setting selects.
     pub policy: Option<String>,
+    /// Whether a turn that may write files gets the policy of `guard run`, which a project or the user chooses, instead of
+    /// `strict`.
+    pub uses_default_policy: bool,
     /// Whether the agent acts without asking for approval. The sandbox is the same either way.
     pub yolo: bool,
     /// Further files or directories that the agent may read.
@@ -95,6 +98,7 @@ impl Default for TurnOptions {
             max_tokens: None,
             max_requests: None,
             policy: None,
+            uses_default_policy: false,
             yolo: true,
             read: Vec::new(),
             write: Vec::new(),
@@ -269,6 +273,7 @@ impl Conversation {
             agent: Some(settings.agent.clone()),
             sandbox: options.sandbox.unwrap_or(settings.sandbox),
             policy: options.policy.clone(),
+            uses_default_policy: options.uses_default_policy,
             yolo: options.yolo,
             session_id: Some(question.session.clone()),
             fresh_agent: !question.resumes,

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -96,7 +97,8 @@ fn act_on(
             None => Err(Rejection::NoTurn),
         },
         "pause" => {
-            fs::File::create(&path).map_err(failed)?;
+            let open = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&path);
+            open.map_err(failed)?;
             Ok(json!({ "effective": "before the next turn" }))
         }
         "resume" => match fs::remove_file(&path) {

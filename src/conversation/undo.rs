@@ -66,7 +66,7 @@ impl Conversation {
         let Some(worktree) = details.worktree.as_ref().or_else(earlier) else {
             return match Conversation::works_in_place(self) {
                 true => not_possible(
-                    "the agent changes the conversation's directory itself, and guard keeps no copies of its files",
+                    "the agent changes the conversation's directory itself; in that directory, `guard undo` undoes what its last run changed",
                 ),
                 false if self.record.turns[at].state == TurnState::Interrupted => not_possible(
                     "guard was interrupted before it recorded the turn's worktree; `guard worktree list` shows it",

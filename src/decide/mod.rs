@@ -15,8 +15,8 @@ mod verdict;
 pub use allow_with::{ALLOW_IDS, AllowRule, CannotAllow, rules_to_allow};
 pub use examples::{ExampleFailure, check_examples, load, load_text};
 pub use learn::{Learned, Seen, SeenCommand, learn};
-pub use network::{Allowed, NetworkRefusal, NetworkRules, host_option};
-pub use verdict::{Cause, Conditions, Decision, Verdict};
+pub use network::{Allowed, INSTEAD_OF_HOST, NetworkRefusal, NetworkRefusalData, NetworkRules};
+pub use verdict::{Cause, Conditions, Decision, Verdict, refusal_line};
 
 use crate::command::{Analysis, Context, Deferred, Effects, Intent, Refusal, Request, analyze};
 use crate::policy::{Action, Policy, Rule};

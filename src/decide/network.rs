@@ -3,9 +3,13 @@
 //! guard judges twice: first the name, before resolving it, and then the address of the actual connection. The second
 //! check prevents a public name from leading into a private network.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use crate::policy::{Host, HostAccess, HostEntry, Network, special_class};
+use serde::Serialize;
+
+use super::verdict::refusal_line;
+
+use crate::policy::{Host, HostAccess, HostEntry, Network, special_class, unmap_ipv4};
 
 /// A host entry that allows access, and the source of the entry.
 #[derive(Debug, Clone)]
@@ -33,53 +37,101 @@ pub struct NetworkRefusal {
     pub reason: String,
     /// What the agent should do instead.
     pub instead: String,
+    /// The special-purpose addresses of the host that the policy does not name. A rule for the name of the host does not
+    /// allow them.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// The data of an event about a refused connection, request or lookup.
+#[derive(Debug, Serialize)]
+pub struct NetworkRefusalData<'a> {
+    pid: i32,
+    what: &'a str,
+    host: &'a str,
+    port: u16,
+    rule: &'a str,
+    reason: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    instead: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allow_with: Option<String>,
 }
 
 impl NetworkRefusal {
     /// Creates a refusal by the rule with this id.
     pub fn new(rule: &'static str, reason: impl Into<String>, instead: impl Into<String>) -> Self {
-        Self { rule, reason: reason.into(), instead: instead.into() }
+        Self { rule, reason: reason.into(), instead: instead.into(), addresses: Vec::new() }
+    }
+
+    /// Returns the data of an event about this refusal. `what` describes what the thread `pid` tried. Port 0 means that
+    /// it only looked up the name.
+    pub fn event_data<'a>(
+        &'a self,
+        pid: i32,
+        what: &'a str,
+        host: &'a str,
+        port: u16,
+    ) -> NetworkRefusalData<'a> {
+        let Self { rule, reason, instead, .. } = self;
+        NetworkRefusalData {
+            pid,
+            what,
+            host,
+            port,
+            rule,
+            reason,
+            instead,
+            allow_with: self.option(host, port),
+        }
+    }
+
+    /// Returns the options of `guard run` that let a run reach the host that this refusal is about. Port 0 means that the
+    /// run only looked up the name. Returns `None` if `host` is not a valid host, or if no option lifts the rule.
+    pub fn option(&self, host: &str, port: u16) -> Option<String> {
+        // The agent chooses this text. A text that is not a host must not become part of an option that a person types.
+        let host = Host::parse(host).ok()?;
+        match self.rule {
+            "network.default" | "network.request" | "network.tunnel" => {}
+            "network.private" if !self.addresses.is_empty() => {}
+            _ => return None,
+        }
+        let mut hosts = vec![host];
+        if let Host::Name(name) = &hosts[0] {
+            let local = is_local_name(name).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+            let local = local.filter(|_| self.addresses.is_empty());
+            hosts.extend(self.addresses.iter().copied().chain(local).map(Host::Address));
+        }
+        let options: Vec<String> = hosts.iter().map(|host| host_option(host, port)).collect();
+        Some(options.join(" "))
     }
 
     /// Returns the refusal as one line of text for the agent. `what` describes the refused access.
     pub fn line(&self, what: &str) -> String {
-        let instead =
-            if self.instead.is_empty() { String::new() } else { format!(" Instead: {}", self.instead) };
-        format!(
-            "guard: Permission denied: {what} (rule {}): {}{instead} Do not retry.",
-            self.rule, self.reason
-        )
+        refusal_line(what, self.rule, &self.reason, &self.instead)
     }
 }
 
-/// Returns the option of `guard run` that would let a run reach a host that `rule` refuses. Port 0 means that the run
-/// only looked up the name. Returns `None` if `host` is not a valid host, if no option lifts the rule, or if `host` is
-/// a name and only an option with its address would lift the rule.
-pub fn host_option(rule: &str, host: &str, port: u16) -> Option<String> {
-    // The agent chooses this text. A text that is not a host must not become part of an option that a person types.
-    let is_address = match Host::parse(host) {
-        Ok(Host::Address(_)) => true,
-        Ok(Host::Name(_)) => false,
-        Err(_) => return None,
-    };
-    let is_for_host = match rule {
-        "network.default" | "network.request" | "network.tunnel" => true,
-        "network.private" | "sandbox.network" => is_address,
-        _ => false,
-    };
-    let bracketed = if is_address && host.contains(':') { format!("[{host}]") } else { host.to_string() };
-    match (is_for_host, port) {
-        (false, _) => None,
-        (true, 0) => Some(format!("--allow-host {bracketed}")),
-        // SSH is not TLS, so the entry must be `raw`.
-        (true, SSH) => Some(format!("--allow-host 'raw {bracketed}:{port}'")),
-        (true, _) => Some(format!("--allow-host {bracketed}:{port}")),
+/// Returns the option of `guard run` that allows a host on a port; on the default ports, if the port is 0.
+fn host_option(host: &Host, port: u16) -> String {
+    match port {
+        0 => format!("--allow-host {host}"),
+        port if RAW_PORTS.contains(&port) => format!("--allow-host 'raw {host}:{port}'"),
+        port => format!("--allow-host {host}:{port}"),
     }
 }
 
-const SSH: u16 = 22;
+/// The ports of services that speak neither TLS nor HTTP first, so that an entry for them must be `raw`: FTP, SSH, SMTP,
+/// MySQL, PostgreSQL, AMQP, Redis, git, memcached and MongoDB.
+const RAW_PORTS: [u16; 11] = [21, 22, 25, 587, 3306, 5432, 5672, 6379, 9418, 11211, 27017];
 
-const INSTEAD: &str = "Work with what is on this machine, or say in your answer which host you need and why.";
+/// Returns true if a name stands for this machine: `localhost`, or a name that ends with `.localhost`.
+fn is_local_name(name: &str) -> bool {
+    name == "localhost" || name.ends_with(".localhost")
+}
+
+/// What an agent should do instead of connecting to a host.
+pub const INSTEAD_OF_HOST: &str =
+    "Work with what is on this machine, or say in your answer which host you need and why.";
 
 impl NetworkRules {
     /// Creates the rules from a policy's network section and the entries of its presets, given as (entry, reason).
@@ -127,7 +179,7 @@ impl NetworkRules {
             return Err(NetworkRefusal::new(
                 "network.deny",
                 format!("The entry `{entry}` in the policy's list of denied hosts applies."),
-                INSTEAD,
+                INSTEAD_OF_HOST,
             ));
         }
         // Prefer a `raw` entry: it does not restrict the protocol, so guard need not inspect the first bytes.
@@ -152,12 +204,12 @@ impl NetworkRules {
                     "The policy allows requests such as `{}` to this host, but not this request.",
                     allowed.entry
                 ),
-                INSTEAD,
+                INSTEAD_OF_HOST,
             ),
             (None, _) => NetworkRefusal::new(
                 "network.default",
                 "The policy does not allow this host and port.",
-                INSTEAD,
+                INSTEAD_OF_HOST,
             ),
         })
     }
@@ -168,7 +220,7 @@ impl NetworkRules {
         if self.allow.iter().any(|allowed| allowed.entry.names_host(host)) {
             return Ok(());
         }
-        Err(NetworkRefusal::new("network.default", "The policy does not allow this host.", INSTEAD))
+        Err(NetworkRefusal::new("network.default", "The policy does not allow this host.", INSTEAD_OF_HOST))
     }
 
     /// Judges a direct connection by a program that does not use the proxy. If the policy allows only some requests
@@ -187,10 +239,10 @@ impl NetworkRules {
     /// Judges the address of a connection to `host`: an address to which the name resolved, or the host itself. Refuses
     /// a denied address, and a special-purpose address that the policy neither names nor assigns to the host.
     pub fn judge_address(&self, host: &Host, address: IpAddr, port: u16) -> Result<(), NetworkRefusal> {
-        let target = Host::Address(crate::policy::unmap_ipv4(address));
+        let target = Host::Address(unmap_ipv4(address));
         if let Some(entry) = self.deny.iter().find(|entry| entry.names(&target, port)) {
             let reason = format!("{host} resolves to {address}, and the policy denies `{entry}`.");
-            return Err(NetworkRefusal::new("network.deny", reason, INSTEAD));
+            return Err(NetworkRefusal::new("network.deny", reason, INSTEAD_OF_HOST));
         }
         let Some(kind) = special_class(address) else { return Ok(()) };
         let is_pinned = matches!(host, Host::Name(name) if self.pinned(name) == Some(address));
@@ -209,7 +261,21 @@ impl NetworkRules {
                 )
             }
         };
-        Err(NetworkRefusal::new("network.private", reason, INSTEAD))
+        let refusal = NetworkRefusal::new("network.private", reason, INSTEAD_OF_HOST);
+        Err(NetworkRefusal { addresses: vec![unmap_ipv4(address)], ..refusal })
+    }
+
+    /// Judges the address of a host as far as it is known without a lookup: the host is an address, a name of this
+    /// machine, or a name to which the policy assigns an address. Allows all other hosts; guard judges their addresses
+    /// when it connects.
+    pub fn judge_known_address(&self, host: &Host, port: u16) -> Result<(), NetworkRefusal> {
+        let address = match host {
+            Host::Address(address) => Some(*address),
+            Host::Name(name) => {
+                self.pinned(name).or_else(|| is_local_name(name).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST)))
+            }
+        };
+        address.map_or(Ok(()), |address| self.judge_address(host, address, port))
     }
 
     /// Returns the fixed address that the policy assigns to a name; `None` if it assigns none.
@@ -238,14 +304,64 @@ mod tests {
 
     #[test]
     fn an_option_names_only_hosts() {
-        let option = |host: &str, port| host_option("network.default", host, port);
+        let refusal = |rule| NetworkRefusal::new(rule, "", "");
+        let option = |host: &str, port| refusal("network.default").option(host, port);
         assert_eq!(option("a.example", 443).as_deref(), Some("--allow-host a.example:443"));
         assert_eq!(option("a.example", 22).as_deref(), Some("--allow-host 'raw a.example:22'"));
-        assert_eq!(option("::1", 80).as_deref(), Some("--allow-host [::1]:80"));
+        assert_eq!(option("a.example", 0).as_deref(), Some("--allow-host a.example"));
+        for loopback in ["::1", "[::1]"] {
+            assert_eq!(option(loopback, 80).as_deref(), Some("--allow-host [::1]:80"));
+        }
         for hostile in ["x --write /", "x'; rm -rf ~ #", "$(id)", "", "a b"] {
             assert_eq!(option(hostile, 443), None, "{hostile}");
         }
-        assert_eq!(host_option("network.deny", "a.example", 443), None);
+        assert_eq!(refusal("network.deny").option("a.example", 443), None);
+        assert_eq!(refusal("network.private").option("127.0.0.1", 443), None);
+    }
+
+    /// The options of a refusal, added to the rules, must allow the connection.
+    #[test]
+    fn the_options_of_a_refusal_lift_it() {
+        let known = [("a.example", "10.0.0.9"), ("b.example", "::1"), ("c.example", "8.8.8.8")];
+        let judge = |rules: &NetworkRules, host: &Host, address: IpAddr| {
+            rules.judge(host, 443, HostAccess::Tunnel)?;
+            rules.judge_known_address(host, 443)?;
+            rules.judge_address(host, address, 443)
+        };
+        for allow in [&[][..], &["*"], &["a.example", "b.example"], &["GET a.example:443", "10.0.0.8:443"]] {
+            for text in [
+                "a.example",
+                "b.example",
+                "c.example",
+                "localhost",
+                "x.localhost",
+                "10.0.0.9",
+                "::1",
+                "0.0.0.0",
+            ] {
+                let host = host(text);
+                let address = known.iter().find(|(name, _)| *name == text).map_or("127.0.0.1", |(_, ip)| ip);
+                let address = match &host {
+                    Host::Address(address) => *address,
+                    Host::Name(_) => address.parse().unwrap_or_else(|_| panic!("{address}")),
+                };
+                let mut allow: Vec<String> = allow.iter().map(|entry| (*entry).to_string()).collect();
+                let current = |allow: &[String]| {
+                    let allow: Vec<&str> = allow.iter().map(String::as_str).collect();
+                    rules(&allow, &[], &[])
+                };
+                // The address is judged after the name, so a first refusal may be followed by a second one.
+                for _ in 0..2 {
+                    let Err(refusal) = judge(&current(&allow), &host, address) else { break };
+                    let options = refusal.option(&host.to_string(), 443);
+                    let options = options.unwrap_or_else(|| panic!("{text}: {refusal:?} has no option"));
+                    allow.extend(
+                        options.split(' ').filter(|word| *word != "--allow-host").map(str::to_string),
+                    );
+                }
+                assert_eq!(judge(&current(&allow), &host, address), Ok(()), "{text}: {allow:?}");
+            }
+        }
     }
 
     fn host(text: &str) -> Host {
@@ -325,5 +441,11 @@ mod tests {
         assert_eq!(ok("pin.example", "10.9.9.9", 443), Ok(()));
         assert_eq!(ok("a.example", "10.9.9.9", 443), Err("network.private"));
         assert_eq!(ok("127.0.0.1", "127.0.0.1", 80), Err("network.private"));
+        let known = |name: &str| rules.judge_known_address(&host(name), 443).map_err(|refusal| refusal.rule);
+        assert_eq!(known("localhost"), Err("network.private"));
+        assert_eq!(known("x.localhost"), Err("network.private"));
+        assert_eq!(known("pin.example"), Ok(()));
+        assert_eq!(known("a.example"), Ok(()));
+        assert_eq!(known("10.1.0.1"), Ok(()));
     }
 }

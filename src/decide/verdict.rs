@@ -110,15 +110,15 @@ impl Verdict {
 
     /// Returns the denial as one line of text for the agent.
     pub fn refusal_line(&self) -> String {
-        let part = self.shown_part();
         let cause = &self.cause;
-        let instead =
-            if cause.instead.is_empty() { String::new() } else { format!(" Instead: {}", cause.instead) };
-        format!(
-            "guard: Permission denied: {part} (rule {}): {}{instead} Do not retry.",
-            cause.rule, cause.reason
-        )
+        refusal_line(&self.shown_part(), &cause.rule, &cause.reason, &cause.instead)
     }
+}
+
+/// Returns a denial as one line of text for the agent. `what` describes what the agent tried.
+pub fn refusal_line(what: &str, rule: &str, reason: &str, instead: &str) -> String {
+    let instead = if instead.is_empty() { String::new() } else { format!(" Instead: {instead}") };
+    format!("guard: Permission denied: {what} (rule {rule}): {reason}{instead} Do not retry.")
 }
 
 /// The decision about one intent, and the rule or default on which it is based.

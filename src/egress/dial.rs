@@ -229,8 +229,12 @@ impl Dialer {
         port: u16,
     ) -> Result<TcpStream, DialError> {
         let mut problem: Option<DialError> = None;
+        let mut special = Vec::new();
         for address in addresses.into_iter().take(MOST_ADDRESSES) {
-            if let Err(refusal) = self.judge(host, address, port) {
+            if let Err(mut refusal) = self.judge(host, address, port) {
+                // The refusal names every address that the policy would have to allow.
+                special.append(&mut refusal.addresses);
+                refusal.addresses.clone_from(&special);
                 problem = Some(DialError::Refused(refusal));
                 continue;
             }

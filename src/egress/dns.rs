@@ -61,7 +61,10 @@ pub(super) async fn serve(mut client: TcpStream, state: Rc<ProxyState>, peer: Pe
             return;
         }
         let question = Question::parse(&message);
-        let answer = question.as_ref().map_or(Answer::Malformed, |question| judge(question, &state, peer));
+        let answer = match &question {
+            Some(question) => judge(question, &state, &peer).await,
+            None => Answer::Malformed,
+        };
         let reply = reply(&message, question.as_ref(), answer);
         let length = u16::try_from(reply.len()).unwrap_or_default();
         let framed = [&length.to_be_bytes(), reply.as_slice()].concat();
@@ -71,7 +74,7 @@ pub(super) async fn serve(mut client: TcpStream, state: Rc<ProxyState>, peer: Pe
     }
 }
 
-fn judge(question: &Question, state: &ProxyState, peer: Peer) -> Answer {
+async fn judge(question: &Question, state: &ProxyState, peer: &Peer) -> Answer {
     // Answer queries of other types, such as reverse lookups, as if the name did not exist. Do not record them, because
     // they request no host.
     if !matches!(question.kind, TYPE_A | TYPE_AAAA) {
@@ -91,7 +94,9 @@ fn judge(question: &Question, state: &ProxyState, peer: Peer) -> Answer {
         // One lookup can cause several queries: clients ask for both address types, and C libraries query the same name
         // again for the search list that guard sets, which has only the root domain. Record only one refusal.
         if question.kind == TYPE_A && state.is_new_refused_lookup(peer, &name) {
-            state.refused(peer, &name, 0, &format!("look up {name}"), refusal.rule, &refusal.reason);
+            let what = format!("look up {name}");
+            state.refused(peer, &name, 0, &what, &refusal);
+            state.explain(peer, &name, &refusal.line(&what)).await;
         }
         return Answer::NoSuchName;
     }

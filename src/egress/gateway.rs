@@ -107,9 +107,9 @@ impl RunningGateway {
         request: Request<Incoming>,
     ) -> Response<ProxiedBody> {
         let what = format!("{} {}", request.method(), request.uri().path());
-        match self.forward(&state, peer, request).await {
+        match self.forward(&state, &peer, request).await {
             Ok(response) => response,
-            Err(rejection) => self.rejection_response(&state, peer, &what, rejection),
+            Err(rejection) => self.rejection_response(&state, &peer, &what, rejection),
         }
     }
 
@@ -117,7 +117,7 @@ impl RunningGateway {
     fn rejection_response(
         &self,
         state: &ProxyState,
-        peer: Peer,
+        peer: &Peer,
         what: &str,
         rejection: Rejection,
     ) -> Response<ProxiedBody> {
@@ -140,18 +140,18 @@ impl RunningGateway {
                 return error_response(&refusals.unavailable, &refusals.content_type, &line);
             }
         };
-        let line = format!("guard: Permission denied: {what} (rule {rule}): {reason} Do not retry.");
-        state.refused(peer, &host, port, what, rule, &reason);
+        let refusal = NetworkRefusal::new(rule, reason, "");
+        state.refused(peer, &host, port, what, &refusal);
         if rule == "gateway.budget" {
             state.exhaust();
         }
-        error_response(answer, &refusals.content_type, &line)
+        error_response(answer, &refusals.content_type, &refusal.line(what))
     }
 
     async fn forward(
         &self,
         state: &Rc<ProxyState>,
-        peer: Peer,
+        peer: &Peer,
         request: Request<Incoming>,
     ) -> Result<Response<ProxiedBody>, Rejection> {
         let (parts, body) = request.into_parts();
@@ -194,7 +194,7 @@ impl RunningGateway {
             seen: 0,
             byte_counter,
             state: state.clone(),
-            peer,
+            peer: peer.clone(),
             gateway: self.plan.name.clone(),
             what: format!("{} {path}", parts.method),
             status,

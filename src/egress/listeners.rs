@@ -6,8 +6,10 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::refusal_notices::RefusalNotices;
 use super::synthetic_addresses::SyntheticAddresses;
 use crate::policy::{Host, unmap_ipv4};
 
@@ -18,10 +20,12 @@ const MOST_ANNOUNCED: usize = 4096;
 const MOST_REFUSED: usize = 1000;
 
 /// The thread of the run that opened a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Peer {
     /// The id of the thread, as the kernel reported it to the supervisor.
     pub tid: i32,
+    /// A pidfd of the thread or its process, through which guard finds the thread's standard error.
+    pub thread: Option<Arc<OwnedFd>>,
 }
 
 /// What the process that opened a connection wanted to reach.
@@ -48,6 +52,7 @@ pub struct PeerRegistry {
     names: Mutex<SyntheticAddresses>,
     /// How many connections the supervisor refused, by host and port.
     refused: Mutex<HashMap<(String, u16), u64>>,
+    notices: RefusalNotices,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -58,6 +63,11 @@ impl PeerRegistry {
     /// Creates a registry for listeners on these ports of 127.0.0.1; the first is the proxy's.
     pub fn new(ports: Vec<u16>) -> Self {
         Self { ports, ..Self::default() }
+    }
+
+    /// Returns the notices about refused connections that guard writes to the standard error of processes.
+    pub fn notices(&self) -> &RefusalNotices {
+        &self.notices
     }
 
     /// Returns the address of the proxy's listener. The port is 0 if the registry has no listeners.
@@ -144,10 +154,11 @@ mod tests {
             assert!(!peer_registry.is_listener(address(other)), "{other}");
         }
         let from = address("127.0.0.1:5000");
-        assert_eq!(peer_registry.take_announced(from), None);
-        peer_registry.announce(Peer { tid: 7 }, Purpose::Lookup, || ((), Some(from)));
-        assert_eq!(peer_registry.take_announced(from), Some((Peer { tid: 7 }, Purpose::Lookup)));
-        assert_eq!(peer_registry.take_announced(from), None);
+        let take = || peer_registry.take_announced(from).map(|(peer, purpose)| (peer.tid, purpose));
+        assert_eq!(take(), None);
+        peer_registry.announce(Peer { tid: 7, thread: None }, Purpose::Lookup, || ((), Some(from)));
+        assert_eq!(take(), Some((7, Purpose::Lookup)));
+        assert_eq!(take(), None);
     }
 
     #[test]

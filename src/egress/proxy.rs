@@ -107,13 +107,8 @@ impl Session {
                     format!("{error}."),
                     "Use a plain host name or IP address.",
                 );
-                return self.refusal_response(
-                    &place.chars().take(300).collect::<String>(),
-                    0,
-                    "connect",
-                    &refusal,
-                    StatusCode::BAD_REQUEST,
-                );
+                let place = place.chars().take(300).collect::<String>();
+                return self.refusal_response(&place, 0, "connect", &refusal, StatusCode::BAD_REQUEST).await;
             }
         };
         if is_tunnel {
@@ -123,7 +118,7 @@ impl Session {
         }
     }
 
-    fn refusal_response(
+    async fn refusal_response(
         &self,
         host: &str,
         port: u16,
@@ -131,17 +126,24 @@ impl Session {
         refusal: &NetworkRefusal,
         status: StatusCode,
     ) -> Response<ProxiedBody> {
-        record_refusal(&self.state, self.peer, host, port, verb, refusal);
-        let what = format!("{verb} to {host}:{port}");
-        message_response(status, refusal.rule, &refusal.line(&what))
+        let line = record_refusal(&self.state, &self.peer, host, port, verb, refusal);
+        if !shows_responses(self.peer.tid) {
+            self.state.explain(&self.peer, host, &line).await;
+        }
+        message_response(status, refusal.rule, &line)
     }
 
-    fn dial_error_response(&self, host: &Host, port: u16, error: &DialError) -> Response<ProxiedBody> {
+    async fn dial_error_response(&self, host: &Host, port: u16, error: &DialError) -> Response<ProxiedBody> {
         if let DialError::Refused(refusal) = error {
-            return self.refusal_response(&host.to_string(), port, "connect", refusal, StatusCode::FORBIDDEN);
+            let host = host.to_string();
+            return self.refusal_response(&host, port, "connect", refusal, StatusCode::FORBIDDEN).await;
         }
-        record_dial_error(&self.state, self.peer, host, port, error);
-        message_response(status(error), "network.upstream", &format!("guard: {error}"))
+        record_dial_error(&self.state, &self.peer, host, port, error);
+        let line = format!("guard: {error}");
+        if !shows_responses(self.peer.tid) {
+            self.state.explain(&self.peer, &host.to_string(), &line).await;
+        }
+        message_response(status(error), "network.upstream", &line)
     }
 
     async fn tunnel(
@@ -153,20 +155,15 @@ impl Session {
         let is_raw = match self.state.dialer.rules.judge(&host, port, HostAccess::Tunnel) {
             Ok(allowed) => allowed.entry.is_raw(),
             Err(refusal) => {
-                return self.refusal_response(
-                    &host.to_string(),
-                    port,
-                    "connect",
-                    &refusal,
-                    StatusCode::FORBIDDEN,
-                );
+                let host = host.to_string();
+                return self.refusal_response(&host, port, "connect", &refusal, StatusCode::FORBIDDEN).await;
             }
         };
         let dialled = match self.state.dialer.tunnel(&host, port).await {
             Ok(dialled) => dialled,
-            Err(error) => return self.dial_error_response(&host, port, &error),
+            Err(error) => return self.dial_error_response(&host, port, &error).await,
         };
-        let (state, peer, permit) = (self.state.clone(), self.peer, self.permit.clone());
+        let (state, peer, permit) = (self.state.clone(), self.peer.clone(), self.permit.clone());
         tokio::task::spawn_local(async move {
             let Ok(Ok(upgraded)) = timeout(UPGRADE_TIMEOUT, hyper::upgrade::on(request)).await else {
                 return;
@@ -179,7 +176,7 @@ impl Session {
                 dialled,
                 Target { host, port, is_raw, way: "connect" },
                 &state,
-                peer,
+                &peer,
             )
             .await;
             drop(permit);
@@ -193,7 +190,9 @@ impl Session {
         let way = HostAccess::Request { method: method.as_str(), path: &path };
         let named = host.to_string();
         if let Err(refusal) = self.state.dialer.rules.judge(&host, port, way) {
-            return self.refusal_response(&named, port, method.as_str(), &refusal, StatusCode::FORBIDDEN);
+            return self
+                .refusal_response(&named, port, method.as_str(), &refusal, StatusCode::FORBIDDEN)
+                .await;
         }
         remove_hop_by_hop_headers(&mut parts.headers);
         if self.state.dialer.rules.limits_methods(&host, port) {
@@ -210,7 +209,7 @@ impl Session {
         parts.headers.insert(HOST, value);
         let mut server = match self.server(&host, port).await {
             Ok(server) => server,
-            Err(error) => return self.dial_error_response(&host, port, &error),
+            Err(error) => return self.dial_error_response(&host, port, &error).await,
         };
         let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
         let uri = match &server.proxy_authorization {
@@ -224,7 +223,7 @@ impl Session {
         };
         let Ok(uri) = uri.parse::<Uri>() else { return bad_request("The path is not valid in a URL.") };
         parts.uri = uri;
-        let byte_counter = self.state.new_byte_counter(&named, port, self.peer);
+        let byte_counter = self.state.new_byte_counter(&named, port, &self.peer);
         byte_counter.count_request();
         let upward = Box::new(UploadObserver { byte_counter: byte_counter.clone() });
         let outgoing = Request::from_parts(parts, ProxiedBody::forwarded(body, upward));
@@ -238,16 +237,16 @@ impl Session {
                     return message_response(StatusCode::FORBIDDEN, refusal.rule, &line);
                 }
                 let error = DialError::Unreachable { host: named, port, problem: error.to_string() };
-                return self.dial_error_response(&host, port, &error);
+                return self.dial_error_response(&host, port, &error).await;
             }
-            Err(_) => return self.dial_error_response(&host, port, &DialError::TimedOut(named)),
+            Err(_) => return self.dial_error_response(&host, port, &DialError::TimedOut(named)).await,
         };
         remove_hop_by_hop_headers(response.headers_mut());
         let what = format!("{method} http://{authority}{path}");
         let observer = DownloadObserver {
             byte_counter,
             state: self.state.clone(),
-            peer: self.peer,
+            peer: self.peer.clone(),
             what,
             status: response.status(),
             began,
@@ -282,19 +281,45 @@ fn bad_request(line: &str) -> Response<ProxiedBody> {
     message_response(StatusCode::BAD_REQUEST, "network.request", &format!("guard: {line}"))
 }
 
+/// Programs that put the proxy's response into their own error messages. guard need not write it to their standard error
+/// too. `python` stands for programs written in Python, whose libraries all do that.
+const SHOW_RESPONSES: [&str; 4] = ["npm", "npx", "pip", "python"];
+
+/// Returns true if the program of a thread shows its user the text with which the proxy refuses a request.
+fn shows_responses(tid: i32) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{tid}/comm")).unwrap_or_default();
+    SHOW_RESPONSES.iter().any(|program| name.starts_with(program))
+}
+
+/// Records a refusal. Returns the refusal as one line of text for the agent.
 fn record_refusal(
     state: &ProxyState,
-    peer: Peer,
+    peer: &Peer,
+    host: &str,
+    port: u16,
+    verb: &str,
+    refusal: &NetworkRefusal,
+) -> String {
+    let what = format!("{verb} to {host}:{port}");
+    state.refused(peer, host, port, &what, refusal);
+    refusal.line(&what)
+}
+
+/// Records the refusal of a connection on which the proxy cannot send its reason, and tells the process on its standard
+/// error.
+async fn refuse_without_text(
+    state: &ProxyState,
+    peer: &Peer,
     host: &str,
     port: u16,
     verb: &str,
     refusal: &NetworkRefusal,
 ) {
-    let what = format!("{verb} to {host}:{port}");
-    state.refused(peer, host, port, &what, refusal.rule, &refusal.reason);
+    let line = record_refusal(state, peer, host, port, verb, refusal);
+    state.explain(peer, host, &line).await;
 }
 
-fn record_dial_error(state: &ProxyState, peer: Peer, host: &Host, port: u16, error: &DialError) {
+fn record_dial_error(state: &ProxyState, peer: &Peer, host: &Host, port: u16, error: &DialError) {
     let data =
         json!({ "pid": peer.tid, "host": host.to_string(), "port": port, "problem": error.to_string() });
     state.recorder.record(EventType::NetworkError, &error.to_string(), &data);
@@ -361,7 +386,7 @@ async fn carry(
     dialled: Dialled,
     target: Target,
     state: &Rc<ProxyState>,
-    peer: Peer,
+    peer: &Peer,
 ) {
     let Target { host, port, is_raw, way } = target;
     let named = host.to_string();
@@ -372,8 +397,8 @@ async fn carry(
             FirstBytes::Valid(first) => first,
             FirstBytes::Closed => return,
             FirstBytes::Refused(refusal) => {
-                tunnel::send_briefly(&client, &ACCESS_DENIED).await;
-                return record_refusal(state, peer, &named, port, way, &refusal);
+                refuse_without_text(state, peer, &named, port, "connect", &refusal).await;
+                return tunnel::send_briefly(&client, &ACCESS_DENIED).await;
             }
         }
     };
@@ -381,8 +406,14 @@ async fn carry(
     state.host_stats.update(&named, port, |row| row.connections += 1);
     let data = json!({ "pid": peer.tid, "host": named, "port": port, "way": way });
     state.recorder.record(EventType::NetworkOpen, &format!("{way} to {named}:{port}"), &data);
-    let close_recorder =
-        CloseRecorder { state: state.clone(), byte_counter, peer, named, port, began: Instant::now() };
+    let close_recorder = CloseRecorder {
+        state: state.clone(),
+        byte_counter,
+        peer: peer.clone(),
+        named,
+        port,
+        began: Instant::now(),
+    };
     tunnel::carry(&client, &dialled.stream, &first, &dialled.early, &close_recorder.byte_counter).await;
 }
 
@@ -426,14 +457,8 @@ pub(super) async fn socks(mut client: TcpStream, state: Rc<ProxyState>, peer: Pe
     let (host, is_raw) = match judged {
         Ok(judged) => judged,
         Err(refusal) => {
-            record_refusal(
-                &state,
-                peer,
-                &text.chars().take(300).collect::<String>(),
-                port,
-                "connect",
-                &refusal,
-            );
+            let text = text.chars().take(300).collect::<String>();
+            refuse_without_text(&state, &peer, &text, port, "connect", &refusal).await;
             let _ = socks::send_reply(&mut client, Code::NotAllowed).await;
             return;
         }
@@ -442,10 +467,10 @@ pub(super) async fn socks(mut client: TcpStream, state: Rc<ProxyState>, peer: Pe
         Ok(dialled) => dialled,
         Err(error) => {
             let code = if let DialError::Refused(refusal) = &error {
-                record_refusal(&state, peer, &host.to_string(), port, "connect", refusal);
+                refuse_without_text(&state, &peer, &host.to_string(), port, "connect", refusal).await;
                 Code::NotAllowed
             } else {
-                record_dial_error(&state, peer, &host, port, &error);
+                record_dial_error(&state, &peer, &host, port, &error);
                 Code::Unreachable
             };
             let _ = socks::send_reply(&mut client, code).await;
@@ -453,7 +478,7 @@ pub(super) async fn socks(mut client: TcpStream, state: Rc<ProxyState>, peer: Pe
         }
     };
     if socks::send_reply(&mut client, Code::Granted).await.is_ok() {
-        carry(client, Vec::new(), dialled, Target { host, port, is_raw, way: "socks" }, &state, peer).await;
+        carry(client, Vec::new(), dialled, Target { host, port, is_raw, way: "socks" }, &state, &peer).await;
     }
 }
 
@@ -487,23 +512,24 @@ pub(super) async fn direct(
                     "The program waits for the server to send first, so it uses neither TLS nor HTTP.";
                 let instead = "Ask the user to allow this host and port as `raw` in the policy.";
                 let refusal = NetworkRefusal::new("network.tls", reason, instead);
-                return record_refusal(&state, peer, &host.to_string(), port, "connect", &refusal);
+                let host = host.to_string();
+                return refuse_without_text(&state, &peer, &host, port, "connect", &refusal).await;
             }
         }
     }
     if let Err(refusal) = judged {
-        tunnel::send_briefly(&client, &ACCESS_DENIED).await;
-        return record_refusal(&state, peer, &host.to_string(), port, "connect", &refusal);
+        refuse_without_text(&state, &peer, &host.to_string(), port, "connect", &refusal).await;
+        return tunnel::send_briefly(&client, &ACCESS_DENIED).await;
     }
     match state.dialer.tunnel(&host, port).await {
         Ok(dialled) => {
             let target = Target { host, port, is_raw, way: "direct" };
-            carry(client, Vec::new(), dialled, target, &state, peer).await;
+            carry(client, Vec::new(), dialled, target, &state, &peer).await;
         }
         Err(DialError::Refused(refusal)) => {
-            record_refusal(&state, peer, &host.to_string(), port, "connect", &refusal);
+            refuse_without_text(&state, &peer, &host.to_string(), port, "connect", &refusal).await;
         }
-        Err(error) => record_dial_error(&state, peer, &host, port, &error),
+        Err(error) => record_dial_error(&state, &peer, &host, port, &error),
     }
 }
 

@@ -1,20 +1,20 @@
 //! What all connections of a run share: limits, statistics, and the counters of open connections and forwarded bytes.
 
 use std::cell::{Cell, RefCell};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-use serde_json::json;
 
 use super::budget::{Budget, Spent};
 use super::dial::Dialer;
 use super::host_stats::HostStats;
 use super::listeners::{Peer, PeerRegistry};
 use super::memory_budget::MemoryBudget;
-use crate::decide::{NetworkRefusal, host_option};
+use crate::decide::NetworkRefusal;
 use crate::outcome::HostTraffic;
+use crate::sys::process_stderr::MAX_DELAY;
 use crate::transcript::{EventType, Recorder};
 
 /// Default limit on simultaneous connections.
@@ -61,8 +61,8 @@ pub(super) struct ProxyState {
     refusals: Cell<u64>,
     /// How many connections came from processes outside the run.
     pub(super) unknown_peers: Cell<u64>,
-    /// The last refused DNS lookup: who made it, and the name.
-    last_lookup: RefCell<Option<(Peer, String)>>,
+    /// The last refused DNS lookup: the id of the thread that made it, and the name.
+    last_lookup: RefCell<Option<(i32, String)>>,
     /// The earliest time at which the bytes forwarded so far comply with the rate limit.
     due: Cell<Option<Instant>>,
 }
@@ -98,22 +98,35 @@ impl ProxyState {
     }
 
     /// Counts a refusal and records it as an event.
-    pub(super) fn refused(&self, peer: Peer, host: &str, port: u16, what: &str, rule: &str, reason: &str) {
+    pub(super) fn refused(&self, peer: &Peer, host: &str, port: u16, what: &str, refusal: &NetworkRefusal) {
         self.refusals.set(self.refusals.get() + 1);
         self.host_stats.update(host, port, |row| row.refused += 1);
-        let data = json!({
-            "pid": peer.tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason,
-            "allow_with": host_option(rule, host, port),
+        let message = format!("{what}: {}", refusal.reason);
+        let data = refusal.event_data(peer.tid, what, host, port);
+        self.recorder.record(EventType::DenyNetwork, &message, &data);
+    }
+
+    /// Writes a line about a refusal to the standard error of the process that made the request, unless guard has told
+    /// this process about the host already. Call this before the reply to the process: the line then precedes the
+    /// message that the process itself prints. Waits at most [`MAX_DELAY`].
+    pub(super) async fn explain(&self, peer: &Peer, host: &str, line: &str) {
+        let Some(thread) = &peer.thread else { return };
+        let Some(stderr) = self.peer_registry.notices().stderr_for(peer.tid, thread.as_fd(), host) else {
+            return;
+        };
+        let (done, written) = tokio::sync::oneshot::channel();
+        stderr.write_later(line, move || {
+            let _ = done.send(());
         });
-        self.recorder.record(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
+        let _ = tokio::time::timeout(MAX_DELAY, written).await;
     }
 
     /// Stores this refused lookup as the last one. Returns true if it differs from the previous one in name or peer, so
     /// that a repeated lookup is recorded only once.
-    pub(super) fn is_new_refused_lookup(&self, peer: Peer, name: &str) -> bool {
-        let now = (peer, name.to_string());
+    pub(super) fn is_new_refused_lookup(&self, peer: &Peer, name: &str) -> bool {
+        let now = (peer.tid, name.to_string());
         let before = self.last_lookup.replace(Some(now));
-        before.is_none_or(|(last_peer, last_name)| last_peer != peer || last_name != name)
+        before.is_none_or(|(last_tid, last_name)| last_tid != peer.tid || last_name != name)
     }
 
     /// Returns the synthetic address (one that stands for a host name) that guard's DNS server gives for a name;
@@ -131,12 +144,12 @@ impl ProxyState {
         self.exhausted.store(true, Ordering::Release);
     }
 
-    pub(super) fn new_byte_counter(self: &Rc<Self>, host: &str, port: u16, peer: Peer) -> Rc<ByteCounter> {
+    pub(super) fn new_byte_counter(self: &Rc<Self>, host: &str, port: u16, peer: &Peer) -> Rc<ByteCounter> {
         Rc::new(ByteCounter {
             state: self.clone(),
             host: host.to_string(),
             port,
-            peer,
+            peer: peer.clone(),
             up: Cell::new(0),
             down: Cell::new(0),
             requests: Cell::new(0),
@@ -207,7 +220,8 @@ impl ByteCounter {
                 let reason =
                     format!("The run has reached the policy's limit of {} MiB {direction}.", limit >> 20);
                 let what = format!("{}:{}", self.host, self.port);
-                self.state.refused(self.peer, &self.host, self.port, &what, "network.limit", &reason);
+                let refusal = NetworkRefusal::new("network.limit", reason, "");
+                self.state.refused(&self.peer, &self.host, self.port, &what, &refusal);
             }
             return false;
         }

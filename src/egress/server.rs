@@ -27,7 +27,7 @@ use super::listeners::{Peer, PeerRegistry, Purpose};
 use super::proxy_state::{Bounds, ConnectionPermit, ProxyState, Traffic};
 use super::upstream::load_tls_config;
 use super::{dns, proxy, tunnel};
-use crate::decide::NetworkRules;
+use crate::decide::{NetworkRefusal, NetworkRules};
 use crate::transcript::{EventType, Recorder};
 
 /// The descriptor limit is raised to at most this value, which is enough for the connections of any policy.
@@ -196,15 +196,13 @@ async fn accept_connections(listener: TcpListener, backend: Backend, state: Rc<P
         };
         let _ = stream.set_nodelay(true);
         let Some(permit) = ConnectionPermit::take(&state) else {
-            state.refused(
-                peer,
-                "(any)",
-                0,
-                "open another connection",
-                "network.limit",
-                "The run has reached its limit of simultaneous connections.",
-            );
+            let what = "open another connection";
+            let reason = "The run has reached its limit of simultaneous connections.";
+            let refusal = NetworkRefusal::new("network.limit", reason, "");
+            state.refused(&peer, "(any)", 0, what, &refusal);
+            let state = state.clone();
             tokio::task::spawn_local(async move {
+                state.explain(&peer, "(any)", &refusal.line(what)).await;
                 tunnel::send_briefly(&stream, b"HTTP/1.1 503 guard: too many connections at once\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
             });
             continue;
@@ -244,7 +242,7 @@ async fn serve_connection(
         Backend::Proxy => proxy::serve_session(stream, proxy::Session::new(state, peer, permit)).await,
         Backend::Gateway(gateway) => {
             let answer = |request| {
-                let (gateway, state) = (gateway.clone(), state.clone());
+                let (gateway, state, peer) = (gateway.clone(), state.clone(), peer.clone());
                 async move { gateway.answer(state, peer, request).await }
             };
             serve_http(stream, answer).await;

@@ -26,8 +26,13 @@ pub struct Streams {
     pub error: Option<OwnedFd>,
     /// For the caller's input, output and error: true if the stream is the user's terminal.
     pub is_terminal: [bool; 3],
+    /// True if a program reads the agent's standard output as a protocol, so that only the programs that inherit the
+    /// agent's standard input and output may use them. Does not apply to a stream that is a terminal.
+    pub is_sealed: bool,
     /// The terminal on which guard asks the user for approval, if there is one.
     pub questions: Option<OwnedFd>,
+    /// The terminal on which guard says what a signal has done to the run, if there is one.
+    pub notes: Option<OwnedFd>,
     /// The parser of the agent's standard output, if guard knows the agent's program.
     pub reader: Option<Box<dyn OutputReader>>,
 }

@@ -24,9 +24,10 @@ pub struct Change {
 pub enum ChangeKind {
     /// The file did not exist before the run.
     Created,
-    /// The file's content or metadata changed, or the file was renamed.
+    /// The file's content or metadata changed.
     Modified,
-    /// The file existed before the run and does not exist any more. Reported only in a git repository.
+    /// The file existed before the run and does not exist any more. Not reported outside a worktree if guard took no
+    /// snapshot before the run.
     Deleted,
 }
 

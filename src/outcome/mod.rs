@@ -12,6 +12,6 @@ pub use changed_files::{Change, ChangeKind, MOST_CHANGES, changes};
 pub use denial_counter::DenialCounter;
 pub use error_kind::ErrorKind;
 pub use result::{
-    Commit, Denial, Enforcement, ErrorDetail, Finding, HostTraffic, LimitNotInForce, ModelUsage, OtherRef,
-    RunResult, TranscriptPlace, Usage, Worktree, duration,
+    Commit, Denial, Enforcement, ErrorDetail, Finding, HostTraffic, KeptFiles, LimitNotInForce, ModelUsage,
+    OtherRef, RunResult, SnapshotReport, TranscriptPlace, Usage, Worktree, duration,
 };

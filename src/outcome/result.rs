@@ -61,12 +61,16 @@ pub struct RunResult {
     /// The worktree that the run worked in; absent if the run had none, for example outside of a git repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<Worktree>,
-    /// Files that the run created or changed. In a git repository: all files that differ from the commit where the run
-    /// began, committed or not, including deleted files but not ignored files.
+    /// Files that the run created, changed or deleted. In a worktree that guard created: all files that differ from the
+    /// commit where the run began, committed or not, but not ignored files.
     pub files_changed: Vec<Change>,
     /// Whether `files_changed` is incomplete.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub files_changed_truncated: bool,
+    /// The snapshot of the directory from before the run, with which `guard undo` brings back what the run changed; absent
+    /// if the run worked in a worktree that guard created, if it could write nothing, or if snapshots are switched off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotReport>,
     /// Actions that the policy denied. After 1,000 entries, further denials are only counted by rule.
     pub denials: Vec<Denial>,
     /// Suspicious changes that a reviewer should check.
@@ -74,10 +78,42 @@ pub struct RunResult {
     /// Network traffic and denied connections, by host.
     #[serde(default)]
     pub network: Vec<HostTraffic>,
+    /// Files of the agent's private home that an earlier run left for this one, and that this run leaves for later ones,
+    /// such as conversations; absent if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_files: Option<KeptFiles>,
     /// Resources that the run used.
     pub usage: Usage,
     /// Where the transcript of the run is stored.
     pub transcript: TranscriptPlace,
+}
+
+/// The snapshot that guard took of a directory before a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SnapshotReport {
+    /// Whether `guard undo` can undo changes of the run.
+    pub taken: bool,
+    /// The number of files in the snapshot.
+    pub files: usize,
+    /// The number of bytes that guard copied for it. Files that the last snapshot or the repository's objects contain
+    /// are not copied.
+    pub copied_bytes: u64,
+    /// The number of files that the snapshot does not contain, because they are too large or unreadable.
+    pub not_covered: usize,
+    /// What the snapshot does not contain, and how to change that; or why guard could not take one.
+    pub notes: Vec<String>,
+}
+
+/// Files that runs hand on to later runs. An agent has written them, and a later agent reads them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KeptFiles {
+    /// Files of earlier runs that guard copied into the private home before this run, relative to the home.
+    pub from_earlier: Vec<String>,
+    /// New and changed files of this run that guard saved for later runs, relative to the home.
+    pub for_later: Vec<String>,
+    /// The number of further files that the lists, with at most 100 files each, leave out.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out: usize,
 }
 
 /// A commit that the run made.

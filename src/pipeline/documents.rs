@@ -3,13 +3,14 @@
 //!
 //! Agents can create anything in the worktree, so this module follows no symbolic links and limits how much it reads.
 
-use std::fs::{self, OpenOptions};
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::workflow::model::Document;
-use crate::sys::fs::{Links, OpenError, read_regular_file};
+use crate::sys::copy_tree::{Entry, open_entry};
 
 /// The maximum size of a document, in bytes.
 const LARGEST: u64 = 4 << 20;
@@ -19,19 +20,23 @@ const MOST_VISITED: usize = 20_000;
 /// Reads the regular file at `path` below `directory`; `None` if it does not exist. Fails if the file is larger than
 /// `LARGEST`, or if a part of the path is a symbolic link, because an agent may have pointed the link anywhere.
 pub(crate) fn read(directory: &Path, path: &str) -> io::Result<Option<String>> {
-    if !check_parents(directory, path, false)? {
-        return Ok(None);
-    }
-    let at = directory.join(path);
-    match read_regular_file(&at, LARGEST, Links::Refuse) {
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
-        Err(OpenError::Io(error)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(OpenError::Io(error)) => Err(error),
-        Err(OpenError::NotRegular | OpenError::TooLarge { .. }) => {
-            let problem = format!("{} is not a regular file of at most {LARGEST} bytes", at.display());
-            Err(io::Error::other(problem))
+    let found = File::open(directory).and_then(|top| open_entry(top.as_fd(), Path::new(path)));
+    let found = match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => found?,
+    };
+    let mut bytes = Vec::new();
+    if let Entry::Opened(file) = found
+        && file.metadata()?.is_file()
+    {
+        file.take(LARGEST + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 <= LARGEST {
+            return Ok(Some(String::from_utf8_lossy(&bytes).into_owned()));
         }
     }
+    let at = directory.join(path);
+    let problem = format!("{} is not a regular file of at most {LARGEST} bytes", at.display());
+    Err(io::Error::other(problem))
 }
 
 /// Writes a file at `path` below `directory` and creates missing parents. Fails if a part of the path is a symbolic

@@ -37,7 +37,8 @@ pub struct Config {
     /// The defaults of `guard run`, for options that are not on its command line.
     #[serde(default)]
     pub run: RunDefaults,
-    /// How long guard keeps the records of runs. Without this table, only `guard runs prune` deletes them.
+    /// How long guard keeps the records of runs, and snapshots for `guard undo`. Without this table, only `guard runs
+    /// prune` deletes records.
     #[serde(default)]
     pub state: StateConfig,
     /// Where `guard batch` and `guard worker` store their queue of tasks.
@@ -77,8 +78,9 @@ pub struct BatchConfig {
     pub store: Option<String>,
 }
 
-/// Which finished runs guard deletes automatically, with their transcripts. guard checks this at most once an hour,
-/// after a run, and keeps runs whose worktree or commits exist nowhere else.
+/// Which finished runs guard deletes automatically, with their transcripts, and the size and age of the snapshots for
+/// `guard undo`. guard checks the runs at most once an hour, after a run, and keeps runs whose worktree or commits exist
+/// nowhere else. It checks the snapshots after each run that has one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StateConfig {
@@ -86,6 +88,32 @@ pub struct StateConfig {
     pub keep: Option<TimeLimit>,
     /// Delete the oldest runs when all runs together take more than this many MiB; 0 means no limit.
     pub keep_mib: Option<u64>,
+    /// The maximum size in MiB of the files that guard copies before a run that works in your directory itself, apart
+    /// from files that git ignores; 0 means no snapshots. Default: 1024.
+    pub snapshot_mib: Option<u64>,
+    /// The same for files that git ignores. Default: 256.
+    pub snapshot_ignored_mib: Option<u64>,
+    /// Delete snapshots that are older than this: seconds, or a duration such as `"14d"`; 0 means no limit. Default: 14
+    /// days.
+    pub keep_snapshots: Option<TimeLimit>,
+    /// Delete the oldest snapshots when all together take more than this many MiB; 0 means no limit. Default: 4096.
+    pub keep_snapshots_mib: Option<u64>,
+}
+
+impl StateConfig {
+    /// Returns the maximum number of bytes to copy for a snapshot: of files that git does not ignore, and of files that
+    /// it ignores. Returns `None` if the user wants no snapshots.
+    pub fn snapshot_bytes(&self) -> Option<(u64, u64)> {
+        let bytes = |mib: u64| mib.saturating_mul(1 << 20);
+        let most = bytes(self.snapshot_mib.unwrap_or(1024));
+        (most > 0).then(|| (most, bytes(self.snapshot_ignored_mib.unwrap_or(256))))
+    }
+
+    /// Returns how long to keep snapshots, in seconds, and their maximum size together, in bytes. 0 means no limit.
+    pub fn kept_snapshots(&self) -> (u64, u64) {
+        let seconds = self.keep_snapshots.map_or(14 * 24 * 60 * 60, |keep| keep.0);
+        (seconds, self.keep_snapshots_mib.unwrap_or(4096).saturating_mul(1 << 20))
+    }
 }
 
 /// Defaults of `guard run`: in your configuration, and in a project's `.guard/config.toml`.

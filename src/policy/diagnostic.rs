@@ -94,8 +94,16 @@ impl Diagnostic {
         let end = floor(text, self.span.end).max(start);
         // If the span covers several lines, show only the first.
         let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
-        let annotation = AnnotationKind::Primary.span(start..end.min(line_end)).label(self.label.as_str());
-        let snippet = Snippet::source(text).path(self.source.name.as_str()).fold(true).annotation(annotation);
+        // Render only this line: the renderer takes time and memory for every line of its source, for each problem.
+        let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
+        let number = text[..line_start].bytes().filter(|&byte| byte == b'\n').count() + 1;
+        let span = start - line_start..end.min(line_end) - line_start;
+        let annotation = AnnotationKind::Primary.span(span).label(self.label.as_str());
+        let snippet = Snippet::source(&text[line_start..line_end])
+            .line_start(number)
+            .path(self.source.name.as_str())
+            .fold(true)
+            .annotation(annotation);
         let mut group = level.primary_title(self.message.as_str()).element(snippet);
         if let Some(help) = &self.help {
             group = group.element(Level::HELP.message(help.as_str()));

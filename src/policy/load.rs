@@ -12,6 +12,7 @@ use super::merge;
 use super::model::Policy;
 use super::parse;
 use super::parse::{File, LARGEST_FILE};
+use crate::sys::agent_paths::read_text_file;
 
 /// The maximum number of policies in a chain of `extends`. A longer chain is an error.
 const LONGEST_CHAIN: usize = 8;
@@ -185,7 +186,7 @@ fn extended(
 /// one. `from` is the policy file that contains the reference in `extends`, if there is one; relative paths begin at
 /// its directory.
 pub fn find(reference: &str, dirs: &PolicyDirs, from: Option<&Source>) -> Result<Source, PolicyError> {
-    if reference.contains('/') || reference.ends_with(".toml") {
+    if is_path(reference) {
         let path = match from.filter(|from| !from.built_in).and_then(|from| Path::new(&from.name).parent()) {
             Some(directory) => directory.join(reference.strip_prefix("./").unwrap_or(reference)),
             None => PathBuf::from(reference),
@@ -215,22 +216,25 @@ pub fn find(reference: &str, dirs: &PolicyDirs, from: Option<&Source>) -> Result
     })
 }
 
+/// Returns the path in `extends` of a policy's text, if it is the path of a file and not a name. guard must not follow it
+/// in a project's policy: an agent may have written it, and an error would quote the file.
+pub fn extended_file(text: &str) -> Option<String> {
+    let table = toml::de::DeTable::parse(text).ok()?;
+    let extends = table.get_ref().iter().find(|(key, _)| key.get_ref() == "extends")?.1.get_ref().as_str()?;
+    is_path(extends).then(|| extends.to_string())
+}
+
+/// Returns true if a reference to a policy is the path of a file, and not a name.
+fn is_path(reference: &str) -> bool {
+    reference.contains('/') || reference.ends_with(".toml")
+}
+
 fn is_same_file(a: &Path, b: &Path) -> bool {
     a == b || std::fs::canonicalize(a).is_ok_and(|a| std::fs::canonicalize(b).is_ok_and(|b| a == b))
 }
 
 fn read_file(path: &Path) -> Result<Source, PolicyError> {
-    let unreadable = |problem: String| PolicyError::Unreadable { path: path.to_path_buf(), problem };
-    let metadata = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
-    if !metadata.is_file() {
-        return Err(unreadable("the path is not a regular file".to_string()));
-    }
-    if metadata.len() > LARGEST_FILE as u64 {
-        return Err(unreadable(format!("the file is larger than {LARGEST_FILE} bytes")));
-    }
-    let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        unreadable(format!("the file is not UTF-8 at byte {}", error.utf8_error().valid_up_to()))
-    })?;
+    let text = read_text_file(path, LARGEST_FILE)
+        .map_err(|problem| PolicyError::Unreadable { path: path.to_path_buf(), problem })?;
     Ok(Source { name: path.display().to_string(), text: text.into(), built_in: false })
 }

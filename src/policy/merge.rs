@@ -191,7 +191,9 @@ impl Merger {
                             rule.id.span.clone(),
                             format!("the rule `{}` has no effect", rule.id.value),
                             "a policy can only tighten the one that it extends",
-                            Some("to allow more than the extended policy does, add `override = true`"),
+                            Some(
+                                "to allow what a default of the extended policy refuses, add `override = true`; to allow what a rule refuses, name that rule in `lifts`",
+                            ),
                         );
                     } else if self.level == 0 && overrides {
                         let message =

@@ -38,7 +38,7 @@ pub use diff::{described, diff, execute};
 pub use edit::{EditError, add_rule, add_to_list, new_file};
 pub use host::{Host, HostAccess, HostEntry, HostEntryError, HostError};
 pub use ip_classes::{special_class, unmap_ipv4};
-pub use load::{PolicyDirs, PolicyError, extend, find, load, load_source, load_with_problems};
+pub use load::{PolicyDirs, PolicyError, extend, extended_file, find, load, load_source, load_with_problems};
 pub use model::{
     Action, Budget, Caches, Conditions, DefaultAction, Environment, Example, ExampleCommand, Filesystem, Git,
     Home, Limits, Namespaces, Network, PathAccess, Place, Policy, Rule, Sandbox, TOOLCHAINS, Toolchains,

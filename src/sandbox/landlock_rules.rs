@@ -4,6 +4,8 @@
 //! The ruleset denies everything that the list does not grant and that this kernel's Landlock version can restrict:
 //! other files, TCP, and signals and abstract sockets to processes outside the run.
 
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -14,6 +16,7 @@ use landlock::{
 use serde::Serialize;
 
 use super::SandboxError;
+use crate::sys::fs::{Walk, c_path, open_in, resolve_existing};
 
 /// What a run may do at and below a granted path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -41,7 +44,7 @@ impl Rights {
     }
 
     /// Returns true if these rights include `other`, and allow more than `other`.
-    fn exceeds(self, other: Self) -> bool {
+    pub(crate) fn exceeds(self, other: Self) -> bool {
         match self {
             Self::Read => false,
             Self::ReadExecute | Self::Write => other == Self::Read,
@@ -78,14 +81,9 @@ pub fn landlock_version() -> i32 {
     crate::sys::landlock_version()
 }
 
-/// Restricts this process and its descendants to the grants, as [`prepare_ruleset`] describes. The process must have
-/// only one thread, and must have set `no_new_privs`.
-pub fn restrict(grants: &[Grant]) -> Result<(), SandboxError> {
-    restrict_to(&prepare_ruleset(grants)?)
-}
-
-/// Restricts this process to a prepared ruleset. The process must have set `no_new_privs`.
-fn restrict_to(ruleset: &OwnedFd) -> Result<(), SandboxError> {
+/// Restricts this process and its descendants to a ruleset from [`prepare_ruleset`]. The process must have only one
+/// thread, and must have set `no_new_privs`.
+pub fn restrict(ruleset: &OwnedFd) -> Result<(), SandboxError> {
     const LOG_SAME_EXEC_OFF: u32 = 1;
     const LOG_NEW_EXEC_ON: u32 = 2;
     const LOG_SUBDOMAINS_OFF: u32 = 4;
@@ -98,7 +96,7 @@ fn restrict_to(ruleset: &OwnedFd) -> Result<(), SandboxError> {
 }
 
 /// Builds a Landlock ruleset from grants, which this or another process can apply later. Skips a grant whose path
-/// cannot be opened. If this kernel's Landlock version can, the ruleset also denies TCP, and signals and connections
+/// cannot be opened, or contains a symbolic link. If this kernel's Landlock version can, the ruleset also denies TCP, and signals and connections
 /// through abstract sockets to processes that the ruleset does not restrict.
 pub fn prepare_ruleset(grants: &[Grant]) -> Result<OwnedFd, SandboxError> {
     let created: Option<OwnedFd> = ruleset(grants)?.into();
@@ -125,8 +123,9 @@ fn ruleset(grants: &[Grant]) -> Result<RulesetCreated, SandboxError> {
         let includes = |other: &Grant| other.rights.exceeds(grant.rights);
         grants.iter().any(|other| includes(other) && other.path.as_os_str() == grant.path.as_os_str())
     };
+    let root = File::open("/").map_err(|error| failed(&error))?;
     for grant in grants.iter().filter(|grant| !is_needless(grant)) {
-        let Ok(path) = PathFd::new(&grant.path) else { continue };
+        let Ok(path) = open_granted(&root, grant) else { continue };
         let wanted = access(grant.rights, abi);
         let is_directory =
             nix::sys::stat::fstat(&path).is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFDIR);
@@ -137,6 +136,26 @@ fn ruleset(grants: &[Grant]) -> Result<RulesetCreated, SandboxError> {
             .map_err(|error| SandboxError::Landlock(format!("{}: {error}", grant.path.display())))?;
     }
     Ok(created)
+}
+
+/// Replaces each path that contains symbolic links by its real path, because [`prepare_ruleset`] does not follow links.
+/// Call this when the paths are decided: afterwards, another process cannot change what they lead to.
+pub(crate) fn resolve_links(grants: &mut [Grant]) {
+    let Ok(root) = File::open("/") else { return };
+    for grant in grants.iter_mut().filter(|grant| grant.rights != Rights::Device) {
+        let Ok(path) = c_path(&grant.path) else { continue };
+        let opened = open_in(root.as_fd(), &path, Walk::NoLinks, true);
+        if opened.is_err_and(|error| error.raw_os_error() == Some(libc::ELOOP)) {
+            grant.path = resolve_existing(&grant.path);
+        }
+    }
+}
+
+/// Opens a granted path. [`resolve_links`] has resolved all symbolic links, so a link in the path is
+/// one that another process has put there meanwhile. The paths of devices are constants, and may be links of the system.
+fn open_granted(root: &File, grant: &Grant) -> io::Result<OwnedFd> {
+    let walk = if grant.rights == Rights::Device { Walk::NoMagic } else { Walk::NoLinks };
+    open_in(root.as_fd(), &c_path(&grant.path)?, walk, true)
 }
 
 /// Denies signals from this process and its descendants to all other processes. Restricts nothing else. Fails if this

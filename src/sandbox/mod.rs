@@ -17,6 +17,7 @@ pub use deny_filter::{
     Entry, Errno, FORKS, Filters, LIST, List, METADATA, ON_PROCESSES, Only, compile, filters, helper_filter,
     parse_list,
 };
+pub(crate) use landlock_rules::resolve_links;
 pub use landlock_rules::{Grant, Rights, landlock_version, prepare_ruleset, restrict, restrict_signals};
 pub use mounts::{Layer, MountPlan, PreparedMounts, apply_mount_plan, prepare_mounts};
 pub use notify_filter::Condition;

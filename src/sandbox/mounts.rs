@@ -4,9 +4,10 @@
 //! the directory trees that stay writable (or visible below a hidden directory), then makes everything read-only at
 //! once, then attaches the clones. Every path that the plan does not list stays read-only, including its metadata.
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, OsStr};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,8 @@ use nix::mount::{MsFlags, mount};
 use serde::Serialize;
 
 use super::SandboxError;
+use crate::sys::copy_tree::open_directory;
+use crate::sys::fs::{Walk, c_path, open_in};
 use crate::sys::mount as sys;
 
 /// A directory of the user, such as a package cache, that the run sees through a writable overlay.
@@ -59,10 +62,6 @@ impl MountPlan {
 
 fn in_step<T>(step: impl Into<String>, result: io::Result<T>) -> Result<T, SandboxError> {
     result.map_err(|source| SandboxError::Namespaces { step: step.into(), source })
-}
-
-fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
 /// The file systems that every run needs and that are not attached to a path yet. [`prepare_mounts`] creates them.
@@ -159,7 +158,8 @@ fn map_user(uid: u32, gid: u32) -> Result<(), SandboxError> {
 }
 
 /// Mounts a writable overlay whose lower layer is a directory of the user. Fails if the kernel or the file system does
-/// not support overlays, or if a path contains a comma, colon or backslash.
+/// not support overlays, or if a path contains a comma, colon or backslash. Also fails if there is a symbolic link in the
+/// path of the lower layer: another process has put it there since guard planned the run.
 fn mount_overlay(layer: &Layer) -> Result<(), SandboxError> {
     let option = |name: &str, path: &Path| -> io::Result<Vec<u8>> {
         let bytes = path.as_os_str().as_bytes();
@@ -171,9 +171,10 @@ fn mount_overlay(layer: &Layer) -> Result<(), SandboxError> {
         Ok([name.as_bytes(), b"=", bytes].concat())
     };
     let failed = |source: io::Error| SandboxError::Overlay { lower: layer.lower.clone(), source };
+    let lower = open_directory(&layer.lower).map_err(failed)?;
     let options = || -> io::Result<Vec<u8>> {
         let parts = [
-            option("lowerdir", &layer.lower)?,
+            option("lowerdir", &Path::new("/proc/self/fd").join(lower.as_raw_fd().to_string()))?,
             option("upperdir", &layer.upper)?,
             option("workdir", &layer.work)?,
             b"userxattr".to_vec(),
@@ -190,18 +191,25 @@ fn mount_overlay(layer: &Layer) -> Result<(), SandboxError> {
 }
 
 fn clone_trees(plan: &MountPlan) -> Result<Vec<(OwnedFd, PathBuf)>, SandboxError> {
-    let copy = |from: &Path| {
-        let cloned = c_path(from).and_then(|path| sys::clone_tree(&path));
-        in_step(format!("clone the mounts at {}", from.display()), cloned)
+    let root = in_step("open /", File::open("/"))?;
+    let clone_at = |from: &Path| c_path(from).and_then(|path| sys::clone_tree(&path));
+    // The plan has resolved all symbolic links in the paths of grants. A link that another process has put there
+    // meanwhile is an error.
+    let clone_granted = |from: &Path| {
+        let opened = open_in(root.as_fd(), &c_path(from)?, Walk::NoLinks, true)?;
+        sys::clone_tree_of(opened.as_fd())
     };
+    let named = |from: &Path, cloned| in_step(format!("clone the mounts at {}", from.display()), cloned);
+    let copy = |from: &Path| named(from, clone_at(from));
+    let copy_granted = |from: &Path| named(from, clone_granted(from));
     let mut trees = Vec::new();
     for path in &plan.writable {
-        let tree = copy(path)?;
+        let tree = copy_granted(path)?;
         in_step("restrict cloned mounts", sys::restrict_copy(tree.as_fd(), sys::NO_SUID | sys::NO_DEVICES))?;
         trees.push((tree, path.clone()));
     }
     for path in &plan.visible {
-        let tree = copy(path)?;
+        let tree = copy_granted(path)?;
         in_step(
             "restrict cloned mounts",
             sys::restrict_copy(tree.as_fd(), sys::READ_ONLY | sys::NO_SUID | sys::NO_DEVICES),
@@ -234,5 +242,5 @@ fn create_mount_point(place: &Path, tree: &OwnedFd) -> io::Result<()> {
         std::fs::create_dir_all(parent)?;
     }
     let is_directory = nix::sys::stat::fstat(tree)?.st_mode & libc::S_IFMT == libc::S_IFDIR;
-    if is_directory { std::fs::create_dir(place) } else { std::fs::File::create(place).map(drop) }
+    if is_directory { std::fs::create_dir(place) } else { File::create(place).map(drop) }
 }

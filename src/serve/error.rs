@@ -151,6 +151,9 @@ impl From<InputError> for ApiError {
     fn from(error: InputError) -> Self {
         let problems = match error {
             InputError::Tasks { problems } => problems,
+            InputError::TooManyValues => {
+                return Self::new(StatusCode::PAYLOAD_TOO_LARGE, error.to_string());
+            }
             other => vec![other.to_string()],
         };
         let mut error = Self::new(

@@ -186,7 +186,7 @@ pub(super) struct Health {
         (status = 202, description = "The tasks are queued.", body = BatchResponse),
         (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
         (status = 409, description = "An idempotency key belongs to other tasks.", body = ErrorBody),
-        (status = 413, description = "The body is larger than 64 MiB.", body = ErrorBody),
+        (status = 413, description = "The body is larger than 64 MiB, or has more than 2,000,000 JSON values.", body = ErrorBody),
         (status = 415, description = "The Content-Type header does not name JSON.", body = ErrorBody),
         (status = 422, description = "The submission has mistakes; `problems` lists them.", body = ErrorBody),
     ),

@@ -3,12 +3,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::background::BackgroundSender;
 use super::exec::executable_identity::Identities;
 use super::exec::process_memory::ProcessMemory;
+use crate::decide::refusal_line;
+use crate::egress::PeerRegistry;
 use crate::sys::process::{self, ThreadFd};
 use crate::sys::seccomp::{self, Notification, Reply};
 use crate::transcript::{EventType, Prepared, Recorder};
@@ -22,16 +25,27 @@ pub struct Counts {
     pub refusals: u64,
 }
 
+/// Why the sandbox denies a call: the rule's id, the reason, what the agent should do instead, and the options of `guard
+/// run` that would allow the call, if there are any.
+#[derive(Debug, Clone)]
+pub(crate) struct SandboxDenial<'d> {
+    pub(crate) rule: &'static str,
+    pub(crate) reason: &'d str,
+    pub(crate) instead: &'d str,
+    pub(crate) allow_with: Option<String>,
+}
+
 pub(crate) struct CallContext {
     listener: OwnedFd,
     has_sync_wake_up: bool,
     /// A pidfd of the thread whose descriptor the supervisor duplicated last, for reuse.
-    last_thread: Option<(i32, OwnedFd)>,
+    last_thread: Option<(i32, Arc<OwnedFd>)>,
     process_memory: ProcessMemory,
     identities: Identities,
     background: BackgroundSender,
     recorder: Recorder,
     counts: Counts,
+    peer_registry: Arc<PeerRegistry>,
 }
 
 impl CallContext {
@@ -40,6 +54,7 @@ impl CallContext {
         identities: Identities,
         background: BackgroundSender,
         recorder: Recorder,
+        peer_registry: Arc<PeerRegistry>,
     ) -> Self {
         Self {
             listener,
@@ -50,6 +65,7 @@ impl CallContext {
             background,
             recorder,
             counts: Counts::default(),
+            peer_registry,
         }
     }
 
@@ -75,6 +91,15 @@ impl CallContext {
 
     pub(crate) fn reply(&self, id: u64, reply: Reply) {
         let _ = seccomp::reply(self.listener.as_fd(), id, reply);
+    }
+
+    /// Returns a pidfd for the blocked thread whose descriptor the supervisor has just duplicated. `None` if there is
+    /// none and the thread id may have been reused.
+    pub(crate) fn shared_pidfd(&self, notification: &Notification) -> Option<Arc<OwnedFd>> {
+        match &self.last_thread {
+            Some((tid, thread)) if *tid == notification.tid => Some(thread.clone()),
+            _ => self.thread_pidfd(notification).ok().map(Arc::new),
+        }
     }
 
     /// Returns a pidfd for the blocked thread. Fails if the thread id may have been reused.
@@ -111,7 +136,7 @@ impl CallContext {
         match self.open_thread(notification)? {
             ThreadFd::Thread(thread) => {
                 let descriptor = process::descriptor_of(thread.as_fd(), number);
-                self.last_thread = Some((notification.tid, thread));
+                self.last_thread = Some((notification.tid, Arc::new(thread)));
                 descriptor
             }
             // Do not store this pidfd for reuse: it would outlive the thread, whose id could then be reused.
@@ -177,5 +202,36 @@ impl CallContext {
     ) {
         let data = serde_json::json!({ "pid": tid, "what": what, "rule": rule, "reason": reason });
         self.record_denial(event_type, &format!("{what}: {reason}"), &data);
+    }
+
+    /// Counts and records a denial that comes from the sandbox itself, and tells the calling process about it on its
+    /// standard error. `subject` is what the process is told about only once.
+    pub(crate) fn deny_and_explain(
+        &mut self,
+        event_type: EventType,
+        notification: &Notification,
+        subject: &str,
+        what: &str,
+        denial: &SandboxDenial<'_>,
+    ) {
+        let SandboxDenial { rule, reason, instead, allow_with } = denial;
+        let mut data = serde_json::json!({
+            "pid": notification.tid, "what": what, "rule": rule, "reason": reason, "instead": instead,
+        });
+        if let Some(options) = allow_with {
+            data["allow_with"] = options.as_str().into();
+        }
+        self.record_denial(event_type, &format!("{what}: {reason}"), &data);
+        self.explain(notification, subject, &refusal_line(what, rule, reason, instead));
+    }
+
+    /// Writes a line about a denial to the standard error of the calling process, unless guard has told this process
+    /// about the same subject already.
+    pub(crate) fn explain(&self, notification: &Notification, subject: &str, line: &str) {
+        let Ok(thread) = self.thread_pidfd(notification) else { return };
+        let stderr = self.peer_registry.notices().stderr_for(notification.tid, thread.as_fd(), subject);
+        if let Some(stderr) = stderr {
+            stderr.write(line);
+        }
     }
 }

@@ -25,7 +25,7 @@ use super::call_context::{CallContext, Counts};
 use super::config::SupervisorConfig;
 use super::exec::executable_identity::Identities;
 use super::exec::judge::ExecJudge;
-use super::exec::{ExecHandler, SandboxProof};
+use super::exec::{DenialNotices, ExecHandler, SandboxProof};
 use super::inotify::WatchHandler;
 use super::lazy_resources::LazyResources;
 use super::metadata::MetadataHandler;
@@ -184,17 +184,18 @@ impl Supervisor {
         let (background, background_results) = BackgroundSender::new(wake);
         let judge = ExecJudge::new(policy, context, repositories, writable, has_mount_namespace);
         Self {
-            context: CallContext::new(listener, identities, background, recorder),
+            context: CallContext::new(listener, identities, background, recorder, peer_registry.clone()),
             syscalls: NotifiedSyscalls::new(),
             execs: ExecHandler::new(
                 judge,
+                DenialNotices::new(init_pid, peer_registry.notices().agent_stderr()),
                 verify,
                 shim.as_deref(),
                 SandboxProof::new(proof),
                 PromptQueue::new(asker),
                 LazyResources::new(lazy_resources),
-                activity,
-            ),
+            )
+            .counting_execs(activity),
             sockets: SocketHandler::new(peer_registry, rules, control, canary_port, loopback, listen),
             metadata: MetadataHandler::new(objects),
             watches: WatchHandler::new(readable, has_mount_namespace),

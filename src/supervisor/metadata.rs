@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use super::call_context::CallContext;
+use super::call_context::{CallContext, SandboxDenial};
 use super::exec::process_memory::ProcessMemory;
 use super::process_info::cwd_of;
 use super::sockets::open_below;
@@ -21,6 +21,19 @@ use crate::transcript::EventType;
 const LONGEST_PATH: usize = 4096;
 const LONGEST_NAME: usize = 255;
 const LONGEST_VALUE: usize = 64 << 10;
+
+const OUTSIDE: SandboxDenial<'_> = SandboxDenial {
+    rule: "sandbox.metadata",
+    reason: "The path is outside the directories that the run may write to.",
+    instead: "Change files in the working tree or in $TMPDIR only.",
+    allow_with: None,
+};
+const SET_ID: SandboxDenial<'_> = SandboxDenial {
+    rule: "sandbox.set-id",
+    reason: "A set-user-ID or set-group-ID file would give the rights of its owner or group to every user who runs it.",
+    instead: "Leave these two bits out of the mode.",
+    allow_with: None,
+};
 
 const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 
@@ -107,13 +120,8 @@ impl MetadataHandler {
             if is_touch && self.objects.iter().any(|directory| path.starts_with(directory)) {
                 return Reply::Error(libc::EROFS);
             }
-            context.record_denial_by_sandbox(
-                EventType::DenyMetadata,
-                notification.tid,
-                &format!("{call} of {}", path.display()),
-                "sandbox.metadata",
-                "The path is outside the directories that the run may write to.",
-            );
+            let what = format!("{call} of {}", path.display());
+            context.deny_and_explain(EventType::DenyMetadata, notification, OUTSIDE.rule, &what, &OUTSIDE);
             return Reply::Error(libc::EPERM);
         }
         if let Change::Mode(mode) = change
@@ -121,13 +129,8 @@ impl MetadataHandler {
             && !(mode & SET_ID_BITS == libc::S_ISGID && is_directory(fd.as_fd()))
         {
             let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
-            context.record_denial_by_sandbox(
-                EventType::DenyMetadata,
-                notification.tid,
-                &format!("{call} of {} to {:04o}", path.display(), mode & 0o7777),
-                "sandbox.set-id",
-                "A set-user-ID or set-group-ID file would give the rights of its owner or group to every user who runs it.",
-            );
+            let what = format!("{call} of {} to {:04o}", path.display(), mode & 0o7777);
+            context.deny_and_explain(EventType::DenyMetadata, notification, SET_ID.rule, &what, &SET_ID);
             return Reply::Error(libc::EPERM);
         }
         match apply(fd.as_fd(), change) {

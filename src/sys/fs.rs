@@ -1,11 +1,12 @@
 //! Opens files with restricted path resolution, and changes metadata through descriptors.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{check, check_int};
 
@@ -17,6 +18,10 @@ pub enum Walk {
     /// Treat the directory as the root: absolute paths and symlinks start there, and `..` cannot leave it. Fail at
     /// magic links.
     InRoot,
+    /// Fail with `ELOOP` at every symbolic link, also in the last component if links there are followed.
+    NoLinks,
+    /// Fail at every symbolic link, and at every path that would leave the directory.
+    Beneath,
 }
 
 /// What to do with a symbolic link in the last component of a path.
@@ -115,6 +120,23 @@ pub fn replace_file(path: &Path, content: &[u8], mode: u32, durability: Durabili
     })
 }
 
+/// Converts a path for a system call. Fails if it contains a NUL byte.
+pub fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// Returns the path with symbolic links resolved. If the path does not exist yet, resolves only its longest existing
+/// ancestor.
+pub fn resolve_existing(path: &Path) -> PathBuf {
+    for above in path.ancestors() {
+        if let (Ok(mut real), Ok(below)) = (above.canonicalize(), path.strip_prefix(above)) {
+            real.extend(below);
+            return real;
+        }
+    }
+    path.to_path_buf()
+}
+
 /// Opens a path relative to a directory with `O_PATH`, which gives a descriptor without access to the content. `follow`
 /// says whether a symbolic link in the last component is followed; otherwise the link itself is opened.
 pub fn open_in(directory: BorrowedFd<'_>, path: &CStr, walk: Walk, follow: bool) -> io::Result<OwnedFd> {
@@ -122,7 +144,8 @@ pub fn open_in(directory: BorrowedFd<'_>, path: &CStr, walk: Walk, follow: bool)
     open_with_flags(directory, path, libc::O_PATH | libc::O_CLOEXEC | nofollow, walk)
 }
 
-/// Opens a path with the given flags, relative to a directory.
+/// Opens a path with the given flags, relative to a directory. A file that this creates has the mode 0644, which the
+/// umask restricts.
 pub fn open_with_flags(
     directory: BorrowedFd<'_>,
     path: &CStr,
@@ -132,9 +155,13 @@ pub fn open_with_flags(
     // SAFETY: the structure has only plain integers, so all-zero is a valid value.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     how.flags = flags as u64;
+    // The kernel refuses a mode if the flags create nothing.
+    how.mode = if flags & libc::O_CREAT == 0 { 0 } else { 0o644 };
     how.resolve = match walk {
         Walk::NoMagic => libc::RESOLVE_NO_MAGICLINKS,
         Walk::InRoot => libc::RESOLVE_IN_ROOT,
+        Walk::NoLinks => libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS,
+        Walk::Beneath => libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS,
     };
     let mut tries = 0;
     let fd = loop {
@@ -210,6 +237,36 @@ pub fn set_xattr(path: &CStr, name: &CStr, value: &[u8], flags: i32) -> io::Resu
 pub fn remove_xattr(path: &CStr, name: &CStr) -> io::Result<()> {
     // SAFETY: both strings are null-terminated.
     check_int(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) }).map(drop)
+}
+
+/// Makes `to`, an empty file, share the content of `from`. Fails on file systems that cannot share content between
+/// files, and if the files are on different file systems.
+pub fn share_content(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: `FICLONE` takes a descriptor, not a pointer.
+    check_int(unsafe { libc::ioctl(to.as_raw_fd(), libc::FICLONE, from.as_raw_fd()) }).map(drop)
+}
+
+/// What [`rename_in`] does if the new name exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// Fail with `EEXIST`.
+    Keep,
+    /// Give it the old name.
+    Exchange,
+    /// Replace it.
+    Replace,
+}
+
+/// Renames an entry of a directory. Follows no symbolic link.
+pub fn rename_in(directory: BorrowedFd<'_>, from: &CStr, to: &CStr, existing: Existing) -> io::Result<()> {
+    let flags = match existing {
+        Existing::Keep => libc::RENAME_NOREPLACE,
+        Existing::Exchange => libc::RENAME_EXCHANGE,
+        Existing::Replace => 0,
+    };
+    let fd = directory.as_raw_fd();
+    // SAFETY: both strings are null-terminated, and the other arguments are plain integers.
+    check(unsafe { libc::syscall(libc::SYS_renameat2, fd, from.as_ptr(), fd, to.as_ptr(), flags) }).map(drop)
 }
 
 /// Adds an inotify watch for a path and returns the watch's descriptor.

@@ -7,12 +7,16 @@
     reason = "system calls without a safe wrapper elsewhere are wrapped here, and only here"
 )]
 
+pub mod agent_paths;
+pub mod copy_tree;
+pub mod directory;
 pub mod fs;
 pub mod memory;
 pub mod mount;
 pub mod pipe;
 pub mod pre_exec;
 pub mod process;
+pub mod process_stderr;
 pub mod programs;
 pub mod ptrace;
 pub mod remove_tree;

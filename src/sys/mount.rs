@@ -46,9 +46,18 @@ pub fn make(kind: &CStr, options: &[(&CStr, &CStr)], attributes: u64) -> io::Res
 
 /// Clones the mounts at and below a path into a detached tree.
 pub fn clone_tree(path: &CStr) -> io::Result<OwnedFd> {
-    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as libc::c_uint | AT_RECURSIVE as libc::c_uint;
+    open_tree(libc::AT_FDCWD, path, 0)
+}
+
+/// Clones the mounts at and below the file or directory of a descriptor into a detached tree.
+pub fn clone_tree_of(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    open_tree(file.as_raw_fd(), c"", libc::AT_EMPTY_PATH as libc::c_uint)
+}
+
+fn open_tree(directory: libc::c_int, path: &CStr, flags: libc::c_uint) -> io::Result<OwnedFd> {
+    let flags = flags | OPEN_TREE_CLONE | libc::O_CLOEXEC as libc::c_uint | AT_RECURSIVE as libc::c_uint;
     // SAFETY: the path is null-terminated.
-    let fd = check(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })?;
+    let fd = check(unsafe { libc::syscall(libc::SYS_open_tree, directory, path.as_ptr(), flags) })?;
     // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

@@ -103,7 +103,7 @@ pub fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<Exi
 }
 
 /// Returns the id of the process that contains a thread.
-fn process_of(tid: i32) -> io::Result<i32> {
+pub fn process_of(tid: i32) -> io::Result<i32> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status"))?;
     let id = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
     id.ok_or_else(|| io::ErrorKind::InvalidData.into())

@@ -5,19 +5,20 @@
 //! - empty and relative entries, whose meaning depends on the current directory;
 //! - directories that do not exist;
 //! - directories below the working directory of a run, or below the current directory;
-//! - directories inside a git working tree: `node_modules/.bin`, `.venv/bin`, `.direnv`. Exceptions are a working tree
-//!   that is or contains the caller's home directory (dotfiles in git), and one in a hidden directory of the home
-//!   directory: `~/.nvm`, `~/.pyenv` and `~/.asdf` are clones that contain installed tools;
+//! - directories that an agent may have written, or whose path leads through such a directory, as
+//!   [`AgentPaths`](super::agent_paths::AgentPaths) says: `node_modules/.bin`, `.venv/bin`, `.direnv`;
 //! - directories that another user can change: the directory or one above it belongs to neither root nor the caller,
 //!   or is writable by all users (unless sticky) or by a group other than root's and the caller's private one.
 //!
-//! The program's file must pass the same checks, with all symlinks resolved. The processes that guard starts get the
+//! The program's file, and every symlink on the way to it, must pass the same checks. The processes that guard starts get the
 //! remaining directories as their PATH, because git and other programs start programs by name too.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+
+use super::agent_paths::{AgentPaths, state_directory};
 
 /// Directories that guard searches after those in PATH.
 const USUAL: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
@@ -71,8 +72,9 @@ fn describe_skipped(skipped: &[Skipped]) -> String {
 #[derive(Debug, Clone)]
 pub struct ProgramSearch {
     directories: Vec<PathBuf>,
-    home: Option<PathBuf>,
-    agent_directories: Vec<PathBuf>,
+    /// The places in which agents may have written; an error message if guard cannot read their record.
+    agent_paths: Result<AgentPaths, String>,
+    current_runs: Vec<PathBuf>,
     user: u32,
 }
 
@@ -85,19 +87,21 @@ impl ProgramSearch {
 
     /// Returns a search in the given PATH; `home` is the user's home directory.
     pub fn new(path: &OsStr, home: Option<&Path>) -> Self {
-        let mut agent_directories: Vec<PathBuf> =
+        let mut current_runs: Vec<PathBuf> =
             AGENT_DIRECTORIES.lock().map(|all| all.clone()).unwrap_or_default();
-        agent_directories.extend(std::env::current_dir().and_then(|current| current.canonicalize()));
+        current_runs.extend(std::env::current_dir().and_then(|current| current.canonicalize()));
         let home = home.filter(|home| home.is_absolute()).and_then(|home| home.canonicalize().ok());
         // If the current directory is `/` or `/usr`, for example, the search must still find the system's programs.
-        agent_directories.retain(|directory| {
+        current_runs.retain(|directory| {
             !Path::new("/usr/bin").starts_with(directory)
                 && !home.as_ref().is_some_and(|home| home.starts_with(directory))
         });
+        let agent_paths = AgentPaths::read(home.as_deref(), state_directory().as_deref());
         Self {
             directories: std::env::split_paths(path).collect(),
-            home,
-            agent_directories,
+            agent_paths: agent_paths
+                .map_err(|error| format!("guard cannot read where agents have worked: {error}")),
+            current_runs,
             user: nix::unistd::geteuid().as_raw(),
         }
     }
@@ -173,28 +177,23 @@ impl ProgramSearch {
     }
 
     fn check(&self, named: &Path, real: &Path) -> Result<(), String> {
-        if let Some(directory) = self.agent_directories.iter().find(|one| real.starts_with(one)) {
+        if let Some(directory) = self.current_runs.iter().find(|one| real.starts_with(one)) {
             return Err(format!("inside {}, where agents work", directory.display()));
         }
-        for level in real.ancestors() {
-            self.check_owner(level)?;
-            if level.join(".git").symlink_metadata().is_ok() && !self.holds_installed_tools(level) {
-                return Err(format!("inside the git working tree {}", level.display()));
-            }
+        real.ancestors().try_for_each(|level| self.check_owner(level))?;
+        // Check every symlink on the path too, because another user or an agent could have created it.
+        named.ancestors().try_for_each(|level| self.check_owner(level))?;
+        let place = self.agent_paths.as_ref().map_err(String::clone)?.first_place(named);
+        match place.map_err(|error| format!("{}: {error}", named.display()))? {
+            Some(place) => Err(format!("inside {place}")),
+            None => Ok(()),
         }
-        // Check every symlink on the path too, because another user could have created it.
-        named.ancestors().try_for_each(|level| self.check_owner(level))
     }
 
-    /// Returns true if a working tree contains installed tools and not a project: it is or contains the home
-    /// directory, or it is in a hidden directory of the home directory.
-    fn holds_installed_tools(&self, tree: &Path) -> bool {
-        let Some(home) = &self.home else { return false };
-        let is_hidden = |below: &Path| {
-            let first = below.components().next();
-            first.is_some_and(|first| first.as_os_str().as_encoded_bytes().starts_with(b"."))
-        };
-        home.starts_with(tree) || tree.strip_prefix(home).is_ok_and(is_hidden)
+    /// Checks a program that the user named by its path: it must be absolute, and pass the checks of a program in PATH.
+    /// Fails with the reason.
+    pub fn check_path(&self, program: &Path) -> Result<(), String> {
+        if program.is_absolute() { self.check_file(program) } else { Err("a relative path".to_string()) }
     }
 
     fn check_owner(&self, path: &Path) -> Result<(), String> {

@@ -40,9 +40,7 @@ pub enum StateDirError {
 /// Returns the directory of runs: `$XDG_STATE_HOME/guard/runs`, or `~/.local/state/guard/runs` if the variable is not
 /// set to an absolute path. Fails if HOME is not one either.
 pub fn runs_dir() -> Result<PathBuf, StateDirError> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
-    Ok(state.ok_or(StateDirError::NoHome)?.join("guard/runs"))
+    Ok(crate::sys::agent_paths::state_directory().ok_or(StateDirError::NoHome)?.join("runs"))
 }
 
 /// Whether a run has finished, is running or was interrupted.

@@ -1,7 +1,10 @@
 //! Applies the work of a run to the branch that the user has checked out.
 //!
 //! guard makes a plan first: git merges in a jail, without a working tree, and the plan says what would change, or why
-//! the work cannot be applied. Only then does guard change the user's working tree, index and branch. Like `git
+//! the work cannot be applied. The plan also names the dangers among the files that would change in the user's working
+//! tree: guard finds them in the two trees at this moment, whatever the runs on the branch have reported. Objects that
+//! guard makes from files of the worktree stay in a temporary directory until git has checked them like those of received
+//! commits. Only then does guard change the user's working tree, index and branch. Like `git
 //! merge`, guard refuses to overwrite changes of the user. It moves the branch only if no other process has moved the
 //! branch meanwhile. No hooks run.
 
@@ -11,21 +14,29 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::WorkspaceError;
+use super::findings::{Danger, DangersError, Inspection, inspect, inspect_difference};
 use super::git::command::Git;
 use super::git::config::Settings;
 use super::git::gitfile;
 use super::git::outcome::GitError;
 use super::git::repository::{Head, Repository};
+use super::receive::Limits;
+use super::receive::push::{Report, Source};
 use super::run::create::{Workspace, trusted_settings};
 use super::run::hooks::hooks_dir;
 use super::run::run_record::State;
+use super::snapshot::Name;
 use super::task_branch::{SKIP_SMUDGE, TaskTree, line};
-use super::whole_work::{MAX_FILE_BYTES, WholeWork, WorkReader, split_paths};
+use super::whole_work::{ReviewStart, WholeWork, WorkReader, split_paths};
 
 /// Maximum number of commit subjects in the message of a squashed commit.
 const MAX_SUBJECTS: usize = 100;
 /// Timeout for `git status` and for the checkout in the user's working tree.
 const CHECKOUT_TIMEOUT: Duration = Duration::from_secs(600);
+/// Timeout for finding the dangers in the work.
+const INSPECTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum number of paths that an error message names.
+const MAX_NAMED: usize = 10;
 
 /// How guard applies the work of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,11 +83,15 @@ pub struct ApplyPlan {
     pub work_message: Option<String>,
     /// True if the user has git hooks that `git merge` or `git commit` would run. guard does not run them.
     pub has_hooks: bool,
+    /// The dangers among the files that will change in the user's working tree.
+    pub dangers: Vec<Danger>,
     /// The commit that guard made from the run's uncommitted work, on top of the run's branch; `None` if there was no
     /// uncommitted work.
     work_commit: Option<String>,
     /// The tree that will be checked out, or a commit with that tree.
     tree: String,
+    /// The commit whose objects are not in the user's repository yet; `None` if the repository has all of them.
+    made: Option<String>,
     reader: WorkReader,
 }
 
@@ -92,10 +107,17 @@ pub enum Planned {
         paths: Vec<PathBuf>,
         /// The work of the run.
         work: WholeWork,
+        /// The dangers among the files that the work changes.
+        dangers: Vec<Danger>,
     },
     /// The user's working tree has changes or untracked files at these paths, and applying the work would overwrite
     /// them.
-    Overlaps(Vec<PathBuf>),
+    Overlaps {
+        /// The paths of the files.
+        paths: Vec<PathBuf>,
+        /// The dangers among the files that would change in the user's working tree.
+        dangers: Vec<Danger>,
+    },
 }
 
 impl Workspace {
@@ -116,8 +138,8 @@ impl Workspace {
                 "switch to the branch that is to get the work: git switch main",
             ));
         };
-        let reader = WorkReader::new(self.record.clone(), &self.run_folder, !request.dry_run)?;
-        let work = self.read_to_commit(&reader)?;
+        let reader = WorkReader::new(self.record.clone(), &self.run_folder)?;
+        let work = self.read_to_commit(&reader, &old)?;
         let who = TaskTree::identity(repository)?;
         let mut work_message = None;
         let mut work_commit = None;
@@ -126,6 +148,7 @@ impl Workspace {
             let given = request.message.clone().filter(|_| request.method == ApplyMethod::Merge);
             let message = given.unwrap_or_else(|| self.default_work_message());
             theirs = commit(&reader, &who, &work.tree, &[&work.tip], &message)?;
+            self.check_made(&reader, &work, &theirs)?;
             (work_message, work_commit) = (Some(message), Some(theirs.clone()));
         }
         if is_ancestor(&reader, &theirs, &old)? {
@@ -137,16 +160,21 @@ impl Workspace {
         } else {
             match merge(&reader, &old, &theirs)? {
                 Ok(tree) => tree,
-                Err(paths) => return Ok(Planned::Conflicts { paths, work }),
+                Err(paths) => {
+                    let dangers = self.dangers_in_worktree(&reader, &settings, &work)?;
+                    return Ok(Planned::Conflicts { paths, work, dangers });
+                }
             }
         };
         let changes = changes(&reader, &old, &tree)?;
         if changes.is_empty() && request.method != ApplyMethod::Merge {
             return Ok(Planned::Nothing(work));
         }
-        let overlaps = overlaps(repository, &top, &changes)?;
-        if !overlaps.is_empty() {
-            return Ok(Planned::Overlaps(overlaps));
+        let inspection = self.inspection(&reader, &settings, &old, &tree);
+        let dangers = inspect_difference(&inspection).map_err(|error| not_inspected(&error))?;
+        let paths = overlaps(repository, &top, &changes)?;
+        if !paths.is_empty() {
+            return Ok(Planned::Overlaps { paths, dangers });
         }
         let new = match request.method {
             ApplyMethod::Uncommitted => None,
@@ -164,6 +192,12 @@ impl Workspace {
                 Some(commit(&reader, &who, &tree, &[&old], &message)?)
             }
         };
+        let made = match &new {
+            Some(new) => Some(new.clone()).filter(|new| *new != work.tip),
+            None if tree == work.tip => None,
+            // A commit that no ref will name: git transfers the objects of commits only.
+            None => Some(commit(&reader, &who, &tree, &[&old], "guard apply --uncommitted")?),
+        };
         let into = match &repository.head {
             Head::Branch(name, _) => Some(name.strip_prefix("refs/heads/").unwrap_or(name).to_string()),
             _ => None,
@@ -178,10 +212,75 @@ impl Workspace {
             new,
             work_message: work_message.filter(|_| request.method == ApplyMethod::Merge),
             has_hooks: has_hooks(repository, &settings),
+            dangers,
             work_commit,
             tree,
+            made,
             reader,
         })))
+    }
+
+    /// Returns the inspection of the files that differ between the trees `from` and `to`.
+    fn inspection(&self, reader: &WorkReader, settings: &Settings, from: &str, to: &str) -> Inspection {
+        let record = &self.record;
+        let usual = Inspection::new(&record.common_dir, &record.worktree, Some(from), Some(to));
+        Inspection {
+            objects: record.objects.clone(),
+            new_objects: Some(reader.objects()),
+            ..for_review(usual, settings)
+        }
+    }
+
+    /// Finds the dangers in the whole work and in the other files of the worktree, such as ignored ones. For a user who
+    /// goes on with the worktree or the branch without guard.
+    fn dangers_in_worktree(
+        &self,
+        reader: &WorkReader,
+        settings: &Settings,
+        work: &WholeWork,
+    ) -> Result<Vec<Danger>, WorkspaceError> {
+        let inspection = self.inspection(reader, settings, &work.base, &work.tree);
+        let is_there = self.record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
+        let inspected = if is_there { inspect(&inspection) } else { inspect_difference(&inspection) };
+        inspected.map_err(|error| not_inspected(&error))
+    }
+
+    /// Checks the commit `new`, which guard made from uncommitted files, as it checks received commits.
+    fn check_made(&self, reader: &WorkReader, work: &WholeWork, new: &str) -> Result<(), WorkspaceError> {
+        let source = Source { objects: reader.objects(), base: work.tip.clone(), tip: work.tip.clone() };
+        self.check_objects(&source, new, &self.record.limits()).map_err(unacceptable)
+    }
+
+    /// Transfers the objects of the commit `made` from the directory `objects` to the user's repository, with the checks of
+    /// received commits. `known` are two commits that the repository has; `made` must descend from the first. A temporary
+    /// ref names the commit until [`Self::forget_transfer`].
+    pub(crate) fn transfer_made(
+        &self,
+        objects: &Path,
+        made: &str,
+        known: [&str; 2],
+        limits: &Limits,
+    ) -> Result<(), WorkspaceError> {
+        let source =
+            Source { objects: objects.to_path_buf(), base: known[0].to_string(), tip: known[1].to_string() };
+        let incoming = format!("{}/incoming", self.saved_refs_prefix());
+        let zero = "0".repeat(made.len());
+        // An interrupted transfer may have left this temporary ref.
+        self.real_git("update-ref")?.args(["-d", &incoming]).run()?;
+        let report = self.push_from(&source, &incoming, &zero, made, limits);
+        let sender = self.run_folder.join("sender");
+        super::at("remove", &sender, crate::sys::remove_tree::remove_tree(&sender))?;
+        match report.map_err(unacceptable)? {
+            Report::Done => Ok(()),
+            Report::NotForward => Err(unacceptable("git refused to create a temporary ref")),
+            Report::Refused(reason) => Err(unacceptable(reason)),
+        }
+    }
+
+    /// Removes the temporary ref of [`Self::transfer_made`]. Ignores errors: the next transfer removes the ref.
+    pub(crate) fn forget_transfer(&self) {
+        let incoming = format!("{}/incoming", self.saved_refs_prefix());
+        let _ = self.real_git("update-ref").map(|git| git.args(["-d", &incoming]).run());
     }
 
     /// Returns the top of the user's working tree. Fails if guard cannot apply the work of this run there.
@@ -234,10 +333,10 @@ impl Workspace {
         Ok(())
     }
 
-    /// Reads the committed and uncommitted work of the run. If git cannot read a file, restores the owner's permissions
+    /// Reads the committed and uncommitted work that the commit `target` of the user does not have. If git cannot read a file, restores the owner's permissions
     /// and tries again. Fails if guard cannot commit all of the work unchanged, for example because a file is too
     /// large.
-    fn read_to_commit(&self, reader: &WorkReader) -> Result<WholeWork, WorkspaceError> {
+    fn read_to_commit(&self, reader: &WorkReader, target: &str) -> Result<WholeWork, WorkspaceError> {
         let worktree = &self.record.worktree;
         let path = |path: &Path| crate::terminal_text::escape(&path.to_string_lossy()).into_owned();
         // The hint says to commit without hooks, because hooks may execute files that the agent wrote in the worktree.
@@ -249,15 +348,16 @@ impl Workspace {
                  git -C {worktree} -c core.hooksPath=/dev/null commit"
             )
         };
-        let work = match reader.read() {
+        let start = ReviewStart::Fork(Some(target));
+        let work = match reader.read(start) {
             // `git add` fails if the agent has removed the owner's permissions on some files or directories.
             Err(WorkspaceError::Git(GitError::Failed { verb, .. })) if verb == "add" => {
                 gitfile::restore_access(worktree);
-                reader.read()?
+                reader.read(start)?
             }
             Ok(work) if !work.unreadable.is_empty() => {
                 gitfile::restore_access(worktree);
-                reader.read()?
+                reader.read(start)?
             }
             work => work?,
         };
@@ -267,10 +367,18 @@ impl Workspace {
                 "move it out of the worktree; `guard worktree path RUN` prints the path of the worktree",
             ));
         }
-        if let Some(file) = work.too_large.first() {
+        if !work.too_large.is_empty() {
+            let names = work.too_large.iter().take(MAX_NAMED).map(|file| path(file)).collect::<Vec<_>>();
+            let more = match work.too_large.len() - names.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
             return Err(WorkspaceError::refused(
-                format!("guard cannot commit {}: it is larger than {} MiB", path(file), MAX_FILE_BYTES >> 20),
-                "move it out of the worktree; `guard worktree path RUN` prints the path of the worktree",
+                format!(
+                    "the uncommitted files are together larger than 1 GiB, so guard cannot commit the largest of them: {}{more}",
+                    names.join(", ")
+                ),
+                "move them out of the worktree; `guard worktree path RUN` prints the path of the worktree",
             ));
         }
         if let Some(dir) = work.nested.first() {
@@ -310,15 +418,33 @@ impl Workspace {
     /// branch.
     pub fn apply(&mut self, repository: &Repository, plan: &ApplyPlan) -> Result<(), WorkspaceError> {
         let Some(top) = &repository.toplevel else { return self.check_place(repository).map(drop) };
+        if let Some(made) = &plan.made {
+            let known = [plan.old.as_str(), &plan.work.tip];
+            self.transfer_made(&plan.reader.objects(), made, known, &self.record.limits())?;
+        }
+        let applied = self.apply_transferred(repository, top, plan);
+        self.forget_transfer();
+        applied
+    }
+
+    /// Applies the work as planned, after the user's repository has got all of its objects.
+    fn apply_transferred(
+        &mut self,
+        repository: &Repository,
+        top: &Path,
+        plan: &ApplyPlan,
+    ) -> Result<(), WorkspaceError> {
         if plan.method == ApplyMethod::Merge {
             self.commit_on_branch(&plan.reader, &plan.work, plan.work_commit.as_deref())?;
         }
         let mark = format!("guard apply {}", self.branch());
-        check_out(repository, top, &plan.old, &plan.tree)?;
+        // The repository may have the tree only as part of the commit that guard transferred.
+        let tree = plan.made.as_ref().unwrap_or(&plan.tree);
+        check_out(repository, top, &plan.old, tree)?;
         let Some(new) = &plan.new else { return Ok(()) };
         let moved = repository.git("update-ref")?.args(["-m", &mark, "HEAD", new, &plan.old]).run();
         if let Err(error) = moved {
-            check_out(repository, top, &plan.tree, &plan.old)?;
+            check_out(repository, top, tree, &plan.old)?;
             return Err(error.into());
         }
         // Set `ORIG_HEAD` like `git merge` does, so that `git reset --keep ORIG_HEAD` undoes the change.
@@ -327,24 +453,29 @@ impl Workspace {
     }
 
     /// Commits the uncommitted work of the run to the run's branch, and changes nothing else. No hooks run: they could
-    /// execute files that the agent wrote. Returns the paths that it committed.
+    /// execute files that the agent wrote. Returns the paths that it committed, and the dangers in the whole work.
     pub fn commit_work(
         &mut self,
         repository: &Repository,
         message: Option<&str>,
-    ) -> Result<Vec<PathBuf>, WorkspaceError> {
+    ) -> Result<(Vec<PathBuf>, Vec<Danger>), WorkspaceError> {
+        let settings = trusted_settings(repository)?;
         self.check_place(repository)?;
         self.check_state()?;
-        let reader = WorkReader::new(self.record.clone(), &self.run_folder, true)?;
-        let work = self.read_to_commit(&reader)?;
+        let reader = WorkReader::new(self.record.clone(), &self.run_folder)?;
+        let target = repository.head.commit().unwrap_or(&self.record.base);
+        let work = self.read_to_commit(&reader, target)?;
+        let dangers = self.dangers_in_worktree(&reader, &settings, &work)?;
         if work.uncommitted.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), dangers));
         }
         let who = TaskTree::identity(repository)?;
         let message = message.map_or_else(|| self.default_work_message(), str::to_string);
         let new = commit(&reader, &who, &work.tree, &[&work.tip], &message)?;
-        self.commit_on_branch(&reader, &work, Some(&new))?;
-        Ok(work.uncommitted)
+        self.transfer_made(&reader.objects(), &new, [&work.tip, &work.tip], &self.record.limits())?;
+        let committed = self.commit_on_branch(&reader, &work, Some(&new));
+        self.forget_transfer();
+        committed.map(|()| (work.uncommitted, dangers))
     }
 
     fn default_work_message(&self) -> String {
@@ -374,6 +505,29 @@ impl Workspace {
         }
         Ok(())
     }
+}
+
+/// Returns the inspection with the user's hooks directory, and with the time that a person who waits for the review has.
+pub(crate) fn for_review(inspection: Inspection, settings: &Settings) -> Inspection {
+    let hooks = settings.get("core.hookspath").map(|path| path.strip_prefix(b"./").unwrap_or(path));
+    let hooks = hooks.filter(|path| !path.starts_with(b"/") && !path.starts_with(b"~"));
+    let hooks = hooks.map(|path| Name::from(path.strip_suffix(b"/").unwrap_or(path)));
+    Inspection { hooks: hooks.into_iter().collect(), time: INSPECTION_TIMEOUT, ..inspection }
+}
+
+pub(crate) fn not_inspected(error: &DangersError) -> WorkspaceError {
+    WorkspaceError::refused(
+        format!("guard cannot look for dangerous files in the work: {error}"),
+        "try again; if it fails again, read the work with `guard diff` and merge the branch yourself",
+    )
+}
+
+/// Returns the error for objects that guard made from uncommitted files and that the user's repository must not get.
+fn unacceptable(problem: impl std::fmt::Display) -> WorkspaceError {
+    WorkspaceError::refused(
+        format!("guard cannot commit what the run left uncommitted: {problem}"),
+        "`guard diff` shows the work; change or remove the file in the worktree, whose path `guard worktree path RUN` prints",
+    )
 }
 
 /// Makes a commit with `git commit-tree`, so that no ref changes. Returns the commit's id.
@@ -505,5 +659,6 @@ fn check_out(repository: &Repository, top: &Path, from: &str, to: &str) -> Resul
 /// True if the user has hooks that `git merge` or `git commit` would run.
 fn has_hooks(repository: &Repository, settings: &Settings) -> bool {
     let names = ["pre-commit", "pre-merge-commit", "prepare-commit-msg", "commit-msg", "post-merge"];
-    hooks_dir(repository, settings).is_some_and(|dir| names.iter().any(|name| dir.join(name).exists()))
+    let dir = hooks_dir(repository, settings);
+    names.iter().any(|name| dir.join(name).exists())
 }

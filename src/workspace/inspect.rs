@@ -9,6 +9,7 @@ use super::git::command::{Git, Trust, program};
 use super::git::jail::{Bounds, Jail};
 use super::git::outcome::GitError;
 use super::git::refs;
+use super::review_base::ReviewBase;
 use super::run::create::Workspace;
 use super::run::run_record::{Lock, Record, State};
 use super::{WorkspaceError, at};
@@ -139,9 +140,12 @@ impl Reader {
     }
 }
 
-/// Returns the diff from the run's base commit to its branch: as a summary with `stat`, otherwise as a patch.
-pub fn diff(run_folder: &Path, stat: bool) -> Result<Vec<u8>, WorkspaceError> {
+/// Returns the diff from the commit where the run's branch left the user's history to the branch: as a summary with
+/// `stat`, otherwise as a patch. `target` is the commit that the user has checked out; `None` for the `HEAD` of the main
+/// working tree.
+pub fn diff(run_folder: &Path, stat: bool, target: Option<&str>) -> Result<Vec<u8>, WorkspaceError> {
     let reader = peek(run_folder)?;
+    let base = ReviewBase::find(&|verb| reader.git(verb), &reader.record, target, reader.branch())?;
     let shape = if stat { "--stat" } else { "--patch" };
     let output = reader
         .git("diff")?
@@ -153,7 +157,7 @@ pub fn diff(run_folder: &Path, stat: bool) -> Result<Vec<u8>, WorkspaceError> {
             "--submodule=short",
             "--no-color",
             shape,
-            &reader.record.base,
+            &base.commit,
             reader.branch(),
             "--",
         ])
@@ -225,6 +229,14 @@ pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, Workspa
 }
 
 impl Workspace {
+    /// Returns the commit where the run's branch left the user's history, which is not where the run began if earlier
+    /// runs worked on the branch: the history of the commit that the user had checked out when they started the run.
+    pub(crate) fn review_base(&self) -> Result<String, WorkspaceError> {
+        let git = |verb: &str| Ok(self.real_git(verb)?);
+        let target = self.record.target.as_deref();
+        ReviewBase::find(&git, &self.record, target, &self.record.tip).map(|base| base.commit)
+    }
+
     /// Returns the directory with the files of the run, such as the workspace's record.
     pub fn run_folder(&self) -> &Path {
         &self.run_folder

@@ -22,14 +22,17 @@ pub mod findings;
 #[doc(hidden)]
 pub mod fuzzing;
 pub(crate) mod git;
+mod hidden_files;
 mod inspect;
 pub mod nested_repositories;
 mod receive;
+mod review_base;
 pub(crate) mod run;
 mod saved_work;
 pub mod snapshot;
 mod task_branch;
 mod trust;
+mod undo;
 mod whole_work;
 
 use std::io;
@@ -46,14 +49,20 @@ pub use git::repository::{Head, Repository, files_at, main_directory};
 pub use inspect::{Entry, Preview, diff, has_unreceived_commits, list, newest, newest_on_branch, preview};
 pub use receive::tree_size::TreeSizeError;
 pub use receive::{Commit, Limits, OtherRef, ReceiveError, Received};
+pub use run::checkout_files::foreign_link;
 pub use run::create::{Workspace, check_trust};
 pub use run::extra_files::{ExtraFile, is_inside as is_path_inside};
 pub use run::run_record::{Record, State};
 pub use run::spec::Request;
-pub use saved_work::{SavedRef, SavedWork, remove_saved, restore, saved_work};
+pub use saved_work::{SavedRef, SavedWork, chosen_ref, remove_saved, restore, saved_dangers, saved_work};
 pub use task_branch::merge::{Compared, Merged};
 pub use task_branch::{StepCommit, TaskTree, has_changes};
-pub use whole_work::{ChangedFile, WholeWork, WorkReader};
+pub use undo::{
+    DirectorySnapshot, NotCovered, SavedSnapshot, Selection, SkipReason, SnapshotKind, SnapshotLimits,
+    SnapshotRequest, StepKind, TreeChanges, Undo, UndoPlan, UndoReport, UndoStep, expire_snapshots,
+    saved_snapshots, snapshots_directory, snapshots_disk_use,
+};
+pub use whole_work::{ChangedFile, ReviewStart, WholeWork, WorkReader};
 
 /// Why guard cannot create a workspace, receive a branch from it, or dispose of it.
 #[derive(Debug, thiserror::Error)]

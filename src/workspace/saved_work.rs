@@ -6,8 +6,12 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::WorkspaceError;
+use super::apply::{for_review, not_inspected};
+use super::findings::{Danger, Inspection, inspect_difference};
 use super::git::command::{Git, Trust};
+use super::git::config::Settings;
 use super::git::repository::Repository;
+use super::review_base::fork_point;
 use super::run::run_record::Record;
 use super::task_branch::line;
 
@@ -126,7 +130,7 @@ pub fn saved_work(repository: &Repository, runs: &Path) -> Result<Vec<SavedWork>
 }
 
 /// Returns when a run began, according to its id; `None` if `name` is not the id of a run.
-fn began_at(name: &str) -> Option<SystemTime> {
+pub(crate) fn began_at(name: &str) -> Option<SystemTime> {
     let id = uuid::Uuid::parse_str(name).ok()?;
     let (seconds, nanoseconds) = id.get_timestamp()?.to_unix();
     SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds))
@@ -144,25 +148,37 @@ fn add_record(repository: &Repository, runs: &Path, work: &mut SavedWork) -> Opt
     Some(record)
 }
 
-/// Creates the branch `branch` at the saved ref with the full name `name`, or without `name` at the ref with the most
-/// work, and returns that ref. Keeps the saved refs. Fails if there is no such ref, or if the branch already exists or
-/// has an invalid name.
-pub fn restore<'w>(
-    repository: &Repository,
-    work: &'w SavedWork,
-    name: Option<&str>,
-    branch: &str,
-) -> Result<&'w SavedRef, WorkspaceError> {
+/// Returns the saved ref with the full name `name`, or without `name` the ref with the most work. Fails if there is no such
+/// ref.
+pub fn chosen_ref<'w>(work: &'w SavedWork, name: Option<&str>) -> Result<&'w SavedRef, WorkspaceError> {
     let chosen = match name {
         Some(name) => work.refs().find(|saved| saved.name == name),
         None => work.main(),
     };
-    let Some(saved) = chosen else {
-        return Err(WorkspaceError::refused(
+    chosen.ok_or_else(|| {
+        WorkspaceError::refused(
             format!("guard has saved no work as {:?}", name.unwrap_or(&work.name)),
             "`guard restore --list` shows what is saved",
-        ));
+        )
+    })
+}
+
+/// Finds the dangers in everything that a saved ref has and the commit that the user has checked out does not.
+pub fn saved_dangers(repository: &Repository, saved: &SavedRef) -> Result<Vec<Danger>, WorkspaceError> {
+    let settings = Settings::parse(&Settings::list_call(repository)?.run()?);
+    let base = match repository.head.commit() {
+        Some(head) => Some(fork_point(&|verb| git(repository, verb), head, &saved.commit)?),
+        None => None,
     };
+    let place = repository.toplevel.as_ref().unwrap_or(&repository.common_dir);
+    let usual = Inspection::new(&repository.common_dir, place, base.as_deref(), Some(&saved.commit));
+    let inspection = Inspection { objects: repository.object_dirs(), ..for_review(usual, &settings) };
+    inspect_difference(&inspection).map_err(|error| not_inspected(&error))
+}
+
+/// Creates the branch `branch` at a saved ref, and keeps the ref. Fails if the branch already exists or has an invalid
+/// name.
+pub fn restore(repository: &Repository, saved: &SavedRef, branch: &str) -> Result<(), WorkspaceError> {
     let full = format!("refs/heads/{branch}");
     let is_name = git(repository, "check-ref-format")?.arg(&full).output()?.status.success();
     if !is_name || branch.starts_with('-') {
@@ -178,7 +194,7 @@ pub fn restore<'w>(
             what: format!("the branch {branch}"),
             hint: "choose another name: --branch NAME",
         }),
-        made => Ok(made.map(|_| saved)?),
+        made => Ok(made.map(drop)?),
     }
 }
 

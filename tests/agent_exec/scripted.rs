@@ -8,7 +8,7 @@ use super::{Answered, exec};
 use crate::support::{TestEnvironment, make_program};
 
 /// A script that prints the session id it got, runs its prompt, reports the output as the answer, and succeeds.
-const SCRIPT: &str = r#"#!/bin/bash
+pub(crate) const SCRIPT: &str = r#"#!/bin/bash
 for word in "$@"; do
   case "$before" in --session-id | --resume) session=$word ;; esac
   case "$word" in --prompt=*) prompt=${word#--prompt=} ;; esac

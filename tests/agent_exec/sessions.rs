@@ -200,9 +200,10 @@ fn a_turn_finds_what_the_last_one_left() {
         environment.run_outside(PREPARE);
         let fixture = SessionFixture::after(
             environment,
-            "mkdir -p ~/.gemini/tmp; echo kept > ~/.gemini/tmp/note; echo gone > ~/other",
+            "cd ~; mkdir -p .gemini/tmp/p/chats .gemini/tmp/p/memory; echo kept > .gemini/tmp/p/chats/one.json; \
+             echo gone | tee .gemini/tmp/p/memory/MEMORY.md other > /dev/null",
         );
-        let next = fixture.next("cat made ~/.gemini/tmp/note; ls ~/other; git add -A; git commit -qm two; git branch --show-current");
+        let next = fixture.next("cat made ~/.gemini/tmp/p/chats/one.json; ls ~/.gemini/tmp/p/memory; ls ~/other; git add -A; git commit -qm two; git branch --show-current");
         let said = next.result["result"].as_str().unwrap_or_default();
         assert!(said.starts_with("work kept ls: cannot access"), "{}: {}", environment.name(), next.shown());
         assert!(

@@ -336,3 +336,30 @@ fn a_batch_obeys_commands() {
     );
     user.sees_with_code(&format!("guard control {id} pause --data '{{'"), 2, &["--data is not JSON"]);
 }
+
+/// A server's client may name only directories below its roots. A run above them must not show in the memory of such a
+/// directory.
+#[test]
+fn a_memory_contains_no_runs_outside_its_directory() {
+    let user = UserShell::new("batch-memory");
+    let marked = |place: &str, mark: &str| {
+        user.types(&format!("mkdir -p {place} && cd {place} && guard run -q -- echo {mark}-of-this-run"));
+    };
+    marked("~/top/work/inner", "inner");
+    marked("~/top/work", "work");
+    marked("~/top/work-not", "beside");
+    marked("~/top", "above");
+    let root = user.home().join("top/work").display().to_string();
+    let task = json!([{"task_id": "1", "type": "get_memory_summary", "directory": root, "parameters": {"keywords": ["of-this-run"]}}]);
+    let last = poll_to_the_end(&user, &submit(&user, &task.to_string(), ""));
+    let memory = result(&last, "1")["output"]["memory_summary"].as_str().unwrap().to_string();
+    assert!(memory.contains("inner-of") && memory.contains("work-of"), "{memory}");
+    assert!(!memory.contains("above-of") && !memory.contains("beside-of"), "{memory}");
+    // In a repository, the runs in the whole repository count.
+    user.types("guard run -q -- echo repository-of-this-run && mkdir sub");
+    let sub = user.project.join("sub").display().to_string();
+    let task = json!([{"task_id": "1", "type": "get_memory_summary", "directory": sub, "parameters": {"keywords": ["of-this-run"]}}]);
+    let last = poll_to_the_end(&user, &submit(&user, &task.to_string(), ""));
+    let memory = result(&last, "1")["output"]["memory_summary"].as_str().unwrap().to_string();
+    assert!(memory.contains("repository-of") && !memory.contains("work-of"), "{memory}");
+}

@@ -152,6 +152,7 @@ fn neither_ctrl_c_nor_a_failure_ends_the_conversation() {
     let is_time = |screen: &str| (1..60).any(|seconds| screen.contains(&format!(" {seconds} s · ")));
     terminal.waits_for("the status line with the elapsed time", is_time);
     terminal.press("C-c");
+    terminal.shows("the agent has been asked to end and has 5 seconds; Ctrl-C again ends it at once");
     let screen = terminal.shows("cancelled");
     assert!(!screen.contains(" s · Ctrl-C"), "the line with the elapsed time is still there:\n{screen}");
     terminal.types("first");

@@ -12,7 +12,17 @@ fn demo(extra: &[&str]) -> (bool, String) {
         .env("XDG_STATE_HOME", scratch.0.join("state"))
         .output()
         .unwrap();
-    (output.status.success(), text(&output) + &String::from_utf8_lossy(&output.stderr))
+    let printed = text(&output) + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), without_ports(&printed))
+}
+
+/// Replaces the ports of loopback addresses, which differ each time.
+fn without_ports(printed: &str) -> String {
+    let mut parts = printed.split("127.0.0.1:");
+    let first = parts.next().unwrap_or_default().to_string();
+    parts.fold(first, |text, part| {
+        text + "127.0.0.1:PORT" + part.trim_start_matches(|character: char| character.is_ascii_digit())
+    })
 }
 
 /// Returns the code block of a document that begins with the first line of the demo.

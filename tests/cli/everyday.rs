@@ -314,3 +314,134 @@ fn a_repository_is_set_up() {
     );
     user.sees("guard run -- true", &["a project can only name a built-in policy"]);
 }
+
+/// An agent may have committed links below `.guard`. guard must neither create the project's configuration where they lead,
+/// nor quote a file of the user in an error message.
+#[test]
+fn the_files_of_a_project_are_not_reached_through_links() {
+    let user = UserShell::new("everyday-init-links");
+    user.types("mkdir -p ~/.config/guard ~/elsewhere && ln -s ~/.config/guard .guard && git add . && git commit -qm link");
+    user.sees_with_code("guard init", 2, &[".guard is a symbolic link", "replace it with a directory"]);
+    user.types("mkdir inner && cd inner && guard init; test $? = 2 && test -z \"$(ls ~/.config/guard)\"");
+    user.types("rm .guard && mkdir .guard && ln -s ~/elsewhere/new .guard/config.toml");
+    user.sees_with_code("guard init", 2, &["config.toml already exists"]);
+    user.types("test ! -e ~/elsewhere/new");
+    // An error about a policy quotes the text of its file.
+    user.types("echo 'the-secret = [' > ~/elsewhere/key && ln -s ~/elsewhere/key .guard/policy.toml");
+    for command in [
+        "guard policy lint .guard/policy.toml",
+        "guard check --policy .guard/policy.toml -- true",
+        "guard run --policy \"$PWD/.guard/policy.toml\" -- true",
+        "guard workflow lint .guard/policy.toml",
+    ] {
+        let (printed, code) = user.ends(command);
+        assert!(code != 0 && printed.contains("is a symbolic link to"), "{command}\n{printed}");
+        assert!(!printed.contains("the-secret"), "{command}\n{printed}");
+    }
+    // A project's policy could also name the file as the policy that it extends.
+    user.types("rm .guard/*");
+    for extends in ["../../elsewhere/key.toml", "/proc/self/environ", "./other.toml"] {
+        user.types(&format!(
+            "cp ~/elsewhere/key ~/elsewhere/key.toml && cp ~/elsewhere/key .guard/other.toml &&
+             printf 'version = 1\nname = \"p\"\nextends = \"{extends}\"\n' > .guard/policy.toml && git add . && git commit -qm policy"
+        ));
+        let (printed, code) = user.ends("guard run -- true");
+        assert!(code != 0 && printed.contains("must not extend the file"), "{printed}");
+        assert!(!printed.contains("the-secret") && !printed.contains("HOME="), "{printed}");
+    }
+}
+
+/// A prompt of a workflow reaches the model of an agent.
+#[test]
+fn the_prompts_of_a_workflow_are_not_reached_through_links() {
+    let user = UserShell::new("everyday-prompt-links");
+    user.types("guard workflow show default > flow.yaml && mkdir prompts && echo the-secret > ~/key");
+    user.types("sed -i 's,prompts/architect.md,prompts/mine.md,' flow.yaml && ln -s ~/key prompts/mine.md");
+    user.sees(
+        "guard workflow lint ./flow.yaml",
+        &["prompts/mine.md", "the workflow is in the git working tree", "and the file is not"],
+    );
+    user.types("sed -i \"s,prompts/mine.md,$HOME/key,\" flow.yaml");
+    user.sees("guard workflow lint ./flow.yaml", &["the path must be relative"]);
+    let (printed, _) = user.ends("guard workflow show --prompts ./flow.yaml");
+    assert!(!printed.contains("the-secret"), "{printed}");
+}
+
+/// After `guard allow`, the same action is refused until the policy is committed and confirmed. guard must say so, and say
+/// which commands do that.
+#[test]
+fn an_uncommitted_policy_is_named_after_a_refusal() {
+    let user = UserShell::new("everyday-uncommitted");
+    user.types("guard run -q -- git tag v1; test $? = 126");
+    let (printed, _) = user.ends("guard run -- git tag v1");
+    assert!(!printed.contains("not committed"), "{printed}");
+    let next = "git add .guard/policy.toml && git commit -m 'Change the policy of guard' -- .guard/policy.toml && guard config trust";
+    user.sees_with_code("guard allow @ --yes", 0, &["has no effect before", &format!("next: {next}")]);
+    let said = [".guard/policy.toml has changes that are not committed", &format!("hint: {next}")];
+    user.sees("guard run -- git tag v2", &said);
+    user.sees("guard why", &said);
+    user.sees_with_code("guard allow @ --yes", 0, &["already allows", said[0]]);
+    user.sees("guard config show", &["policy"]);
+    user.types(next);
+    user.types("guard run -- git tag v3");
+    // The settings in force are confirmed now.
+    let (printed, _) = user.ends("guard config show");
+    assert!(printed.contains("you have confirmed what the project asks for"), "{printed}");
+    assert!(!printed.contains("asks for more than you allow"), "{printed}");
+    user.types("sed -i 's/\"tag\"/[\"tag\", \"branch\"]/' .guard/policy.toml && git commit -qam more");
+    user.sees("guard config show", &["the project asks for more than you allow"]);
+}
+
+/// A project may shorten the user's time limits, but not lengthen them.
+#[test]
+fn a_project_lengthens_time_limits_only_after_a_confirmation() {
+    let user = UserShell::new("everyday-limits");
+    user.types("mkdir -p ~/.config/guard .guard && printf '[run]\ntimeout = \"20s\"\nmax_duration = \"30s\"\n' > ~/.config/guard/config.toml");
+    let commit = |timeout: &str, total: &str| {
+        user.types(&format!(
+            "printf '[run]\ntimeout = \"{timeout}\"\nmax_duration = \"{total}\"\n' > .guard/config.toml && git add . && git commit -qm limits"
+        ));
+    };
+    commit("10s", "30s");
+    user.types("guard run -q -- true");
+    user.sees("guard run --dry-run --json -- true", &["\"idle_seconds\": 10", "\"total_seconds\": 30"]);
+    for (timeout, total, said) in [
+        ("21s", "30s", "an idle time limit of 21 seconds"),
+        ("20s", "31s", "a total time limit of 31 seconds"),
+        ("0s", "30s", "no idle time limit"),
+        ("20s", "0s", "no total time limit"),
+    ] {
+        commit(timeout, total);
+        user.sees("guard run -q -- true; test $? != 0 || echo ran", &["asks for more than you allow", said]);
+    }
+    user.types("guard config trust && guard run -q -- true");
+}
+
+/// A policy may have a thousand rules and a million lines.
+#[test]
+fn a_rule_is_added_to_a_large_policy_in_little_memory() {
+    let user = UserShell::new("everyday-large");
+    let mut text = "version = 1\nname = \"strict\"\nextends = \"strict\"\n".to_string();
+    for number in 0..990 {
+        text.push_str(&format!(
+            "[[command]]\nid = \"{number:x}\"\nprogram = \"x\"\naction = \"deny\"\nreason = \"r\"\n"
+        ));
+    }
+    text.push_str(&"#\n".repeat(((1 << 20) - 1024 - text.len()) / 2));
+    std::fs::create_dir_all(user.home().join(".config/guard/policies")).unwrap();
+    let file = user.home().join(".config/guard/policies/strict.toml");
+    std::fs::write(&file, text).unwrap();
+    user.types("guard run -q -- git tag v1; test $? = 126");
+    let limited = |command: &str| format!("ulimit -v 1500000 && {command}");
+    user.sees_with_code(&limited("guard allow @ --user --yes"), 0, &["+ verb = \"tag\"", "wrote "]);
+    assert!(std::fs::read_to_string(&file).unwrap().contains("verb = \"tag\""));
+    user.types("guard run -q -- git tag v2");
+    // Each of many problems is shown with its line.
+    std::fs::write(&file, std::fs::read_to_string(&file).unwrap().replace("program = \"x\"", "program = 1"))
+        .unwrap();
+    user.sees_with_code(
+        &limited("timeout 60 guard policy lint strict"),
+        1,
+        &["strict.toml:6:", "990 errors"],
+    );
+}

@@ -3,7 +3,7 @@
 use guard::policy::{Action, PolicyDirs};
 
 use crate::policy_audit::corpora::corpora;
-use crate::support::{UserShell, skip};
+use crate::support::{UserShell, guard_program, in_every_environment, skip};
 
 #[test]
 fn a_learned_policy_lets_the_command_pass_and_refuses_the_rest() {
@@ -77,4 +77,78 @@ fn a_build_and_a_test_run_pass_with_what_was_learned_from_them() {
 /// Returns a toolchain directory of the user who runs the tests.
 fn toolchain(variable: &str, below_home: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| format!("{}/{below_home}", std::env::var("HOME").unwrap()))
+}
+
+/// In a directory outside a repository, the traced command can write beside the policy. It chooses the names of programs,
+/// and so a part of the policy's text, which must not reach a file of the user.
+#[test]
+fn a_learned_policy_is_not_written_to_what_the_command_put_in_its_place() {
+    in_every_environment(|environment| {
+        // The kit's own directory may be in a repository, where the run would get a worktree.
+        let parent = environment.run_outside("mktemp -d /tmp/guard-test-learn-XXXXXX");
+        let place = std::path::Path::new(parent.trim()).join("plain");
+        let namespaces = if environment.namespaces { "require" } else { "off" };
+        environment.run_outside(&format!(
+            "mkdir {0} && echo mine > {0}-target && mkdir {0}-elsewhere &&
+             printf 'version = 1\nname = \"own\"\nextends = \"strict\"\n[sandbox]\noverride = true\nnamespaces = \"{namespaces}\"\n' > {0}.toml",
+            place.display()
+        ));
+        let policy = format!("{}.toml", place.display());
+        let target = format!("{}-target", place.display());
+        let learn = |options: &[&str], script: &str| {
+            let mut command = environment.command(guard_program());
+            command.current_dir(&place).args(["learn", "--policy", &policy]).args(options);
+            let output = command.args(["--", "bash", "-c", script]).output().unwrap();
+            let printed = [output.stdout, output.stderr].concat();
+            (output.status.code(), String::from_utf8_lossy(&printed).into_owned())
+        };
+        let name = environment.name();
+        let kept = |printed: &str| {
+            let path = printed.split_once("the policy is in ").and_then(|(_, rest)| rest.split_once(';'));
+            let path = path.unwrap_or_else(|| panic!("{name}: {printed}")).0;
+            assert!(std::fs::read_to_string(path).unwrap().contains("extends = \"strict\""), "{name}");
+        };
+        let link = format!("ln -s {target} learned.toml");
+        let scripts: [(&[&str], &str); 4] = [
+            (&[], &link),
+            (&[], "echo own > learned.toml"),
+            (&[], "ln -s nowhere learned.toml"),
+            (&["--force"], "rm learned.toml && ln -s ../plain-target learned.toml"),
+        ];
+        for (options, script) in scripts {
+            if !options.is_empty() {
+                environment.run_outside(&format!("echo old > {}/learned.toml", place.display()));
+            }
+            let (code, printed) = learn(options, script);
+            assert_eq!(code, Some(2), "{name}: {script}: {printed}");
+            assert!(printed.contains("meanwhile, perhaps by the command"), "{name}: {script}: {printed}");
+            kept(&printed);
+            environment.run_outside(&format!("rm {}/learned.toml", place.display()));
+        }
+        // The command replaces the directory itself.
+        environment.run_outside(&format!("mkdir {}/sub", place.display()));
+        let (code, printed) =
+            learn(&["--out", "sub/out.toml"], "mv sub moved && ln -s ../plain-elsewhere sub && ls");
+        assert_eq!(code, Some(2), "{name}: {printed}");
+        assert!(printed.contains("moved or replaced meanwhile"), "{name}: {printed}");
+        kept(&printed);
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine\n", "{name}");
+        assert!(!place.join("nowhere").exists(), "{name}");
+        assert_eq!(std::fs::read_dir(format!("{}-elsewhere", place.display())).unwrap().count(), 0, "{name}");
+        let (code, printed) = learn(&[], "true");
+        assert_eq!(code, Some(0), "{name}: {printed}");
+        environment.run_outside(&format!("rm -r {}", parent.trim()));
+    });
+}
+
+/// An earlier run may have put a link below the top of a checkout.
+#[test]
+fn a_learned_policy_is_not_written_through_links_of_the_checkout() {
+    let user = UserShell::new("learn-links");
+    user.types("mkdir ~/elsewhere && ln -s ~/elsewhere sub && mkdir real");
+    user.sees_with_code("guard learn --out sub/x.toml -- true", 2, &["sub is a symbolic link"]);
+    user.sees_with_code("guard learn --out real/x.toml -- true", 0, &["wrote real/x.toml"]);
+    user.types(
+        "test ! -e ~/elsewhere/x.toml && cd real && guard learn --out y.toml -- true && test -s y.toml",
+    );
 }

@@ -1,5 +1,6 @@
 //! Runs `guard log`, `replay`, `verify` and `runs` on transcripts whose every byte is fixed.
 
+use std::io::Read;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -149,6 +150,28 @@ fn json_lines_are_the_file_and_raw_is_raw() {
     assert_eq!(run(&state, &["log", FIRST, "--json"]).stdout, file);
     assert!(text(&run(&state, &["log", FIRST, "--raw"])).contains("\u{1b}[31mred"));
     assert!(!text(&run(&state, &["log", FIRST])).contains('\u{1b}'));
+}
+
+/// On a terminal, the recorded text must not control the terminal, also as JSON. The values stay the same.
+#[test]
+fn json_on_a_terminal_is_escaped() {
+    let state = Scratch::new("terminal-json");
+    let text = "a\u{202e}b\u{9b}31mc\u{90}d\u{e0041}e\u{1b}]0;x\u{7}f";
+    transcript(&state, FIRST, &[(0, "output", text, json!({ "stream": "stdout", "text": text }))]);
+    let pty = nix::pty::openpty(None, None).unwrap();
+    let mut command = guard();
+    command.env("XDG_STATE_HOME", &state.0).args(["log", FIRST, "--json"]).stdout(Stdio::from(pty.slave));
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let mut shown = Vec::new();
+    // Reading fails when guard has closed the terminal.
+    let _ = std::fs::File::from(pty.master).read_to_end(&mut shown);
+    child.wait().unwrap();
+    let shown = String::from_utf8(shown).unwrap();
+    let line = shown.trim_end();
+    assert!(line.is_ascii() && !line.contains(|one: char| one.is_control()), "{line:?}");
+    let event: Value = serde_json::from_str(line).unwrap();
+    assert_eq!((&event["message"], &event["data"]["text"]), (&json!(text), &json!(text)));
 }
 
 #[test]

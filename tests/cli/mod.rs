@@ -1,3 +1,4 @@
+mod changed_policies;
 mod chat;
 mod check;
 mod demo;
@@ -8,9 +9,12 @@ mod learn;
 mod log;
 mod logging;
 mod manners;
+mod named_files;
 mod network;
+mod open_umask;
 mod policy_commands;
 mod repository;
+mod review;
 mod run;
 mod runs;
 mod take_over;

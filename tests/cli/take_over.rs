@@ -199,7 +199,8 @@ fn a_kept_worktree_is_clean_after_a_merge() {
     run_with_work(&user, "a");
     user.types("guard apply --keep");
     user.types("cd \"$(guard worktree path task/a)\" && test -z \"$(git status --porcelain)\"");
-    user.sees_with_code("guard diff", 0, &["task/a: 2 commits, no uncommitted changes"]);
+    user.sees_with_code("guard diff", 0, &["task/a: 0 commits, no uncommitted changes"]);
+    user.sees_with_code("guard diff --since-run", 0, &["task/a: 2 commits, no uncommitted changes"]);
     user.sees_with_code(
         "guard apply --dry-run",
         0,
@@ -382,7 +383,7 @@ fn what_git_cannot_commit_as_it_is_stops_the_command() {
     user.types("echo '*.bin filter=custom' > .gitattributes && git add . && git commit -qm attributes");
     user.types("guard run -q --name m -- bash -c 'echo x > x.bin' && truncate -s 2T \"$(guard worktree path task/m)\"/large");
     user.sees_with_code("guard diff", 0, &["1 path not committed", "b/x.bin", "above 1 GiB: large"]);
-    user.sees_with_code("guard apply --yes", 2, &["guard cannot commit large: it is larger than 1024 MiB"]);
+    user.sees_with_code("guard apply --yes", 2, &["so guard cannot commit the largest of them: large"]);
     user.types("rm \"$(guard worktree path task/m)\"/large");
     user.sees_with_code(
         "guard apply --yes",

@@ -47,6 +47,86 @@ fn a_background_job_is_not_stopped() {
     });
 }
 
+/// An agent can end in the middle of a control sequence, or leave the terminal in another state. The user must see
+/// guard's last line nevertheless.
+#[test]
+fn the_summary_is_shown_after_an_unfinished_sequence() {
+    let environment = one_environment();
+    let Some(terminal) = Terminal::open(&environment) else { return };
+    for unfinished in
+        ["\\033]0;title", "\\033P1;2", "\\033_text", "\\033[3", "\\033", "\\033(0\\016", "\\303"]
+    {
+        terminal.types("clear");
+        terminal.types(&format!("$RUN -- printf 'printed{unfinished}'; echo ended-$?"));
+        let screen = terminal.shows("ended-0");
+        assert!(screen.contains("printed"), "{unfinished}: {screen}");
+        let summary = screen.lines().find(|line| line.contains("guard: ok in ") && line.ends_with(" s"));
+        assert!(summary.is_some(), "{unfinished}: {screen}");
+    }
+    // On the alternate screen, the line would disappear with the next program that leaves it.
+    terminal.types("clear; echo before");
+    terminal.types("$RUN -- printf '\\033[?1049h\\033[?25l\\033[2;4rdrawn'; echo ended-$?");
+    let screen = terminal.shows("ended-0");
+    assert!(screen.contains("before") && screen.contains("guard: ok in "), "{screen}");
+    let modes = terminal.tmux(&["display", "-p", "#{alternate_on} #{cursor_flag} #{scroll_region_upper}"]);
+    assert_eq!(modes.trim(), "0 1 0");
+}
+
+/// Standard error alone can be the terminal, too.
+#[test]
+fn the_summary_is_shown_after_an_unfinished_error_message() {
+    let environment = one_environment();
+    let Some(terminal) = Terminal::open(&environment) else { return };
+    terminal.types("$RUN -- sh -c 'printf \"\\033]0;title\" >&2; exit 3' > output; echo ended-$?");
+    let screen = terminal.shows("ended-3");
+    assert!(screen.contains("guard: exit code 3") || screen.contains("ended with code 3"), "{screen}");
+}
+
+/// One press of Ctrl-C must say what the next one does, if the command runs on.
+#[test]
+fn one_interrupt_says_what_the_next_one_does() {
+    in_two_environments(|environment| {
+        let Some(terminal) = Terminal::open(environment) else { return };
+        // On a terminal of its own, the command gets the Ctrl-C, and runs on as long as it wants.
+        terminal.types("$RUN -- bash -c 'trap \"\" INT; echo begun; while :; do sleep 0.1; done'");
+        terminal.shows("\nbegun\n");
+        terminal.press("C-c");
+        terminal.shows("the command got Ctrl-C and runs on; press it again within 5 seconds");
+        press_until_cancelled(&terminal);
+        // Without one, guard passes the signal on and ends the command after some seconds, or at the next press.
+        terminal.types(
+            "clear; $RUN -q -- bash -c 'trap \"\" INT; echo begun >&2; while :; do sleep 0.1; done' > output",
+        );
+        terminal.shows("begun\n");
+        terminal.press("C-c");
+        terminal.shows("the command got SIGINT and has 4 more seconds to end; Ctrl-C ends it at once");
+        terminal.press("C-c");
+        terminal.types("echo code-$?");
+        terminal.shows("code-137");
+        let last =
+            environment.run_outside("ls -t \"$XDG_STATE_HOME\"/guard/runs/*/transcript.jsonl | head -n 1");
+        let checked = guard::transcript::check(std::path::Path::new(last.trim())).unwrap();
+        assert_eq!(checked.outcome, guard::transcript::Outcome::Complete);
+    });
+}
+
+/// A command that the Ctrl-C ends, and a shell in the run that goes on after a command in it was interrupted, need no
+/// such line.
+#[test]
+fn an_interrupt_that_ends_the_program_needs_no_note() {
+    let environment = one_environment();
+    let Some(terminal) = Terminal::open(&environment) else { return };
+    terminal.types("$RUN -- bash --norc --noprofile -i");
+    terminal.types("echo begu''n; sleep 600");
+    terminal.shows("begun\n");
+    terminal.press("C-c");
+    terminal.types("sleep 2; echo goes''-on");
+    let screen = terminal.shows("goes-on\n");
+    assert!(!screen.contains("the command got Ctrl-C"), "{screen}");
+    terminal.types("exit");
+    terminal.shows("guard: ");
+}
+
 /// guard must end a program that ignores the first Ctrl-C when the user presses Ctrl-C again.
 #[test]
 fn the_second_interrupt_ends_the_run() {
@@ -72,10 +152,18 @@ fn a_program_that_reads_keys_keeps_its_interrupts() {
         "$RUN -- bash -c 'stty raw -echo; printf beg%s un; while :; do head -c 1 > /dev/null; printf k%s ey; done'",
     );
     terminal.shows("begun");
-    for keys in ["key", "keykey", "keykeykey"] {
+    for keys in ["key", "keykey"] {
         terminal.press("C-c");
         terminal.shows(keys);
     }
+    terminal.waits_for("the number of presses left", |screen| {
+        let is_there = screen.contains("the command handles Ctrl-C itself; press it ");
+        if !is_there {
+            terminal.press("C-c");
+            std::thread::sleep(std::time::Duration::from_millis(300));
+        }
+        is_there || screen.contains("cancelled by SIGINT")
+    });
     press_until_cancelled(&terminal);
 }
 
@@ -190,6 +278,7 @@ fn a_task_hears_signals_on_a_terminal() {
             ),
         }
         let screen = terminal.shows("guard task resume");
+        assert!(screen.contains("5 seconds; Ctrl-C again ends it at once"), "{screen}");
         terminal.types("echo code-$?");
         assert!(terminal.shows("code-1").contains("code-130"), "{screen}");
     }

@@ -25,9 +25,9 @@ for word in "$@"; do
   before=$word
 done
 case "$prompt" in *SLOW*) if ((${#prompt} > 32000)); then sleep 60; fi ;; esac
-file=$HOME/.gemini/tmp/$session
-mkdir -p "$HOME/.gemini/tmp"
-if [ -z "$begins" ] && ! [ -e "$file" ]; then
+file=$HOME/.gemini/tmp/project/chats/$session.json
+mkdir -p "$HOME/.gemini/tmp/project/chats"
+if [ -n "$session" ] && [ -z "$begins" ] && ! [ -e "$file" ]; then
   echo 'Error resuming session: Invalid session identifier' >&2
   exit 42
 fi

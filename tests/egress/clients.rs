@@ -113,7 +113,7 @@ fn furnish(environment: &TestEnvironment) {
 
 /// Returns the client's program, or `None` if it is not installed. A python that was copied from elsewhere may lack the
 /// `ssl` module; then the system's python is the client.
-fn usable_program(environment: &TestEnvironment, program: &str) -> Option<String> {
+pub(super) fn usable_program(environment: &TestEnvironment, program: &str) -> Option<String> {
     let find = match program {
         "python3" => {
             "for python in python3 /usr/bin/python3; do

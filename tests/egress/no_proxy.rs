@@ -119,7 +119,10 @@ fn names_are_reached_without_a_proxy_where_the_policy_allows_them() {
             told("another request").contains("403") && told("another request").contains("network.request")
         );
         assert!(told("tls").contains("tls-says"), "{}", problem());
-        assert!(told("tls for another").starts_with("curl: ("), "{}", problem());
+        // guard's notice precedes the message of curl.
+        let explained = told("tls for another");
+        assert!(explained.starts_with("guard: Permission denied: connect to secure.test:"), "{}", problem());
+        assert!(explained.contains("(rule network.tls)") && explained.contains("\ncurl: ("), "{}", problem());
         assert_eq!(told("raw"), "SSH-2.0-first\r\n", "{}", problem());
         assert_eq!(told("raw by address"), "SSH-2.0-first\r\n", "{}", problem());
         assert!(

@@ -6,14 +6,21 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use guard::launch::discover::program_files::installation;
+use guard::launch::discover::program_files::{Scope, installation};
+use guard::sys::agent_paths::AgentPaths;
 
 use crate::support::{Scratch, skip};
+
+fn files_of(program: &Path, home: &Path, path: &OsStr) -> Vec<PathBuf> {
+    let agent_paths = AgentPaths::read(Some(home), None).unwrap();
+    let scope = Scope { home, path, writable: &[], agent_paths: &agent_paths, is_granted: &|_| false };
+    installation(program, &scope).paths
+}
 
 fn needs(program: &Path, home: &Path, path: &[PathBuf]) -> Vec<PathBuf> {
     let path =
         if path.is_empty() { OsString::from("/usr/bin:/bin") } else { std::env::join_paths(path).unwrap() };
-    let found = installation(program, home, &path, &[]);
+    let found = files_of(program, home, &path);
     for (index, one) in found.iter().enumerate() {
         assert_eq!(*one, one.canonicalize().unwrap());
         let others = found.iter().enumerate().filter(|(other, _)| *other != index);
@@ -242,7 +249,7 @@ fn real_programs_of_this_machine() {
             skip(name, "it is not installed; scripts/test installs it");
             continue;
         };
-        let found = installation(&program, &home, &path, &[]);
+        let found = files_of(&program, &home, &path);
         let real = program.canonicalize().unwrap();
         assert!(covers(&found, &real), "{name}: {found:?}");
         assert!(found.iter().all(|path| !home.starts_with(path)), "{name}: {found:?}");

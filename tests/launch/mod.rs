@@ -6,6 +6,7 @@ mod hostile_agents;
 mod idle;
 mod installation;
 mod limits;
+mod links_of_earlier_runs;
 mod record_limit;
 mod registries;
 mod repositories;

@@ -24,6 +24,7 @@ const FIELDS: &[&str] = &[
     "policy",
     "result",
     "run_id",
+    "snapshot",
     "success",
     "tool",
     "transcript",

@@ -56,6 +56,26 @@ fn the_reader_of_the_output_goes_away() {
     });
 }
 
+/// The agent fills its output and exits before guard has read it. guard must deliver all of it, also from a sealed
+/// stream, which holds more than a pipe.
+#[test]
+fn what_an_agent_wrote_last_arrives_after_its_end() {
+    let bytes = "1700000";
+    for options in [&["-q"][..], &["-q", "--seal-stdio"]] {
+        let environment = one_environment();
+        let mut command =
+            environment.guard_run(options, &["sh", "-c", "head -c \"$1\" /dev/zero; echo end", "sh", bytes]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        // The agent writes as much as fits and, in a sealed stream, ends meanwhile.
+        std::thread::sleep(Duration::from_secs(2));
+        let mut output = Vec::new();
+        child.stdout.take().unwrap().read_to_end(&mut output).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{options:?}");
+        assert_eq!(output.len().to_string(), "1700004", "{options:?}");
+        assert!(output.ends_with(b"end\n"), "{options:?}");
+    }
+}
+
 #[test]
 fn a_gibibyte_of_output_in_little_memory() {
     let bytes: u64 = 1 << 30;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use guard::launch::discover::toolchains::{Layer, Toolchain, detect};
 use guard::policy::{Caches, TOOLCHAINS};
+use guard::sys::agent_paths::AgentPaths;
 
 use crate::support::{Scratch, skip, skip_unsupported};
 
@@ -18,8 +19,12 @@ fn environment(variables: &[(&str, &Path)]) -> Vec<(OsString, OsString)> {
     variables.iter().map(|(name, value)| (OsString::from(name), value.as_os_str().to_owned())).collect()
 }
 
+fn agent_paths(home: &Path) -> AgentPaths {
+    AgentPaths::read(Some(home), None).expect("there is no record")
+}
+
 fn found(home: &Path, variables: &[(&str, &Path)]) -> Vec<Toolchain> {
-    detect(home, &environment(variables), &all(), Caches::Shared)
+    detect(home, &environment(variables), &all(), Caches::Shared, &agent_paths(home))
 }
 
 /// Returns all paths that these toolchains make readable.
@@ -165,7 +170,7 @@ fn go_modules_are_layers_whose_folders_end_where_modules_begin() {
 #[test]
 fn private_caches_show_nothing_of_the_users() {
     let home = full_home();
-    let found = detect(&home.0, &[], &all(), Caches::Private);
+    let found = detect(&home.0, &[], &all(), Caches::Private, &agent_paths(&home.0));
     for file in [
         ".cargo/registry/cache/example-1/serde-1.0.0.crate",
         ".m2/repository/org/a/1/a.jar",
@@ -190,11 +195,11 @@ fn what_is_not_wanted_is_not_granted_by_way_of_path_either() {
     let bin = home.0.join(".nvm/versions/node/v20.1.0/bin");
     let path = std::env::join_paths([bin.clone(), home.0.join("bin"), home.0.join(".cargo/bin")]).unwrap();
     let environment = [(OsString::from("PATH"), path)];
-    let found = detect(&home.0, &environment, &["rust".to_string()], Caches::Shared);
+    let found = detect(&home.0, &environment, &["rust".to_string()], Caches::Shared, &agent_paths(&home.0));
     assert!(!reaches(&found, &bin.join("node")));
     assert_eq!(named(&found, "path").read, [home.0.join("bin")]);
     assert_eq!(found.iter().map(|toolchain| toolchain.name).collect::<Vec<_>>(), ["rust", "path"]);
-    assert!(detect(&home.0, &environment, &[], Caches::Shared).is_empty());
+    assert!(detect(&home.0, &environment, &[], Caches::Shared, &agent_paths(&home.0)).is_empty());
 }
 
 #[test]
@@ -332,8 +337,11 @@ fn odd_homes_are_looked_at_without_harm() {
     assert_eq!(named(&found, "path").read, [bad]);
     assert!(reaches(&found, &home.0.join(".volta/tools").join(odd)));
     assert!(!found.iter().any(|toolchain| toolchain.name == "rust"), "{found:#?}");
-    assert!(detect(Path::new("/nonexistent/home"), &[], &all(), Caches::Shared).is_empty());
-    assert!(detect(Path::new("relative"), &[], &all(), Caches::Shared).is_empty());
+    assert!(
+        detect(Path::new("/nonexistent/home"), &[], &all(), Caches::Shared, &AgentPaths::default())
+            .is_empty()
+    );
+    assert!(detect(Path::new("relative"), &[], &all(), Caches::Shared, &AgentPaths::default()).is_empty());
 }
 
 #[test]
@@ -365,7 +373,7 @@ fn locks_are_not_linked() {
 fn a_real_rustup_works_from_a_private_home() {
     let home = std::env::home_dir().unwrap();
     let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    let found = detect(&home, &environment, &all(), Caches::Shared);
+    let found = detect(&home, &environment, &all(), Caches::Shared, &agent_paths(&home));
     let rustc = home.join(".cargo/bin/rustc");
     let Some(rust) = found.iter().find(|toolchain| toolchain.name == "rust").filter(|_| rustc.is_file())
     else {

@@ -111,3 +111,20 @@ fn programs_on_path_run_wherever_they_are() {
         assert_eq!(outcome.printed(), "data of tool-one\ndata of tool-two\n", "{outcome}");
     });
 }
+
+#[test]
+fn a_run_works_if_guards_directories_are_links() {
+    in_every_environment(|environment| {
+        environment.run_outside(
+            "mkdir other-disk other-tmp && ln -s other-disk linked-state && ln -s other-tmp linked-tmp",
+        );
+        let root = environment.directory.parent().unwrap();
+        for options in [&["--json"][..], &["--json", "--name", "next", "--discard"]] {
+            let script = "touch ~/file $TMPDIR/file && echo text > made && cat made";
+            let mut guard = environment.guard_run(options, &["bash", "-c", script]);
+            guard.env("XDG_STATE_HOME", root.join("linked-state")).env("TMPDIR", root.join("linked-tmp"));
+            let outcome = environment.run_to_end(guard, b"");
+            assert_eq!((outcome.code, outcome.printed().as_str()), (0, "text\n"), "{outcome}");
+        }
+    });
+}

@@ -71,6 +71,58 @@ fn one_from_scratch_runs() {
     );
 }
 
+/// The prompts of a workflow are sent to an agent. A workflow in a repository, which an agent may have written, must not
+/// send files from elsewhere.
+#[test]
+fn a_workflow_in_a_repository_names_no_prompt_elsewhere() {
+    let scratch = Scratch::new("workflow-prompts");
+    let root = scratch.0.canonicalize().unwrap();
+    let judge = "Judge `{{thought}}`.\n{{answer_format}}\n";
+    let private = scratch.write("private.md", judge);
+    scratch.write("p/judge.md", judge);
+    scratch.write("p/.git/HEAD", "");
+    scratch.write("plain/judge.md", judge);
+    let link = |target: &str, at: &str| std::os::unix::fs::symlink(target, root.join(at)).unwrap();
+    link("../private.md", "p/linked.md");
+    link("judge.md", "p/inside.md");
+    link("../private.md", "plain/linked.md");
+    scratch.write("elsewhere.yaml", NOTES);
+    link("../elsewhere.yaml", "p/linked.yaml");
+    let lint = |workflow: &str, prompt: &str| {
+        let workflow = root.join(workflow);
+        if !workflow.is_symlink() {
+            std::fs::write(&workflow, NOTES.replace("prompt: judge.md", &format!("prompt: {prompt}")))
+                .unwrap();
+        }
+        let output = guard().args(["workflow", "lint"]).arg(&workflow).output().unwrap();
+        (output.status.success(), format!("{}{}", text(&output), String::from_utf8_lossy(&output.stderr)))
+    };
+    for (workflow, prompt) in [
+        ("p/own.yaml", "judge.md"),
+        ("p/own.yaml", "inside.md"),
+        ("plain/own.yaml", "linked.md"),
+        ("plain/own.yaml", "../p/judge.md"),
+    ] {
+        let (is_valid, said) = lint(workflow, prompt);
+        assert!(is_valid, "{workflow}: {prompt}: {said}");
+    }
+    link("../p/own.yaml", "plain/p.yaml");
+    for (workflow, prompt, why) in [
+        ("p/own.yaml", "linked.md", "the file is not"),
+        ("p/own.yaml", "../private.md", "the file is not"),
+        ("p/own.yaml", private.to_str().unwrap(), "the path must be relative"),
+        ("plain/own.yaml", "../p/linked.md", "an agent could have created the link"),
+        ("p/linked.yaml", "", "an agent could have created the link"),
+    ] {
+        let (is_valid, said) = lint(workflow, prompt);
+        assert!(!is_valid && said.contains(why), "{workflow}: {prompt}: {said}");
+    }
+    // The user's own link leads to the workflow in the repository, which names a private file.
+    lint("p/own.yaml", "../private.md");
+    let (is_valid, said) = lint("plain/p.yaml", "");
+    assert!(!is_valid && said.contains("the file is not"), "{said}");
+}
+
 #[test]
 fn mistakes_have_places() {
     let scratch = Scratch::new("workflows");

@@ -19,6 +19,7 @@ mod privileges;
 mod processes;
 mod race;
 mod reading;
+mod sealed_streams;
 mod shim_socket;
 mod sockets;
 mod standard_streams;

@@ -154,27 +154,40 @@ fn an_agent_cannot_answer_on_its_standard_input() {
     });
 }
 
+/// The options of runs whose standard input is a pipe, and of runs whose standard input is a sealed stream.
+const KINDS: [&[&str]; 2] = [&[], &["--seal-stdio"]];
+
 /// guard must not read more of its caller's input than the agent does, so that the next reader finds the rest.
 #[test]
 fn what_the_agent_does_not_read_stays_for_the_caller() {
     in_every_configuration(|configuration, fixture| {
-        let reader = |command: &str| {
-            let mut guard = fixture.guard(configuration, &[]);
-            guard.args(["sh", "-c", command]);
-            shell_line(&guard)
-        };
         let text = "one\ntwo\nthree\n";
         let file = fixture.file(&fixture.home.join("list"), text);
-        let loop_over = format!("while read -r line; do {}; echo \"$line\" >&2; done", reader("true"));
-        let part = format!("{}; cat >&2", reader("dd bs=1 count=4 2>&-"));
-        for (script, expected) in [(&loop_over, text), (&part, "two\nthree\n")] {
-            let mut bash = fixture.command("bash");
-            let from_file =
-                bash.args(["-c", script]).stdin(std::fs::File::open(&file).unwrap()).output().unwrap();
-            assert_eq!(String::from_utf8_lossy(&from_file.stderr), expected, "{configuration:?} {script}");
-            let piped = format!("printf '{}' | {{ {script}; }}", text.escape_default());
-            let from_pipe = fixture.command("bash").args(["-c", &piped]).output().unwrap();
-            assert_eq!(String::from_utf8_lossy(&from_pipe.stderr), expected, "{configuration:?} {script}");
+        for options in KINDS {
+            let reader = |command: &str| {
+                let mut guard = fixture.guard(configuration, options);
+                guard.args(["sh", "-c", command]);
+                shell_line(&guard)
+            };
+            let loop_over = format!("while read -r line; do {}; echo \"$line\" >&2; done", reader("true"));
+            let part = format!("{}; cat >&2", reader("dd bs=1 count=4 2>&-"));
+            for (script, expected) in [(&loop_over, text), (&part, "two\nthree\n")] {
+                let mut bash = fixture.command("bash");
+                let from_file =
+                    bash.args(["-c", script]).stdin(std::fs::File::open(&file).unwrap()).output().unwrap();
+                assert_eq!(
+                    String::from_utf8_lossy(&from_file.stderr),
+                    expected,
+                    "{configuration:?} {script}"
+                );
+                let piped = format!("printf '{}' | {{ {script}; }}", text.escape_default());
+                let from_pipe = fixture.command("bash").args(["-c", &piped]).output().unwrap();
+                assert_eq!(
+                    String::from_utf8_lossy(&from_pipe.stderr),
+                    expected,
+                    "{configuration:?} {script}"
+                );
+            }
         }
     });
 }
@@ -183,14 +196,17 @@ fn what_the_agent_does_not_read_stays_for_the_caller() {
 #[test]
 fn a_large_standard_input_arrives() {
     in_every_configuration(|configuration, fixture| {
-        let mut guard = fixture.guard(configuration, &[]);
-        guard.args(["sha256sum"]);
-        let script = format!("head -c 33000001 /dev/zero | timeout 60 {}", shell_line(&guard));
-        let began = Instant::now();
-        let output = fixture.command("bash").args(["-c", &script]).output().unwrap();
-        let outside = fixture.command("bash").args(["-c", "head -c 33000001 /dev/zero | sha256sum"]).output();
-        assert_eq!(output.stdout, outside.unwrap().stdout, "{configuration:?}: {output:?}");
-        assert!(began.elapsed() < Duration::from_secs(20), "{configuration:?}: {:?}", began.elapsed());
+        for options in KINDS {
+            let mut guard = fixture.guard(configuration, options);
+            guard.args(["sha256sum"]);
+            let script = format!("head -c 33000001 /dev/zero | timeout 60 {}", shell_line(&guard));
+            let began = Instant::now();
+            let output = fixture.command("bash").args(["-c", &script]).output().unwrap();
+            let outside =
+                fixture.command("bash").args(["-c", "head -c 33000001 /dev/zero | sha256sum"]).output();
+            assert_eq!(output.stdout, outside.unwrap().stdout, "{configuration:?} {options:?}: {output:?}");
+            assert!(began.elapsed() < Duration::from_secs(20), "{configuration:?}: {:?}", began.elapsed());
+        }
     });
 }
 

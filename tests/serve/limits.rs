@@ -47,6 +47,27 @@ fn large_bodies_are_refused_before_they_are_read() {
     assert_eq!(server.get("/healthz").status, 200);
 }
 
+/// Each number takes two bytes of the body, and 32 bytes of memory when it is parsed.
+#[test]
+fn memory_does_not_grow_with_the_values_of_a_body() {
+    let environment = one_environment();
+    let server = Served::start(&environment, &["--no-worker"]);
+    let before = peak_memory(server.child.id());
+    let numbers = "0,".repeat(30 << 20);
+    let task =
+        |numbers: &str| format!(r#"{{"task_id":"a","type":"echo","parameters":{{"x":[{numbers}0]}}}}"#);
+    for body in [format!("[{numbers}0]"), numbers.clone(), format!("[{}]", task(&numbers)), task(&numbers)] {
+        let answer = HttpAnswer::read(server.send("POST", "/v1/batches", body.as_bytes()));
+        expect_error(&answer, 413, "too_large");
+        assert!(answer.text().contains("more than 2000000 JSON values"), "{}", answer.text());
+    }
+    let body = format!("[{}]", task(&numbers[..1_000_000]));
+    let accepted = HttpAnswer::read(server.send("POST", "/v1/batches", body.as_bytes()));
+    assert_eq!(accepted.status, 202, "{}", accepted.text());
+    let grown = peak_memory(server.child.id()).saturating_sub(before);
+    assert!(grown < 256 << 10, "{grown} KiB more after bodies of 60 MiB");
+}
+
 #[test]
 fn heads_are_bounded() {
     let environment = one_environment();

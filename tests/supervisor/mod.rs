@@ -1,3 +1,4 @@
 mod exec_arguments;
+mod exec_notices;
 mod shim;
 mod shim_protocol;

@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::support::{TestEnvironment, in_two_environments};
+use crate::support::{Scratch, TestEnvironment, git, in_two_environments};
 
 /// A name and a shell script. A case can use the files that earlier cases left.
 type Case = (&'static str, &'static str);
@@ -669,4 +669,73 @@ fn a_hundred_megabytes_through_guard() {
             guarded.error
         );
     });
+}
+
+/// guard writes the ignore rules of all directories into one file for the top of the working tree. git must ignore the
+/// same files by that file.
+#[test]
+fn ignore_rules_mean_the_same_at_the_top() {
+    let scratch = Scratch::new("ignore-rules");
+    let rules = [
+        ("", "*.o\n!keep.o\n/top\nbuild/\n#no.o\n\\#odd\n\\!odd\ntrailing  \nspace\\ \n\n/\n!\n   \n"),
+        ("a", "\u{feff}/only\r\nsub/x\n**/deep\nq/**\n[bc].t?t\n!a.o\nspace\\ \n  lead\nx/\n"),
+        ("a/b", "*\n!*.keep\n!deep/\n!.gitignore\n"),
+        ("-first", "!*.o\nlast\n"),
+        ("odd[x]*?", "star*\n/a\\*b\n!star-not\n"),
+        ("no-newline", "z"),
+    ];
+    let names = [
+        "1.o",
+        "keep.o",
+        "a.o",
+        "top",
+        "build",
+        "x",
+        "#odd",
+        "!odd",
+        "#no.o",
+        "trailing",
+        "space ",
+        "only",
+        "sub/x",
+        "deep",
+        "q/r/s",
+        "b.txt",
+        "c.tt",
+        "  lead",
+        "lead",
+        "k.keep",
+        "deep/k.keep",
+        "star1",
+        "star-not",
+        "a*b",
+        "last",
+        "z",
+        "other",
+    ];
+    git(&scratch.0, &["init", "--quiet", "tree"]);
+    let tree = scratch.0.join("tree");
+    let mut all = Vec::new();
+    for directory in ["", "a", "a/b", "a/b/c", "-first", "odd[x]*?", "odd[x]*?/s", "no-newline", "x"] {
+        for name in names {
+            let path = tree.join(directory).join(name);
+            // A name of the list may be a directory of another.
+            if std::fs::create_dir_all(path.parent().unwrap()).is_ok() && !path.is_dir() {
+                std::fs::write(path, "").unwrap();
+            }
+        }
+    }
+    for (directory, text) in rules {
+        std::fs::write(tree.join(directory).join(".gitignore"), text).unwrap();
+        all.extend(guard::workspace::fuzzing::ignore_rules(directory.as_bytes(), text.as_bytes()));
+    }
+    let file = scratch.0.join("rules");
+    std::fs::write(&file, &all).unwrap();
+    let expected = git(&tree, &["ls-files", "--others", "--exclude-standard"]);
+    let option = format!("--exclude-from={}", file.display());
+    assert_eq!(git(&tree, &["ls-files", "--others", &option]), expected, "{}", String::from_utf8_lossy(&all));
+    assert!(
+        expected.lines().count() > 60 && !expected.lines().any(|path| path == "top" || path == "1.o"),
+        "{expected}"
+    );
 }

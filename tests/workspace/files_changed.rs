@@ -56,6 +56,7 @@ fn committed_and_not_and_gone() {
             "deleted gone-later",
             "created more/.gitignore",
             "created more/below/file",
+            "created more/hidden",
             "created new/committed",
             "created odd \n name",
             "created then-gone",

@@ -5,6 +5,7 @@ mod bombs;
 mod commands;
 mod credentials;
 mod differential;
+mod earlier_links;
 mod earlier_runs;
 mod everyday;
 mod files_changed;
@@ -21,6 +22,8 @@ mod repository_trust;
 mod review_findings;
 pub(crate) mod shim_load;
 mod tree_shapes;
+mod undo;
+mod undo_formats;
 mod unseen_by_git;
 mod user_hooks;
 
@@ -31,7 +34,7 @@ use crate::support::{Scratch, copy_program};
 /// Parts of the names of tests and test modules that are not repeated as an ordinary user. These tests start other
 /// built programs, which that user may not reach, or switch to another user themselves; or, like `review_findings`,
 /// they do not depend on the user.
-const NOT_AGAIN: [&str; 16] = [
+const NOT_AGAIN: [&str; 18] = [
     "attempts",
     "bombs",
     "files_changed::",
@@ -42,12 +45,14 @@ const NOT_AGAIN: [&str; 16] = [
     "killed",
     "many_refs",
     "other_repositories",
+    "earlier_links",
     "earlier_runs",
     "a_run_ends",
     "shim_load",
     "user_hooks",
     "hidden_by_permissions",
     "unseen_by_git",
+    "undo",
 ];
 
 /// If root runs the tests, this test repeats the others as an ordinary user.

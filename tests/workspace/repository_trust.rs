@@ -264,24 +264,6 @@ fn files_that_lie_elsewhere() {
             "core.hookspath = ",
         ),
         (
-            "hook-in-path",
-            |fixture| {
-                std::fs::create_dir(fixture.repository.join("hooks")).unwrap();
-                link(fixture, "hooks/pre-commit");
-                fixture.git(&["config", "core.hooksPath", "hooks"]);
-            },
-            "hooks/pre-commit is a symbolic link",
-        ),
-        (
-            "husky",
-            |fixture| {
-                std::fs::create_dir_all(fixture.repository.join(".husky/_")).unwrap();
-                link(fixture, ".husky/pre-commit");
-                fixture.git(&["config", "core.hooksPath", ".husky/_"]);
-            },
-            ".husky/pre-commit is a symbolic link",
-        ),
-        (
             "excludes-file",
             |fixture| configure(fixture, ".git/config", b"[core]\nexcludesFile = SECRET\n"),
             "core.excludesfile = ",
@@ -312,6 +294,28 @@ fn files_that_lie_elsewhere() {
         // git itself may fail on some of these links, but guard has already copied the file.
         let workspace = trusted(&fixture.repository, &fixture.request(name)).unwrap();
         assert!(is_given_away(&workspace), "{name}: it is real");
+    }
+}
+
+/// guard copies the files of a hooks directory in the working tree. It must leave out links to files elsewhere.
+#[test]
+fn hooks_that_lie_elsewhere() {
+    let attempts: &[(&str, &str, &str)] = &[
+        ("hook", "hooks/pre-commit", "hooks"),
+        ("husky", ".husky/pre-commit", ".husky/_"),
+        ("in-husky", ".husky/_/pre-commit", ".husky/_"),
+    ];
+    for (name, link, path) in attempts {
+        let fixture = fixture();
+        std::fs::create_dir_all(fixture.repository.join(path)).unwrap();
+        symlink(fixture.scratch.0.join("secret.txt"), fixture.repository.join(link)).unwrap();
+        fixture.git(&["config", "core.hooksPath", path]);
+        let workspace = fixture.open(name);
+        assert!(!is_given_away(&workspace), "{name}");
+        let [note] = workspace.notes() else { panic!("{name}: {:?}", workspace.notes()) };
+        assert!(note.contains("pre-commit is a symbolic link to") && note.contains("secret.txt"), "{note}");
+        let workspace = trusted(&fixture.repository, &fixture.request("trusted")).unwrap();
+        assert!(is_given_away(&workspace) && workspace.notes().is_empty(), "{name}: it is real");
     }
 }
 
@@ -491,10 +495,11 @@ fn pipes_in_the_place_of_files() {
     let error = Workspace::open(&listed.find(), &listed.request("list")).unwrap_err();
     assert!(error.to_string().contains("list is not a regular file"), "{error}");
     assert!(!Record::exists(&listed.request("list").run_folder));
-    // git reads these files before guard knows the repository, or reads them as the user's own configuration.
+    // git reads these files before guard knows the repository, or reads them as the user's own configuration, or in the
+    // user's worktree.
     let started = Instant::now();
     std::thread::scope(|scope| {
-        for file in [".git/HEAD", ".git/config", ".git/objects/info/alternates"] {
+        for file in [".git/HEAD", ".git/config", ".git/objects/info/alternates", ".gitattributes"] {
             scope.spawn(move || {
                 let fixture = fixture();
                 pipe(&fixture.repository.join(file));
@@ -504,12 +509,6 @@ fn pipes_in_the_place_of_files() {
                 assert!(opened.unwrap_err().hint().is_some(), "{file}");
             });
         }
-        scope.spawn(|| {
-            let fixture = fixture();
-            pipe(&fixture.repository.join(".gitattributes"));
-            std::fs::write(fixture.repository.join("a.txt"), "two\n").unwrap();
-            fixture.open("attributes");
-        });
     });
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }
@@ -618,7 +617,8 @@ fn a_diff_shows_changed_submodules() {
     agent_git(&workspace, &["update-index", "--cacheinfo", &format!("160000,{new},lib")]);
     agent_git(&workspace, &["commit", "--quiet", "-m", "another one"]);
     workspace.receive(&Limits::default()).unwrap();
-    let diff = String::from_utf8(guard::workspace::diff(workspace.run_folder(), false).unwrap()).unwrap();
+    let diff =
+        String::from_utf8(guard::workspace::diff(workspace.run_folder(), false, None).unwrap()).unwrap();
     assert!(diff.contains(&format!("+Subproject commit {new}")), "{diff}");
     let preview = guard::workspace::preview(workspace.run_folder(), None).unwrap();
     assert_eq!(preview.files, [Path::new(OsStr::from_bytes(b"lib"))]);

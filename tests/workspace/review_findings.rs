@@ -6,7 +6,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use guard::workspace::findings::{Danger, DangerKind, Inspection, effect, inspect, settings};
+use guard::workspace::findings::{
+    AUTOMATIC_FILES, Danger, DangerKind, Inspection, effect, inspect, parse_automatic_files, settings,
+};
 use proptest::prelude::*;
 
 use super::fingerprint::{git, run};
@@ -429,6 +431,49 @@ fn files_that_run_without_being_asked() {
     }
     left.commit();
     assert!(left.inspect().is_empty());
+}
+
+/// Every entry of the list of files that tools run or obey has examples, and guard reports each of them, committed or not.
+#[test]
+fn every_example_of_the_list_is_reported() {
+    let list = parse_automatic_files(AUTOMATIC_FILES).unwrap();
+    let files = list.file.iter().flat_map(|entry| entry.examples.iter().map(|path| (path.clone(), "new\n")));
+    let json = list.json.iter().map(|entry| (entry.file.clone(), entry.example.as_str()));
+    let left = Left::new();
+    let mut paths = Vec::new();
+    for (index, (path, text)) in files.chain(json).enumerate() {
+        // Some examples are a file and a directory of the same name.
+        let path = format!("{index}/{path}");
+        left.write(&path, text);
+        paths.push(path);
+    }
+    for committed in [false, true] {
+        if committed {
+            left.commit();
+        }
+        let inspection = Inspection { most_of_a_kind: 10_000, ..left.inspection() };
+        let found = inspect(&inspection).unwrap();
+        let automatic = found.iter().filter(|one| one.kind == DangerKind::Automatic);
+        let reported: Vec<String> = automatic.map(|one| one.path.to_string()).collect();
+        for path in &paths {
+            assert_eq!(reported.iter().filter(|one| *one == path).count(), 1, "{path}: {found:#?}");
+        }
+    }
+}
+
+/// Agents write into an existing file with instructions all the time. A new one is reported.
+#[test]
+fn instructions_for_agents_are_reported_when_they_are_new() {
+    let left = Left::with(&[("AGENTS.md", "old\n"), ("CLAUDE.md", "old\n")]);
+    left.write("AGENTS.md", "changed\n");
+    left.write("sub/AGENTS.md", "new\n");
+    left.write("GEMINI.md", "new\n");
+    left.commit();
+    left.write("CLAUDE.md", "changed\n");
+    let found = left.inspect();
+    expect(&found, DangerKind::Automatic, "sub/AGENTS.md", "new");
+    expect(&found, DangerKind::Automatic, "GEMINI.md", "new");
+    assert_eq!(found.len(), 2, "{found:#?}");
 }
 
 /// The name of a link's target says nothing about what tools do with the link.

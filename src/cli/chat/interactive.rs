@@ -57,9 +57,7 @@ pub(super) fn run(
         runs_dir().map_or_else(|_| PathBuf::from("/dev/null"), |runs| runs.with_file_name("chat-history"));
     let has_colour = stdout_colour();
     let editor = ChatEditor::new(history, models.unwrap_or_default(), has_colour)?;
-    let applied = Vec::new();
-    let mut chat =
-        Chat { conversation, is_new, applied, options, executor, signals, editor, has_colour, out };
+    let mut chat = Chat { conversation, is_new, options, executor, signals, editor, has_colour, out };
     chat.greet()?;
     let left = chat.talk();
     chat.leave(store);
@@ -70,8 +68,6 @@ struct Chat<'c> {
     conversation: Conversation,
     /// Whether this command created the conversation.
     is_new: bool,
-    /// The ids of the runs whose changes the user has applied.
-    applied: Vec<String>,
     options: &'c TurnOptions,
     executor: &'c Executor,
     signals: TurnSignals,
@@ -158,7 +154,7 @@ impl Chat<'_> {
         let mut view = TurnView::start(self.has_colour, !is_dumb_terminal());
         let (conversation, options, executor) = (&mut self.conversation, self.options, self.executor);
         let mut seen: Vec<String> = Vec::new();
-        let result = self.signals.during(&cancel, || {
+        let result = self.signals.during(&cancel, view.interrupt_remark(), || {
             let result = conversation.run_turn(message, options, executor, &cancel, &mut |event| {
                 if event.event_type == crate::transcript::EventType::ExecNote {
                     seen.push(event.message.clone());
@@ -220,8 +216,7 @@ impl Chat<'_> {
                 self.report_failure(shown)?;
             }
             SlashCommand::Apply(arguments) => {
-                let applied =
-                    work_commands::apply(&self.conversation, &mut self.applied, &arguments, self.out);
+                let applied = work_commands::apply(&self.conversation, &arguments, self.out);
                 self.report_failure(applied)?;
             }
             SlashCommand::Why(arguments) => {
@@ -292,7 +287,7 @@ impl Chat<'_> {
         let cancel = Cancel::default();
         let view = TurnView::start(self.has_colour, !is_dumb_terminal());
         let (conversation, executor) = (&mut self.conversation, self.executor);
-        let compacted = self.signals.during(&cancel, || {
+        let compacted = self.signals.during(&cancel, view.interrupt_remark(), || {
             let compacted = conversation.compact_now(executor, &cancel);
             view.finish("");
             compacted

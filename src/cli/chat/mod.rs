@@ -11,11 +11,13 @@ mod turn_view;
 mod work_commands;
 
 use std::io::Write;
+use std::path::Path;
 
 use super::chat_args::Chat;
 use super::conversation_store::conversations;
 use super::exit_code::Exit;
 use super::{Failure, executor};
+use crate::agent_exec::{READ_ONLY_POLICY, Sandbox};
 use crate::conversation::{Conversation, NewConversation, TurnOptions, check_message};
 
 pub(super) fn run(args: &Chat, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -45,6 +47,8 @@ fn open_or_create(args: &Chat) -> Result<Conversation, Failure> {
         if args.model.is_some() && args.model != conversation.record().settings.model {
             conversation.set_model(args.model.clone())?;
         }
+        let settings = &conversation.record().settings;
+        confirm_policy(args, &settings.cd, settings.sandbox)?;
         return Ok(conversation);
     }
     let new = &args.new;
@@ -58,15 +62,24 @@ fn open_or_create(args: &Chat) -> Result<Conversation, Failure> {
             "give a directory with --cd DIR",
         )
     })?;
+    let sandbox = new.sandbox.map(Into::into).unwrap_or_default();
+    confirm_policy(args, &cd, sandbox)?;
     Ok(conversations.create(NewConversation {
         agent: new.agent.clone(),
         command: new.command.clone(),
         model: args.model.clone(),
         cd,
-        sandbox: new.sandbox.map(Into::into).unwrap_or_default(),
+        sandbox,
         title: new.title.clone(),
         mode: new.mode.map(Into::into).unwrap_or_default(),
     })?)
+}
+
+/// Asks the user about a policy or a project's settings that need a confirmation. The runs of the turns have no terminal
+/// on which they could ask.
+fn confirm_policy(args: &Chat, directory: &Path, sandbox: Sandbox) -> Result<(), Failure> {
+    let read_only = (sandbox == Sandbox::ReadOnly).then_some(READ_ONLY_POLICY);
+    super::run::confirm_defaults(directory, args.policy.as_deref().or(read_only))
 }
 
 /// Returns the options of each turn, from the command line.
@@ -77,6 +90,7 @@ fn turn_options(args: &Chat) -> TurnOptions {
         max_duration: args.max_duration.unwrap_or(defaults.max_duration),
         max_retries: args.max_retries.unwrap_or(defaults.max_retries),
         policy: args.policy.clone(),
+        uses_default_policy: true,
         ..defaults
     }
 }

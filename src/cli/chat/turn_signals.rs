@@ -16,6 +16,8 @@ use crate::sys::{process, signals};
 struct State {
     /// Cancels the running turn or command; `None` if none is running.
     running: Option<Cancel>,
+    /// Tells the user that the turn is being cancelled.
+    tell: Option<Box<dyn Fn() + Send>>,
     /// The text that guard prints when a signal ends the conversation.
     farewell: String,
     ended_by: Option<Signal>,
@@ -53,13 +55,24 @@ impl TurnSignals {
         lock(&self.state).farewell = text;
     }
 
-    /// Calls `work`. Cancels it with `cancel` if Ctrl-C or another signal that asks guard to exit arrives meanwhile.
-    pub(super) fn during<T>(&self, cancel: &Cancel, work: impl FnOnce() -> T) -> T {
-        lock(&self.state).running = Some(cancel.clone());
+    /// Calls `work`. If Ctrl-C or another signal that asks guard to exit arrives meanwhile, cancels it with `cancel`, and
+    /// calls `tell` the first time.
+    pub(super) fn during<T>(
+        &self,
+        cancel: &Cancel,
+        tell: impl Fn() + Send + 'static,
+        work: impl FnOnce() -> T,
+    ) -> T {
+        let mut state = lock(&self.state);
+        state.running = Some(cancel.clone());
+        state.tell = Some(Box::new(tell));
+        drop(state);
         let keys = HiddenKeys::start();
         let result = work();
         drop(keys);
-        lock(&self.state).running = None;
+        let mut state = lock(&self.state);
+        (state.running, state.tell) = (None, None);
+        drop(state);
         result
     }
 
@@ -73,6 +86,9 @@ fn receive(signal: Signal, state: &Mutex<State>, terminal: Option<&Termios>) {
     let mut state = lock(state);
     if signal != Signal::SIGINT {
         state.ended_by = Some(signal);
+    }
+    if let Some(tell) = state.tell.take() {
+        tell();
     }
     if let Some(running) = &state.running {
         // When the turn has ended, the main thread checks whether to end the conversation.

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::markdown::Markdown;
 use crate::agent::AgentEvent;
+use crate::cli::executor::AFTER_INTERRUPT;
 use crate::cli::line_width::{cut, terminal_width};
 use crate::terminal_text;
 use crate::transcript::EventType;
@@ -174,6 +175,17 @@ impl TurnView {
         let text = terminal_text::shorten(text, LONGEST_LINE);
         out.push_str(&format_line(tone, &text, self.has_colour, columns));
         self.shared.lock().print(&out);
+    }
+
+    /// Returns a function that says, from another thread, what Ctrl-C has done, and what the next one does.
+    pub(super) fn interrupt_remark(&self) -> impl Fn() + Send + 'static {
+        let (shared, has_colour) = (self.shared.clone(), self.has_colour);
+        move || {
+            let mut screen = shared.lock();
+            let line_end = if screen.is_in_line { "\n" } else { "" };
+            let line = format_line(Tone::Remark, AFTER_INTERRUPT, has_colour, None);
+            screen.print(&format!("{line_end}{line}"));
+        }
     }
 
     /// Ends the display. Prints `answer` unless the display has shown a part of the answer since the last tool call.

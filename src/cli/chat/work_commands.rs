@@ -3,47 +3,30 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
 
 use crate::cli::args::Command;
-use crate::cli::exit_code::Exit;
 use crate::cli::run_reference::store;
 use crate::cli::{Failure, apply, diff, parse, why};
 use crate::conversation::Conversation;
 use crate::workspace::{Record, State};
 
-/// A run of the conversation whose worktree still exists.
-struct OpenRun {
-    id: String,
-    directory: PathBuf,
-    worktree: PathBuf,
-}
-
-/// Returns the runs of the conversation that worked in the conversation's current worktree, oldest first. Fails if
-/// there are none.
-fn open_runs(conversation: &Conversation) -> Result<Vec<OpenRun>, Failure> {
+/// Returns the id of the conversation's last run whose worktree still exists. Fails if there is none.
+fn last_run(conversation: &Conversation) -> Result<String, Failure> {
     let store = store()?;
     let record = conversation.record();
     // The copied turns of a fork worked in the worktree of the original conversation.
     let copied = record.settings.forked_from.as_ref().map_or(0, |(_, last)| *last);
-    let own_turns = record.turns.iter().filter(|turn| turn.number > copied);
-    let ids = own_turns.map(|turn| &turn.run_id).filter(|id| !id.is_empty());
-    let mut runs: Vec<OpenRun> = ids.filter_map(|id| open_run(id, store.folder().join(id))).collect();
-    let newest = runs.last().map(|run| run.worktree.clone());
-    runs.retain(|run| Some(&run.worktree) == newest.as_ref());
-    if runs.is_empty() {
-        return Err(Failure::usage(
+    let own_turns = record.turns.iter().rev().filter(|turn| turn.number > copied);
+    let is_open = |id: &&String| {
+        !id.is_empty()
+            && Record::read(&store.folder().join(id)).is_ok_and(|record| record.state != State::Removed)
+    };
+    own_turns.map(|turn| &turn.run_id).find(is_open).cloned().ok_or_else(|| {
+        Failure::usage(
             "no turn has left changes in a worktree",
             "ask the agent to change a file first; only conversations in a git repository have a worktree",
-        ));
-    }
-    Ok(runs)
-}
-
-fn open_run(id: &str, directory: PathBuf) -> Option<OpenRun> {
-    let record = Record::read(&directory).ok()?;
-    let is_open = record.state != State::Removed;
-    is_open.then(|| OpenRun { id: id.to_string(), directory, worktree: record.worktree })
+        )
+    })
 }
 
 /// Shows the changes of the last turn or, if `is_whole` is true, of all turns.
@@ -53,37 +36,24 @@ pub(super) fn diff(
     arguments: &[String],
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let runs = open_runs(conversation)?;
-    let run = if is_whole { runs.first() } else { runs.last() };
-    let run = run.map(|run| run.id.as_str()).unwrap_or_default();
-    if let Some(Command::Diff(parsed)) = parsed("diff", Some(run), arguments) {
+    let run = last_run(conversation)?;
+    if let Some(Command::Diff(mut parsed)) = parsed("diff", Some(&run), arguments) {
+        parsed.since_run |= !is_whole;
         diff::run(&parsed, out)?;
     }
     Ok(())
 }
 
 /// Applies the changes of all turns to the user's branch. Keeps the worktree, so that the conversation can continue.
-/// `applied` contains the ids of the runs whose changes were applied before.
 pub(super) fn apply(
     conversation: &Conversation,
-    applied: &mut Vec<String>,
     arguments: &[String],
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let mut runs = open_runs(conversation)?;
-    let all: Vec<String> = runs.iter().map(|run| run.id.clone()).collect();
-    // Apply from the oldest run whose changes are not applied yet. If all are applied, use the last run, which
-    // reports that there is nothing new.
-    let first = runs.iter().position(|run| !applied.contains(&run.id)).unwrap_or(runs.len() - 1);
-    let later = runs.split_off(first + 1);
-    let Some(run) = runs.pop() else { return Ok(()) };
-    if let Some(Command::Apply(mut parsed)) = parsed("apply", Some(&run.id), arguments) {
+    let run = last_run(conversation)?;
+    if let Some(Command::Apply(mut parsed)) = parsed("apply", Some(&run), arguments) {
         parsed.keep = true;
-        let is_dry_run = parsed.dry_run;
-        let later: Vec<PathBuf> = later.into_iter().map(|run| run.directory).collect();
-        if apply::run_with(&parsed, &later, out)? == Exit::Success && !is_dry_run {
-            *applied = all;
-        }
+        apply::run(&parsed, out)?;
     }
     Ok(())
 }

@@ -40,8 +40,16 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
     launch.request.folder = task.checkout().worktree;
     launch.use_worktree(task);
     let input: OwnedFd = std::fs::File::open("/dev/null")?.into();
-    let streams =
-        Streams { input, output: None, error: None, is_terminal: [false; 3], questions: None, reader: None };
+    let streams = Streams {
+        input,
+        output: None,
+        error: None,
+        is_terminal: [false; 3],
+        is_sealed: false,
+        questions: None,
+        notes: None,
+        reader: None,
+    };
     let planned = launch.plan(Keys::default()).map_err(|error| {
         Failure::usage(error.to_string(), "`guard doctor` shows what this machine supports")
     })?;

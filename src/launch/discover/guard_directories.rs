@@ -1,14 +1,18 @@
-//! Protects the directories that contain guard's records, configuration and policies: no run may write there.
+//! Protects the directories that contain guard's records, configuration and policies: no run may write there. No run may
+//! read the snapshots of directories either.
 //!
-//! Otherwise a run could change the permissions of the next run, or the events that `guard log` shows of this run.
+//! Otherwise a run could change the permissions of the next run, or the events that `guard log` shows of this run, or
+//! read files of a directory in which another run worked.
 
 use std::path::{Path, PathBuf};
 
 use crate::launch::plan::error::LaunchError;
 use crate::launch::plan::request::RunRequest;
 use crate::sandbox::Grant;
+use crate::sys::fs::resolve_existing;
+use crate::workspace::snapshots_directory;
 
-/// Refuses a plan that lets the run write to guard's own directories. `made_for_run` lists the exceptions:
+/// Refuses a plan that lets the run write to guard's own directories, or read snapshots. `made_for_run` lists the exceptions:
 /// directories inside guard's own directories that guard creates for this run alone.
 pub(crate) fn check(
     request: &RunRequest,
@@ -17,11 +21,25 @@ pub(crate) fn check(
 ) -> Result<(), LaunchError> {
     let state = request.runs.parent().unwrap_or(&request.runs);
     let own = [("its records", Some(state)), ("its configuration", request.config_dir.as_deref())];
-    let made_for_run: Vec<PathBuf> = made_for_run.iter().map(|path| resolve(path)).collect();
+    let snapshots = resolve_existing(&snapshots_directory(&request.runs));
+    for grant in grants.iter().filter(|_| snapshots.exists()) {
+        let path = resolve_existing(&grant.path);
+        if path.starts_with(&snapshots) || snapshots.starts_with(&path) {
+            return Err(LaunchError::Directory {
+                directory: grant.path.clone(),
+                problem: format!(
+                    "guard keeps its snapshots of directories in {}, which no run may read; grant the directories that \
+                     the command needs one by one, or set XDG_STATE_HOME to a directory elsewhere",
+                    snapshots.display()
+                ),
+            });
+        }
+    }
+    let made_for_run: Vec<PathBuf> = made_for_run.iter().map(|path| resolve_existing(path)).collect();
     for (what, directory) in own {
-        let Some(directory) = directory.map(resolve) else { continue };
+        let Some(directory) = directory.map(resolve_existing) else { continue };
         for grant in grants.iter().filter(|grant| grant.rights.is_write()) {
-            let path = resolve(&grant.path);
+            let path = resolve_existing(&grant.path);
             let is_made_for_run = made_for_run.iter().any(|made| path.starts_with(made));
             if directory.starts_with(&path) || path.starts_with(&directory) && !is_made_for_run {
                 return Err(LaunchError::Directory {
@@ -36,15 +54,4 @@ pub(crate) fn check(
         }
     }
     Ok(())
-}
-
-/// Returns the path with symbolic links resolved. If the path does not exist yet, resolves only its longest existing
-/// ancestor.
-fn resolve(path: &Path) -> PathBuf {
-    for above in path.ancestors() {
-        if let (Ok(real), Ok(below)) = (std::fs::canonicalize(above), path.strip_prefix(above)) {
-            return real.join(below);
-        }
-    }
-    path.to_path_buf()
 }

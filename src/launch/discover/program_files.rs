@@ -2,7 +2,8 @@
 //! prefixes (`PREFIX/bin`, `PREFIX/lib`) that contain them.
 //!
 //! Takes an absolute path and returns real paths, which guard grants to a run for reading and executing. This module
-//! only reads files, skips files that it cannot read, and must never return a protected path (see `protected_paths`).
+//! only reads files, skips files that it cannot read, and must never return a protected path (see `protected_paths`), or
+//! a path that only a file of an earlier run names.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -10,6 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use super::protected_paths::{ProtectedPaths, outermost};
+use crate::sys::agent_paths::{AgentPaths, AgentPlace, Resolved};
 
 /// The maximum number of symbolic links that guard follows in one path. The kernel has the same limit.
 const MAX_LINKS: usize = 40;
@@ -22,67 +24,109 @@ const SHEBANG_BYTES: usize = 256;
 /// the interpreter there if it is too long for the `#!` line.
 const HEAD_BYTES: u64 = 4096;
 
-/// Returns the files and directories of a program's installation: real paths, without duplicates and without paths
-/// inside others. Empty if the program does not exist.
-///
-/// - `home` is the user's home directory. The result never contains the whole home directory.
-/// - `path` is the PATH in which `env` looks for interpreters.
-/// - `writable` lists directories that an agent can write. guard leaves out a program or interpreter whose path leads
-///   through one of them, because the agent may have written a symbolic link or a `#!` line that names any file.
-pub fn installation(program: &Path, home: &Path, path: &OsStr, writable: &[PathBuf]) -> Vec<PathBuf> {
-    let mut search = Search { protected: ProtectedPaths::new(home), path, writable, found: Vec::new() };
-    search.program(program, 0);
-    outermost(search.found)
+/// The files of a program's installation.
+#[derive(Debug, Default)]
+pub struct Installation {
+    /// Real paths of files and directories, without duplicates and without paths inside others. Empty if the program
+    /// does not exist.
+    pub paths: Vec<PathBuf>,
+    /// Notes for users: what guard left out because an agent may have written the link or file that names it.
+    pub notes: Vec<String>,
+}
+
+/// What decides which files of an installation guard grants.
+pub struct Scope<'a> {
+    /// The user's home directory. The result never contains the whole home directory.
+    pub home: &'a Path,
+    /// The PATH in which `env` looks for interpreters.
+    pub path: &'a OsStr,
+    /// Directories that the run can write. guard leaves out a program or interpreter whose path leads through one of
+    /// them, because the agent may have written a symbolic link or a `#!` line that names any file.
+    pub writable: &'a [PathBuf],
+    /// The places in which earlier runs may have written symbolic links, `#!` lines or `pyvenv.cfg` files. guard
+    /// follows these only inside the same place, or to a file that the run may execute anyway.
+    pub agent_paths: &'a AgentPaths,
+    /// Returns true for a path that the run may execute without the grants for this installation.
+    pub is_granted: &'a dyn Fn(&Path) -> bool,
+}
+
+/// Finds the files and directories of the installation of the program at an absolute path.
+pub fn installation(program: &Path, scope: &Scope<'_>) -> Installation {
+    let protected = ProtectedPaths::new(scope.home);
+    let mut search = Search { protected, scope, found: Vec::new(), notes: Vec::new() };
+    search.program(program, 0, None);
+    Installation { paths: outermost(search.found), notes: search.notes }
 }
 
 struct Search<'a> {
     protected: ProtectedPaths,
-    path: &'a OsStr,
-    writable: &'a [PathBuf],
+    scope: &'a Scope<'a>,
     found: Vec<PathBuf>,
+    notes: Vec<String>,
 }
 
 impl Search<'_> {
-    fn program(&mut self, program: &Path, depth: usize) {
-        if leads_through(program, self.writable) {
+    /// Finds the installation of one program. `named_in` is the place that contains the script that names the program,
+    /// if an agent may have written the script.
+    fn program(&mut self, program: &Path, depth: usize, mut named_in: Option<AgentPlace>) {
+        if leads_through(program, self.scope.writable) {
             return;
         }
         // Look at the file and at every link to it: for example, the `python` of a virtual environment is a link to a
         // file outside the environment.
-        let Some(chain) = link_chain(program) else { return };
-        let Some(file) = chain.last() else { return };
-        self.grant(file);
-        for step in &chain {
+        let Some(chain) = link_chain(program, self.scope.agent_paths) else { return };
+        let Some((file, _)) = chain.last() else { return };
+        for (step, left) in &chain {
+            if !self.may_use(step, left.as_ref().or(named_in.as_ref())) {
+                return;
+            }
             self.grant_package(step);
+            named_in = self.scope.agent_paths.place_of(step);
         }
+        self.grant(file, file);
         if depth >= MAX_SCRIPT_DEPTH {
             return;
         }
-        for interpreter in interpreters(file, self.path) {
-            self.program(&interpreter, depth + 1);
+        for interpreter in interpreters(file, self.scope.path) {
+            self.program(&interpreter, depth + 1, named_in.clone());
         }
+    }
+
+    /// Returns true if guard may use a real path that a link or file in the place `named_in` names. Adds a note if it
+    /// may not.
+    fn may_use(&mut self, real: &Path, named_in: Option<&AgentPlace>) -> bool {
+        let Some(place) = named_in else { return true };
+        let is_usable = real.starts_with(&place.root) || (self.scope.is_granted)(real);
+        if !is_usable {
+            let path = real.display();
+            self.notes.push(format!(
+                "guard grants no access to {path}, because an agent could have written the link or file in {place} that \
+                 names it; to grant access: `--read {path}`"
+            ));
+        }
+        is_usable
     }
 
     /// Grants access to the package, virtual environment or installation prefix that contains a file. Grants nothing if
     /// the file is in none of these.
     fn grant_package(&mut self, file: &Path) {
         if let Some(modules) = node_modules(file) {
-            self.grant(&modules);
+            self.grant(&modules, file);
             return;
         }
         if let Some(environment) = virtual_environment(file) {
-            self.grant(&environment);
+            self.grant(&environment, file);
             for base in base_prefixes(&environment) {
-                self.grant_prefix(&base.join("bin"));
+                self.grant_prefix(&base.join("bin"), file);
             }
             return;
         }
         match file.parent() {
-            Some(parent) if parent.file_name() == Some(OsStr::new("bin")) => self.grant_prefix(parent),
+            Some(parent) if parent.file_name() == Some(OsStr::new("bin")) => self.grant_prefix(parent, file),
             _ => {}
         }
         if let Some(package) = linked_package(file) {
-            self.grant(&package);
+            self.grant(&package, file);
         }
     }
 
@@ -90,25 +134,40 @@ impl Search<'_> {
     /// prefix is part of Nix's store or of a Homebrew installation, grants the whole store or installation. If the
     /// directory to grant is a git repository, grants only the prefix's `bin` and `lib`. Skips prefixes of the system,
     /// which a policy grants as `{system}`.
-    fn grant_prefix(&mut self, bin: &Path) {
+    fn grant_prefix(&mut self, bin: &Path, file: &Path) {
         let Some(prefix) = bin.parent().filter(|prefix| prefix.join("lib").is_dir()) else { return };
         if prefix == Path::new("/") || prefix.starts_with("/usr") {
             return;
         }
         let whole = shared_prefix(prefix).unwrap_or_else(|| prefix.to_path_buf());
-        if whole.join(".git").exists() {
-            self.grant(&prefix.join("bin"));
-            self.grant(&prefix.join("lib"));
+        // In a checkout, an agent may have created `lib` beside any `bin`.
+        if whole.join(".git").exists() || self.scope.agent_paths.place_of(file).is_some() {
+            self.grant(&prefix.join("bin"), file);
+            self.grant(&prefix.join("lib"), file);
         } else {
-            self.grant(&whole);
+            self.grant(&whole, file);
         }
     }
 
-    fn grant(&mut self, path: &Path) {
+    /// Grants access to a path, unless it is protected. `file` is the real path of the file or link whose name or
+    /// content led guard to this path.
+    fn grant(&mut self, path: &Path, file: &Path) {
         let Ok(real) = path.canonicalize() else { return };
-        if self.protected.check_grant(&real).is_ok() {
-            self.found.push(real);
+        let named_in = self.scope.agent_paths.place_of(file);
+        if self.protected.check_grant(&real).is_err() || !self.may_use(&real, named_in.as_ref()) {
+            return;
         }
+        // A file such as `package.json` makes a directory a package. At the top of a checkout an agent may have created
+        // it, and the checkout may contain files that git ignores, such as keys.
+        if named_in.is_some_and(|place| place.root.starts_with(&real)) {
+            let path = real.display();
+            self.notes.push(format!(
+                "guard does not grant access to all of {path}, where agents work; if the program needs other files there: \
+                 `--read {path}`"
+            ));
+            return;
+        }
+        self.found.push(real);
     }
 }
 
@@ -145,18 +204,18 @@ fn leads_through(path: &Path, directories: &[PathBuf]) -> bool {
 }
 
 /// Returns the symbolic links that lead to a program, one after the other, and finally the file itself. In each path,
-/// the links in the parent directory are resolved. `None` if they do not lead to a regular file, or if there are too
-/// many links.
-fn link_chain(program: &Path) -> Option<Vec<PathBuf>> {
+/// the links in the parent directory are resolved; the second value is the place that these links leave, if an agent may
+/// have written them. `None` if the path does not lead to a regular file, or if there are too many links.
+fn link_chain(program: &Path, agent_paths: &AgentPaths) -> Option<Vec<(PathBuf, Option<AgentPlace>)>> {
     let mut chain = Vec::new();
     let mut path = program.to_path_buf();
     for _ in 0..=MAX_LINKS {
-        let parent = path.parent()?.canonicalize().ok()?;
+        let Resolved { real: parent, foreign, .. } = agent_paths.resolve(path.parent()?).ok()?;
         path = match path.file_name() {
             Some(name) => parent.join(name),
             None => path.canonicalize().ok()?,
         };
-        chain.push(path.clone());
+        chain.push((path.clone(), foreign.map(|link| link.place)));
         match std::fs::read_link(&path) {
             Ok(target) => path = parent.join(target),
             Err(_) => return path.is_file().then_some(chain),

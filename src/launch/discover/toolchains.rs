@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use super::protected_paths::{HomeListing, ProtectedPaths, outermost};
 use super::toolchain_table::{CACHES, Cache, Export, MANAGERS, Manager, OfflineUse};
 use crate::policy::{Caches, TOOLCHAINS};
+use crate::sys::agent_paths::AgentPaths;
 
 /// One toolchain, such as `rust`, with the paths that guard grants and the variables that it sets so that a run can
 /// use it.
@@ -74,13 +75,15 @@ impl Layer {
 }
 
 /// Finds the toolchains in the home directory `home` that are in the list `wanted`, and the remaining directories of
-/// PATH as the toolchain `path`. Adds the user's package caches only if `caches` is `Shared`. Returns nothing if
-/// `wanted` is empty or `home` is not an absolute path.
+/// PATH as the toolchain `path`. Adds the user's package caches only if `caches` is `Shared`. Leaves out a path if a
+/// symbolic link that an agent may have written leads there, according to `agent_paths`. Returns nothing if `wanted` is
+/// empty or `home` is not an absolute path.
 pub fn detect(
     home: &Path,
     environment: &[(OsString, OsString)],
     wanted: &[String],
     caches: Caches,
+    agent_paths: &AgentPaths,
 ) -> Vec<Toolchain> {
     if wanted.is_empty() || !home.is_absolute() {
         return Vec::new();
@@ -93,6 +96,7 @@ pub fn detect(
         protected: ProtectedPaths::with_listing(home, &listing),
         listing,
         shares_caches: caches == Caches::Shared,
+        agent_paths,
     };
     let (mut found, unwanted): (Vec<Toolchain>, Vec<Toolchain>) = TOOLCHAINS
         .into_iter()
@@ -113,6 +117,7 @@ struct Search<'a> {
     listing: HomeListing,
     /// True if the run sees the user's package caches.
     shares_caches: bool,
+    agent_paths: &'a AgentPaths,
 }
 
 impl Search<'_> {
@@ -266,7 +271,16 @@ impl Search<'_> {
         let mut granted = Found::new("path");
         let path = self.value("PATH").unwrap_or_default();
         for entry in std::env::split_paths(path).filter(|entry| entry.is_absolute()) {
-            let Ok(real) = entry.canonicalize() else { continue };
+            let Some(real) = self.resolve(&entry, &mut granted) else { continue };
+            // Inside a checkout, a link could lead to files that git ignores, such as keys.
+            if self.agent_paths.resolve(&entry).is_ok_and(|resolved| resolved.has_agent_link) {
+                let shown = self.shown(&entry);
+                granted.note(format!(
+                    "the run gets no access to {shown}: an agent could have made the links in this path; name the real \
+                     directory in PATH"
+                ));
+                continue;
+            }
             let is_known = |toolchain: &Toolchain| toolchain.read.iter().any(|path| real.starts_with(path));
             if !real.is_dir()
                 || crate::launch::plan::system_paths::is_granted(&real)
@@ -275,6 +289,8 @@ impl Search<'_> {
                 continue;
             }
             let prefix = real.parent().filter(|prefix| real.ends_with("bin") && prefix.join("lib").is_dir());
+            // What an agent wrote beside the directory, such as an empty `lib`, must not widen the grant.
+            let prefix = prefix.filter(|_| self.agent_paths.place_of(&real).is_none());
             let has_prefix =
                 prefix.is_some_and(|prefix| self.may_grant(prefix) && self.grant(prefix, &mut granted));
             if has_prefix || self.may_grant(&real) && self.grant(&real, &mut granted) {
@@ -305,7 +321,7 @@ impl Search<'_> {
         let named = variables.iter().find_map(|name| Some((*name, self.variable(name)?)));
         let Some((name, path)) = named else {
             let paths = defaults.iter().flat_map(|default| self.default_directories(default));
-            let roots = paths.filter_map(|root| real_directory(&root));
+            let roots = paths.filter_map(|root| self.resolve(&root, found).filter(|root| root.is_dir()));
             return roots.filter(|root| self.protected.check_parent(root).is_ok()).collect();
         };
         if !path.is_absolute() {
@@ -315,7 +331,7 @@ impl Search<'_> {
             ));
             return Vec::new();
         }
-        let Some(root) = real_directory(&path) else { return Vec::new() };
+        let Some(root) = self.resolve(&path, found).filter(|root| root.is_dir()) else { return Vec::new() };
         if let Err(problem) = self.protected.check_parent(&root) {
             found.note(format!("guard ignores the variable {name}={}: {problem}", path.display()));
             return Vec::new();
@@ -375,7 +391,7 @@ impl Search<'_> {
     /// Returns the real path of a path to which guard may grant access. Returns `None` if the path does not exist. If
     /// the path is protected, adds a note and returns `None`.
     fn allowed(&self, path: &Path, found: &mut Found) -> Option<PathBuf> {
-        let real = path.canonicalize().ok()?;
+        let real = self.resolve(path, found)?;
         match self.protected.check_grant(&real) {
             Ok(()) => Some(real),
             Err(problem) => {
@@ -383,6 +399,17 @@ impl Search<'_> {
                 None
             }
         }
+    }
+
+    /// Returns the real path of an existing path. Returns `None`, with a note, if it is the target of a symbolic link that
+    /// an agent may have written. A link to a directory of the system needs no note, because the run may use the target.
+    fn resolve(&self, path: &Path, found: &mut Found) -> Option<PathBuf> {
+        let resolved = self.agent_paths.resolve(path).ok()?;
+        let Some(link) = resolved.foreign else { return Some(resolved.real) };
+        if !crate::launch::plan::system_paths::is_granted(&link.target) {
+            found.note(format!("the run gets no access to {}: {link}", self.shown(path)));
+        }
+        None
     }
 
     /// Returns the value of an environment variable. An empty value counts as unset.
@@ -452,10 +479,6 @@ impl Found {
         self.toolchain.read = outermost(self.toolchain.read);
         self.toolchain
     }
-}
-
-fn real_directory(path: &Path) -> Option<PathBuf> {
-    path.canonicalize().ok().filter(|path| path.is_dir())
 }
 
 /// Returns the existing paths below a directory that match a pattern, sorted. A pattern is a relative path, which may

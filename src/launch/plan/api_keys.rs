@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::error::LaunchError;
 use crate::policy::{Config, KEY_VARIABLES};
+use crate::sys::agent_paths::{AgentPaths, ForeignLink};
 use crate::sys::fs::{Links, OpenError, open_regular_file};
 use crate::sys::programs::{ProgramNotFound, ProgramSearch};
 use crate::sys::secret::{LARGEST, Secret, SecretError, take_variable};
@@ -133,8 +134,12 @@ enum KeyError {
     ForeignOwner,
     #[error("other users may read the file (mode {0:o}); run `chmod 600` on it")]
     OpenMode(u32),
+    #[error("{0}; name the real path")]
+    ForeignLink(ForeignLink),
     #[error("`key_command` is empty")]
     EmptyCommand,
+    #[error("guard does not start {0}: {1}; name an absolute path that no agent could have written")]
+    UntrustedProgram(PathBuf, String),
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -144,7 +149,9 @@ enum KeyError {
 }
 
 fn from_file(path: &Path) -> Result<Secret, KeyError> {
-    let file = open_regular_file(path, LARGEST as u64, Links::Follow).map_err(|error| match error {
+    let places = AgentPaths::from_environment()?;
+    let path = places.resolve(path)?.own().map_err(KeyError::ForeignLink)?;
+    let file = open_regular_file(&path, LARGEST as u64, Links::Refuse).map_err(|error| match error {
         OpenError::Io(error) => KeyError::Io(error),
         OpenError::NotRegular | OpenError::TooLarge { .. } => KeyError::NotSmallFile,
     })?;
@@ -165,9 +172,12 @@ fn from_command(argv: &[String]) -> Result<Secret, KeyError> {
     let (program, rest) = argv.split_first().ok_or(KeyError::EmptyCommand)?;
     let search = ProgramSearch::from_environment();
     // A name with a slash is a path, so guard does not search PATH for it.
-    let program = match program.contains('/') {
-        true => PathBuf::from(program),
-        false => search.find(program)?,
+    let program = if program.contains('/') {
+        let path = PathBuf::from(program);
+        search.check_path(&path).map_err(|reason| KeyError::UntrustedProgram(path.clone(), reason))?;
+        path
+    } else {
+        search.find(program)?
     };
     let mut command = Command::new(program);
     command.args(rest).env("PATH", search.path()).stdin(Stdio::inherit()).stderr(Stdio::inherit());

@@ -32,6 +32,8 @@ pub struct Checkout {
     pub common_dir: PathBuf,
     /// True if the user has uncommitted changes that guard did not copy into the run's worktree.
     pub leaves_changes_behind: bool,
+    /// Texts for the user about files of the checkout that guard left out of the run because of symbolic links.
+    pub notes: Vec<String>,
 }
 
 impl Checkout {

@@ -10,9 +10,10 @@ use super::environment::value;
 use super::error::LaunchError;
 use super::request::RunRequest;
 use super::system_paths;
-use crate::launch::discover::program_files::installation;
+use crate::launch::discover::program_files::{Scope, installation};
 use crate::launch::discover::toolchains::Toolchain;
 use crate::sandbox::{Grant, Rights};
+use crate::sys::agent_paths::{AgentPaths, Resolved};
 
 /// The values of the placeholders in a policy's paths.
 pub(super) struct Placeholders<'p> {
@@ -73,23 +74,27 @@ fn toolchain_grants(toolchain: &Toolchain) -> Vec<Grant> {
 pub(super) fn policy_grants(
     request: &RunRequest,
     placeholders: &Placeholders<'_>,
+    agent_paths: &AgentPaths,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Grant>, LaunchError> {
     let files = &request.policy.filesystem;
     let as_root = request.uid == 0;
     let mut grants: Vec<Grant> = Vec::new();
-    // The run's private directories need not exist yet. Skip other paths that do not exist, and add a note.
-    let mut exists = |grant: &Grant| {
+    // The run's private directories need not exist yet. Skip other paths that do not exist, and paths to which a link of
+    // an earlier run leads, and add a note.
+    let mut is_usable = |grant: &Grant| {
         let is_planned = request.checkout.is_some() && grant.path.starts_with(placeholders.worktree);
         let is_private = is_planned
             || grant.path.starts_with(placeholders.home)
             || grant.path.starts_with(placeholders.tmp);
-        let exists = is_private || grant.path.exists();
-        if !exists {
-            let path = grant.path.display();
-            notes.push(format!("guard ignores the policy's grant of {path}: the path does not exist"));
-        }
-        exists
+        let problem = match agent_paths.resolve(&grant.path).map(Resolved::own) {
+            Ok(Ok(_)) => return true,
+            Ok(Err(link)) => link.to_string(),
+            Err(_) if is_private => return true,
+            Err(_) => "the path does not exist".to_string(),
+        };
+        notes.push(format!("guard ignores the policy's grant of {}: {problem}", grant.path.display()));
+        false
     };
     for (entries, rights) in [(&files.read, Rights::ReadExecute), (&files.write, Rights::WriteExecute)] {
         for entry in entries {
@@ -97,7 +102,7 @@ pub(super) fn policy_grants(
             if entry == "{system}" {
                 grants.extend(named);
             } else {
-                grants.extend(named.into_iter().filter(&mut exists));
+                grants.extend(named.into_iter().filter(&mut is_usable));
             }
         }
     }
@@ -107,17 +112,26 @@ pub(super) fn policy_grants(
     ];
     for (option, paths, rights) in given {
         for path in paths {
-            let real = std::fs::canonicalize(path).map_err(|error| match error.kind() {
+            let resolved = agent_paths.resolve(path).map_err(|error| match error.kind() {
                 ErrorKind::NotFound => LaunchError::GrantedPathMissing { option, path: path.clone() },
                 _ => LaunchError::Input(format!("cannot grant {}: {error}", path.display())),
             })?;
-            grants.push(Grant { path: real, rights, why: "command line".to_string() });
+            match resolved.own() {
+                Ok(path) => grants.push(Grant { path, rights, why: "command line".to_string() }),
+                // The link adds nothing to what the run may do.
+                Err(link) if covers(&grants, &link.target, rights) => {}
+                Err(link) => {
+                    let path = path.display();
+                    return Err(LaunchError::Input(format!("{option} {path}: {link}; give the real path")));
+                }
+            }
         }
     }
     if let Some(execute) = &files.execute {
         let directories: Vec<PathBuf> = execute
             .iter()
             .flat_map(|entry| placeholders.expand(entry, Rights::ReadExecute, as_root))
+            .filter(|grant| grant.path.symlink_metadata().is_err() || is_usable(grant))
             .map(|grant| grant.path)
             .collect();
         for grant in &mut grants {
@@ -140,22 +154,39 @@ pub(super) fn policy_grants(
     Ok(grants)
 }
 
+/// Returns true if one of the grants includes these rights for a real path.
+fn covers(grants: &[Grant], real: &Path, rights: Rights) -> bool {
+    let includes = |grant: &Grant| grant.rights == rights || grant.rights.exceeds(rights);
+    grants.iter().any(|grant| includes(grant) && real.starts_with(&grant.path))
+}
+
 /// Returns read and execute grants for the files of the program's installation: the program, its interpreters, and the
 /// packages or installation prefixes that contain them. Returns none if the run may write a path that leads to the
-/// program.
+/// program. Adds a note for each file that guard leaves out because only an agent may have named it.
 pub(super) fn program_grants(
     request: &RunRequest,
     program: &Path,
     environment: &[(OsString, OsString)],
     grants: &[Grant],
+    agent_paths: &AgentPaths,
+    notes: &mut Vec<String>,
 ) -> Vec<Grant> {
     let writable: Vec<PathBuf> =
         grants.iter().filter(|grant| grant.rights.is_write()).map(|grant| grant.path.clone()).collect();
     let path = value(environment, "PATH").unwrap_or_default();
     let home = request.home.clone().unwrap_or_default();
+    let scope = Scope {
+        home: &home,
+        path: &path,
+        writable: &writable,
+        agent_paths,
+        is_granted: &|real| covers(grants, real, Rights::ReadExecute),
+    };
+    let found = installation(program, &scope);
+    notes.extend(found.notes);
     let why = "the program's installation";
     let grant = |path| Grant { path, rights: Rights::ReadExecute, why: why.to_string() };
-    installation(program, &home, &path, &writable).into_iter().map(grant).collect()
+    found.paths.into_iter().map(grant).collect()
 }
 
 pub(super) fn without_duplicates(grants: Vec<Grant>) -> Vec<Grant> {

@@ -78,10 +78,26 @@ pub struct LaunchPlan {
     /// Directories that the run may write, each with the git repositories that guard found in it.
     #[serde(skip)]
     pub(crate) searched: Vec<SearchedDirectory>,
+    /// The snapshot that guard takes before the run, so that `guard undo` can undo its changes; `None` if the run has a
+    /// worktree of its own, may write nothing in its directory, or if the user wants no snapshots.
+    pub snapshot: Option<SnapshotPlan>,
     /// Git repositories to which a run with a mount namespace cannot write.
     pub protected_repositories: Vec<PathBuf>,
     /// Notes for the user: what guard found, left out or could not do while it planned the run.
     pub notes: Vec<String>,
+}
+
+/// What a snapshot before a run contains.
+#[derive(Debug, Clone, Serialize)]
+pub struct SnapshotPlan {
+    /// The directory.
+    pub directory: PathBuf,
+    /// The maximum number of bytes to copy of files that git does not ignore.
+    pub max_bytes: u64,
+    /// The maximum number of bytes to copy of files that git ignores.
+    pub max_ignored_bytes: u64,
+    /// True if the run cannot change the repository, so that guard need not copy what its objects contain.
+    pub trusts_objects: bool,
 }
 
 fn serialize_strings<S: serde::Serializer>(items: &[OsString], serializer: S) -> Result<S::Ok, S::Error> {

@@ -54,7 +54,8 @@ pub(crate) fn caches(
             unpacked_from,
         });
         layers.push(sandbox::Layer {
-            lower: layer.lower.clone(),
+            // The mount follows no links.
+            lower: layer.lower.canonicalize().unwrap_or_else(|_| layer.lower.clone()),
             upper: own.join("upper"),
             work: own.join("work"),
             at,

@@ -10,6 +10,7 @@ mod environment;
 pub(crate) mod error;
 pub(crate) mod git_paths;
 mod grants;
+mod imports;
 pub(crate) mod launch_plan;
 pub(crate) mod linked_caches;
 pub(crate) mod network;
@@ -30,13 +31,15 @@ use super::discover::toolchains::Toolchain;
 use super::run::nested_repositories;
 use super::run::nested_repositories::SearchedDirectory;
 use crate::policy::Namespaces;
-use crate::sandbox::{Grant, Layer, MountPlan, Rights};
+use crate::sandbox::{self, Grant, Layer, MountPlan, Rights};
+use crate::sys::agent_paths::AgentPaths;
 use ancestor_configs::find_ancestor_configs;
 use environment::{environment, value};
 pub use error::LaunchError;
 use git_paths::readable_git_paths;
 use grants::{Placeholders, policy_grants, program_grants, without_duplicates};
-pub use launch_plan::LaunchPlan;
+use imports::imports;
+pub use launch_plan::{LaunchPlan, SnapshotPlan};
 use linked_caches::{caches, dependencies};
 use network::NetworkPlan;
 pub(crate) use request::RunPaths;
@@ -68,8 +71,9 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let paths = request.run_paths(&run_id);
     let var_tmp = paths.var_tmp();
     let RunPaths { run_folder, home, tmp } = paths;
-    let mut notes = Vec::new();
-    let toolchains = find_toolchains(request);
+    let mut notes = request.checkout.as_ref().map(|checkout| checkout.notes.clone()).unwrap_or_default();
+    let agent_paths = agent_paths(request, &folder)?;
+    let toolchains = find_toolchains(request, &agent_paths);
     notes.extend(toolchains.iter().flat_map(|toolchain| toolchain.notes.iter().cloned()));
     let shims = shims(request, &mut notes);
     let shim_folder = shims.as_ref().map(|shims| shims.directory.as_path());
@@ -92,9 +96,9 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         toolchains: &toolchains,
         system: OnceCell::new(),
     };
-    let mut grants = policy_grants(request, &placeholders, &mut notes)?;
+    let mut grants = policy_grants(request, &placeholders, &agent_paths, &mut notes)?;
     notes.extend(placeholders.system.get().iter().flat_map(|(_, notes)| notes.iter().cloned()));
-    grants.extend(program_grants(request, &program, &environment, &grants));
+    grants.extend(program_grants(request, &program, &environment, &grants, &agent_paths, &mut notes));
     grants.extend(shims.iter().map(|shims| Grant {
         path: shims.directory.clone(),
         rights: Rights::ReadExecute,
@@ -113,6 +117,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         rights: Rights::Read,
         why: "the repository's git directory".to_string(),
     }));
+    sandbox::resolve_links(&mut grants);
     let grants = without_duplicates(grants);
     guard_directories::check(request, &grants, &[&run_folder, worktree])?;
     let mut private = vec![home.as_path(), &tmp, &var_tmp];
@@ -122,6 +127,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     if !allow_unprotected {
         nested_repositories::check(&searched)?;
     }
+    let snapshot = snapshot(request, &folder, &grants);
     let above = find_ancestor_configs(worktree, &grants);
     let (mut layers, linked_caches) = caches(&toolchains, &run_folder, &home, network.reaches_hosts());
     layers.extend(dependencies(request.checkout.as_ref(), &run_folder));
@@ -129,6 +135,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         Namespaces::Off => MountPlan::default(),
         _ => mount_plan(request, &grants, &placeholders, &searched, layers, &mut notes),
     };
+    let imports = imports(request, &home, &agent_paths, &mut notes);
     let mut plan = LaunchPlan {
         policy: policy.name.clone(),
         policy_extends: policy.extends.clone(),
@@ -146,7 +153,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         namespaces,
         view,
         linked_caches,
-        imports: imports(request, &home),
+        imports,
         shims,
         verify_exec: policy.sandbox.verify_exec && !request.options.no_verify,
         needs_view: nested_repositories::needs_mounts(&searched).filter(|_| !allow_unprotected),
@@ -155,6 +162,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
             .flat_map(|one| one.protected().map(Path::to_path_buf))
             .collect(),
         searched,
+        snapshot,
         notes,
         run_id,
         checkout: request.checkout.clone(),
@@ -177,12 +185,45 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     Ok(plan)
 }
 
-fn find_toolchains(request: &RunRequest) -> Vec<Toolchain> {
+/// Plans the snapshot of the directory of a run that has no worktree of its own.
+fn snapshot(request: &RunRequest, folder: &Path, grants: &[Grant]) -> Option<SnapshotPlan> {
+    let directory = match &request.checkout {
+        None => folder,
+        Some(checkout) if request.options.is_users_worktree => checkout.worktree.as_path(),
+        Some(_) => return None,
+    };
+    let (max_bytes, max_ignored_bytes) = request.config.state.snapshot_bytes()?;
+    let can_write = |grant: &Grant| {
+        grant.rights.is_write() && (grant.path.starts_with(directory) || directory.starts_with(&grant.path))
+    };
+    grants.iter().any(can_write).then(|| SnapshotPlan {
+        directory: directory.to_path_buf(),
+        max_bytes,
+        max_ignored_bytes,
+        trusts_objects: !request.options.allow_unprotected_repositories,
+    })
+}
+
+/// Returns the places in which agents may have written, before this run or at the same time.
+fn agent_paths(request: &RunRequest, directory: &Path) -> Result<AgentPaths, LaunchError> {
+    let state = request.runs.parent();
+    let mut paths = AgentPaths::read(request.home.as_deref(), state).map_err(|error| {
+        let state = state.unwrap_or(&request.runs).display();
+        LaunchError::Input(format!("guard cannot read in {state} where agents have worked: {error}"))
+    })?;
+    // A run in a worktree does not write to the directory in which the user started it.
+    if request.checkout.is_none() {
+        paths.add(directory);
+    }
+    Ok(paths)
+}
+
+fn find_toolchains(request: &RunRequest, agent_paths: &AgentPaths) -> Vec<Toolchain> {
     let Some(home) = request.home.as_ref().filter(|_| !request.options.no_toolchains) else {
         return Vec::new();
     };
     let wanted = &request.policy.toolchains;
-    toolchains::detect(home, &request.environment, &wanted.detect, wanted.caches)
+    toolchains::detect(home, &request.environment, &wanted.detect, wanted.caches, agent_paths)
 }
 
 /// Plans the shims. Returns `None` if the caller wants no shims. Also returns `None`, and adds a note with the reason,
@@ -315,12 +356,4 @@ fn hidden_directories(request: &RunRequest, notes: &mut Vec<String>) -> Vec<Path
         }
     }
     hidden
-}
-
-/// Returns the user's files that the policy imports into the private home directory: (from, to). Leaves out entries
-/// that do not begin with `~/` and files that do not exist.
-fn imports(request: &RunRequest, home: &Path) -> Vec<(PathBuf, PathBuf)> {
-    let Some(own) = &request.home else { return Vec::new() };
-    let relative = request.policy.home.import.iter().filter_map(|entry| entry.strip_prefix("~/"));
-    relative.map(|path| (own.join(path), home.join(path))).filter(|(from, _)| from.is_file()).collect()
 }

@@ -144,6 +144,8 @@ pub struct Options {
     /// True to start the run even if guard cannot protect the git repositories that the run may write. guard then
     /// only reports changes to these repositories.
     pub allow_unprotected_repositories: bool,
+    /// True if the run works in a worktree that the user made, and not guard.
+    pub is_users_worktree: bool,
     /// True to skip the verification of programs after the kernel has loaded them, whatever the policy says. For
     /// benchmarks.
     pub no_verify: bool,

@@ -79,7 +79,7 @@ impl Shims {
         // whole file would take one fifteenth of the time that a launch takes.
         let is_complete = |data: std::fs::Metadata| data.is_file() && data.len() == SHIM_PROGRAM.len() as u64;
         if !program.symlink_metadata().is_ok_and(is_complete) {
-            replace_file(&program, SHIM_PROGRAM, 0o755, Durability::Synced)?;
+            replace_file(&program, SHIM_PROGRAM, 0o700, Durability::Synced)?;
         }
         for name in &self.names {
             let link = self.directory.join(name);

@@ -1,6 +1,7 @@
 //! Checks the working directory of a run. Refuses the root directory, the user's home directory, a shared temporary
 //! directory, guard's own directories, and a path with a symbolic link that an agent could have created.
 
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -40,8 +41,14 @@ pub(crate) fn working_directory(request: &RunRequest) -> Result<PathBuf, LaunchE
         // In a dry run the worktree does not exist: guard would create it before the run.
         return Ok(request.folder.clone());
     }
-    let directory = std::fs::canonicalize(&request.folder).map_err(|error| refused(error.to_string()))?;
-    std::fs::read_dir(&directory).map_err(|error| refused(error.to_string()))?;
+    let unusable = |error: io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            refused(format!("{error}; change the mode or the owner of the directory, or of one above it"))
+        }
+        _ => refused(error.to_string()),
+    };
+    let directory = std::fs::canonicalize(&request.folder).map_err(unusable)?;
+    std::fs::read_dir(&directory).map_err(unusable)?;
     let worktree = request.checkout.as_ref().and_then(|checkout| checkout.worktree.canonicalize().ok());
     if worktree.is_some_and(|worktree| !directory.starts_with(worktree)) {
         return Err(refused("a symbolic link in the path leads out of the run's worktree".into()));

@@ -79,12 +79,13 @@ fn restrict(
     connect_stdio(&resources.stdio)?;
     process::leave_session_keyring();
     step("enter the working directory", entered.as_ref())?;
-    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     set_limits(plan, resources)?;
     step("mark descriptors close-on-exec", process::close_on_exec_from(3))?;
     reset_signals()?;
     step("drop capabilities", process::drop_capabilities())?;
     step("set no_new_privs", process::set_no_new_privileges())?;
+    // The deny filter refuses `openat2`, by which guard opens the granted paths.
+    let ruleset = step("prepare Landlock", sandbox::prepare_ruleset(&plan.grants))?;
     // Install the filters before Landlock: this step takes the longest and needs no answer from guard, which starts the
     // supervisor meanwhile. Afterwards, each system call of which the filter notifies the supervisor blocks until the
     // supervisor answers. The canary makes the first such call.
@@ -98,7 +99,7 @@ fn restrict(
     // From here on the supervisor must be able to read this process's memory. Do not make the process dumpable earlier
     // than that, because its memory is a copy of guard's memory.
     step("make the agent process dumpable", process::set_dumpable(true))?;
-    step("apply Landlock", sandbox::restrict(&plan.grants))?;
+    step("apply Landlock", sandbox::restrict(&ruleset))?;
     run_canary(plan, resources, setup)
 }
 

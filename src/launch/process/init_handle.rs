@@ -10,6 +10,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 use super::agent::ChildResources;
+use super::agent_input::AgentInput;
 use super::cgroup::{Group, ProcessBound};
 use super::init::{self, InitConfig};
 use super::protocol::{InitMessage, StartError};
@@ -30,10 +31,10 @@ pub(crate) struct InitProcess {
     pub(crate) control: OwnedFd,
     /// The socket on which the agent process reports to guard until it executes the program.
     pub(crate) setup: OwnedFd,
-    /// guard's ends of the pipes for the agent's standard output and error: (pipe, stream).
+    /// guard's ends of the agent's standard output and error: (descriptor, stream).
     pub(crate) pipes: Vec<(OwnedFd, Stream)>,
-    /// The pipe to which guard writes the agent's standard input; `None` if that is `/dev/null` or a terminal.
-    pub(crate) feeder: Option<OwnedFd>,
+    /// guard's end of the agent's standard input; `None` if that is `/dev/null` or a terminal.
+    pub(crate) feeder: Option<AgentInput>,
     /// A note for the user about the agent's standard input, if there is one.
     pub(crate) note: Option<String>,
     /// The listener to which the canary (the self-test of the sandbox) tries to connect. If the sandbox works, the

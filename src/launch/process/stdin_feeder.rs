@@ -1,4 +1,4 @@
-//! Copies the caller's standard input to the agent, through a pipe that guard creates.
+//! Copies the caller's standard input to the agent, through a pipe or a sealed stream that guard creates.
 //!
 //! The agent must never get the caller's own descriptor: through it, the agent could open a pipe again for writing
 //! (`/proc/self/fd/0`), write to a socket, or change a file's metadata.
@@ -13,7 +13,6 @@ use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -22,20 +21,11 @@ use nix::sys::stat::{SFlag, fstat};
 use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::{Whence, lseek};
 
+use super::agent_input::{AgentInput, OFFER_BYTES};
 use crate::sys::{pipe, terminal};
 
-/// The maximum number of bytes that guard offers at once. The agent's pipe has room for one page, so it becomes
-/// writable exactly when the agent has read everything that guard offered.
-const OFFER_BYTES: usize = 4096;
 /// How long guard waits, in milliseconds, before it checks again whether input of a terminal is for the agent.
 const POLL_INTERVAL_MS: u16 = 50;
-
-/// Creates the pipe for the agent's standard input: the agent's end and the feeder's end.
-pub(crate) fn agent_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (agent_end, feeder_end) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-    nix::fcntl::fcntl(&feeder_end, nix::fcntl::FcntlArg::F_SETPIPE_SZ(OFFER_BYTES as i32))?;
-    Ok((agent_end, feeder_end))
-}
 
 /// The thread that copies the caller's standard input to the agent.
 #[derive(Debug)]
@@ -45,8 +35,8 @@ pub(crate) struct StdinFeeder {
 }
 
 impl StdinFeeder {
-    /// Starts a thread that copies from `source` to the feeder's end of the pipe from [`agent_pipe`].
-    pub(crate) fn start(source: OwnedFd, agent: OwnedFd) -> io::Result<Self> {
+    /// Starts a thread that copies from `source` to the agent.
+    pub(crate) fn start(source: OwnedFd, agent: AgentInput) -> io::Result<Self> {
         let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let stopped = stop.as_fd().try_clone_to_owned()?;
         let source = Source::new(source)?;
@@ -108,20 +98,19 @@ impl Source {
         }
     }
 
-    /// Copies pending input to the agent's pipe, which is empty. Returns the number of bytes, which is zero at the end
-    /// of the input.
-    fn offer(&self, agent: &OwnedFd) -> io::Result<usize> {
+    /// Copies pending input to the agent, which has read everything so far. Returns the number of bytes, which is zero
+    /// at the end of the input.
+    fn offer(&self, agent: &AgentInput) -> io::Result<usize> {
         let mut buffer = [0u8; OFFER_BYTES];
         let got = match self {
-            Self::Pipe(fd) => return pipe::copy_without_reading(fd, agent, OFFER_BYTES),
+            Self::Pipe(fd) => return agent.copy_from_pipe(fd),
             Self::Socket(fd) => {
                 recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT)?
             }
             Self::File { file, position } => file.read_at(&mut buffer, *position)?,
             Self::Terminal(fd) | Self::Other(fd) => nix::unistd::read(fd, &mut buffer)?,
         };
-        // The write is never short, because the pipe is empty and has room for a page.
-        Ok(nix::unistd::write(agent, &buffer[..got])?)
+        agent.write(&buffer[..got])
     }
 
     /// Removes bytes from the caller's input after the agent has read them. Does nothing for a terminal or another
@@ -155,14 +144,14 @@ enum WaitResult {
 /// The state of the feeder's thread.
 struct Feed {
     source: Source,
-    agent: OwnedFd,
+    agent: AgentInput,
     /// A descriptor that becomes readable when the run is over.
     stopped: OwnedFd,
 }
 
 impl Feed {
     /// Copies input until the input ends or cannot be read, the agent's pipe has no reader, or the run is over. Then
-    /// closes the pipe, so that the agent gets the end of its input.
+    /// closes guard's end, so that the agent gets the end of its input.
     fn run(mut self) {
         let mut offered = 0;
         while self.wait_until_read() == WaitResult::Ready {
@@ -181,22 +170,19 @@ impl Feed {
                 Err(_) => return,
             }
         }
-        let unread = pipe::unread_bytes(&self.agent).unwrap_or(0);
-        let _ = self.source.consume(offered.saturating_sub(unread));
+        let _ = self.source.consume(offered.saturating_sub(self.agent.unread_bytes()));
     }
 
     /// Waits until the agent has read everything that guard offered.
     fn wait_until_read(&self) -> WaitResult {
-        loop {
-            if self.wait(self.agent.as_fd(), PollFlags::POLLOUT) == WaitResult::Over {
+        while self.agent.unread_bytes() > 0 {
+            let (descriptor, flags) = self.agent.read_event();
+            if self.wait(descriptor, flags) == WaitResult::Over {
                 return WaitResult::Over;
             }
-            if pipe::unread_bytes(&self.agent).unwrap_or(0) == 0 {
-                return WaitResult::Ready;
-            }
-            // The agent has enlarged its pipe or written to it, so no poll event tells guard when the pipe is empty.
-            std::thread::sleep(Duration::from_millis(10));
+            self.agent.clear_read_event();
         }
+        WaitResult::Ready
     }
 
     fn wait_for_input(&self) -> WaitResult {
@@ -216,7 +202,7 @@ impl Feed {
             let mut fds = [
                 PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN),
                 // Request no events: the kernel always reports POLLERR when the pipe has no reader.
-                PollFd::new(self.agent.as_fd(), PollFlags::empty()),
+                PollFd::new(self.agent.descriptor(), PollFlags::empty()),
                 PollFd::new(wanted, flags),
             ];
             match poll(&mut fds, PollTimeout::NONE) {

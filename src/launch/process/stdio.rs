@@ -1,4 +1,5 @@
-//! Creates the agent's standard streams: pipes to guard, `/dev/null`, or a terminal that init creates later.
+//! Creates the agent's standard streams: pipes or sealed streams to guard, `/dev/null`, or a terminal that init creates
+//! later.
 //!
 //! guard must never pass a descriptor of the caller to the agent, because the agent could do more with it than read
 //! or write.
@@ -6,7 +7,8 @@
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
 
-use super::stdin_feeder::agent_pipe;
+use super::agent_input::AgentInput;
+use super::sealed_stream::sealed_pair;
 use super::stdin_sharing::shell_reading_commands_from;
 use crate::launch::streams::Streams;
 use crate::transcript::Stream;
@@ -18,11 +20,11 @@ const PIPE_BYTES: i32 = 1 << 20;
 pub(crate) struct AgentStdio {
     /// The agent's standard input, output and error.
     pub(crate) stdio: [OwnedFd; 3],
-    /// guard's ends of the pipes for the agent's standard output and error: (pipe, stream). A stream that is connected
-    /// to a terminal has no pipe.
+    /// guard's ends of the agent's standard output and error: (descriptor, stream). A stream that is connected to a
+    /// terminal is not in the list.
     pub(crate) outputs: Vec<(OwnedFd, Stream)>,
-    /// The pipe to which guard writes the agent's standard input; `None` if that is `/dev/null` or a terminal.
-    pub(crate) feeder: Option<OwnedFd>,
+    /// guard's end of the agent's standard input; `None` if that is `/dev/null` or a terminal.
+    pub(crate) feeder: Option<AgentInput>,
     /// True if the agent's standard input is `/dev/null`. Init then opens `/dev/null` again after it has made the run's
     /// mounts, if there are any.
     pub(crate) null_input: bool,
@@ -38,10 +40,8 @@ impl AgentStdio {
             if is_terminal {
                 return open_null();
             }
-            let (guard_end, agent_end) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-            // Set the largest capacity that Linux allows an unprivileged user by default. Then an agent can write this
-            // much output and exit, even if guard has not read the output yet.
-            let _ = nix::fcntl::fcntl(&agent_end, nix::fcntl::FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
+            let is_sealed = streams.is_sealed && stream == Stream::Stdout;
+            let (guard_end, agent_end) = if is_sealed { sealed_pair()? } else { large_pipe()? };
             outputs.push((guard_end, stream));
             Ok(agent_end)
         };
@@ -61,12 +61,20 @@ impl AgentStdio {
             ));
             open_null()?
         } else {
-            let (agent_end, feeder_end) = agent_pipe()?;
+            let (agent_end, feeder_end) = AgentInput::make(streams.is_sealed)?;
             feeder = Some(feeder_end);
             agent_end
         };
         Ok(Self { stdio: [stdin, stdout, stderr], outputs, feeder, null_input, note })
     }
+}
+
+/// Creates a pipe with the largest capacity that Linux allows an unprivileged user by default. Then an agent can write
+/// this much output and exit, even if guard has not read the output yet.
+fn large_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (guard_end, agent_end) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+    let _ = nix::fcntl::fcntl(&agent_end, nix::fcntl::FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
+    Ok((guard_end, agent_end))
 }
 
 /// Returns the name and process id of a shell that reads its commands from this input. Returns `None` for a terminal,

@@ -13,10 +13,12 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
+use super::interrupt_keys::InterruptKeys;
 use super::network::Network;
 use super::output_pump::{Pump, Tail};
 use super::running::{LazyThread, Running};
-use super::terminal::{InterruptKeys, Keys, Raw, Screen, asker};
+use super::terminal::{Keys, Raw, Screen, asker};
+use super::user_notes::UserNotes;
 use super::{Failure, Started, step_failed};
 use crate::launch::plan::network::PLACEHOLDER;
 use crate::launch::process::stdin_feeder::StdinFeeder;
@@ -24,6 +26,7 @@ use crate::launch::streams::Streams;
 use crate::outcome::DenialCounter;
 use crate::policy::Pattern;
 use crate::supervisor::Ask;
+use crate::sys::process_stderr::file_id;
 use crate::sys::terminal;
 use crate::transcript::{self, EventType, Line, Observer, Sink, Stream};
 
@@ -81,7 +84,8 @@ pub(super) fn attach(
             "leaves_changes_behind": plan.checkout.as_ref().map(|checkout| checkout.leaves_changes_behind),
         }),
     );
-    for note in plan.notes.iter().chain(&started.notes) {
+    let of_snapshot = started.snapshot.report.iter().flat_map(|report| &report.notes);
+    for note in plan.notes.iter().chain(&started.notes).chain(of_snapshot) {
         recorder.record(EventType::Note, note, &json!({}));
     }
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
@@ -110,6 +114,8 @@ pub(super) fn attach(
         over: Arc::new(AtomicBool::new(false)),
         raw: None,
         user_terminal: None,
+        screen: Screen::default(),
+        notes: UserNotes::new(None, Screen::default()),
         started: {
             started.pipes.reverse();
             started
@@ -156,11 +162,17 @@ impl Running {
     /// Connects the run's standard streams to the caller's. The thread of an output pipe starts only with the first
     /// output. If the run has a terminal on which guard may ask, returns the object that asks the user about execs.
     fn connect(&mut self, streams: Streams) -> io::Result<Option<Box<dyn Ask>>> {
-        let Streams { input, output, error, is_terminal, questions, reader } = streams;
+        let Streams { input, output, error, is_terminal, is_sealed: _, questions, notes, reader } = streams;
         self.reader = reader.map(|reader| Arc::new(Mutex::new(reader)));
         let mut ends = [(Stream::Stdout, output), (Stream::Stderr, error)];
-        let screen = Screen::default();
+        let screen = self.screen.clone();
+        self.notes = UserNotes::new(notes, screen.clone());
         while let Some((from, stream)) = self.started.pipes.pop() {
+            // guard takes the error messages of an agent that it knows from this pipe. Notices for the agent's programs
+            // must not get between them.
+            if let (Stream::Stderr, Some(_), Some(file)) = (stream, &self.reader, file_id(from.as_fd())) {
+                self.network.peer_registry.notices().set_agent_stderr(file);
+            }
             let to = ends.iter_mut().find(|(known, _)| *known == stream).and_then(|(_, to)| to.take());
             let pump = self.pump(from, to, stream, &screen);
             self.lazy_threads.push(LazyThread::Output(pump));
@@ -202,14 +214,19 @@ impl Running {
     }
 
     /// Starts the thread that forwards the user's keys to the run's terminal. While guard asks the user a question, the
-    /// thread forwards the keys to that question instead. If the user presses Ctrl-C to end the whole run, the thread
-    /// sends guard a SIGINT.
+    /// thread forwards the keys to that question instead. After a press of Ctrl-C it says what the next one does, and if
+    /// the user wants to end the whole run, it sends guard a SIGINT.
     fn forward_keys(&self, from: OwnedFd, to: OwnedFd, keys: Option<Keys>) -> io::Result<()> {
         let over = self.over.clone();
+        let notes = self.notes.try_clone()?;
         let work = move || {
             let mut buffer = [0u8; 4096];
             let mut interrupts = InterruptKeys::default();
             while !over.load(Ordering::Acquire) {
+                if interrupts.due_note(to.as_fd()).is_some_and(|note| notes.print(note)) {
+                    interrupts.has_printed_note();
+                    let _ = terminal::ask_to_redraw(to.as_fd());
+                }
                 let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
                 if !matches!(poll(&mut fds, 100u16), Ok(1)) {
                     continue;

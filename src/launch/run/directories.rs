@@ -3,6 +3,7 @@
 
 use std::fs::{DirBuilder, create_dir_all};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +11,9 @@ use super::cache_links;
 use crate::launch::plan::launch_plan::LaunchPlan;
 use crate::launch::plan::network::FETCH;
 use crate::launch::plan::shims::Shims;
+use crate::outcome::KeptFiles;
+use crate::sys::agent_paths::AgentPaths;
+use crate::sys::copy_tree::{CopyBudget, copy_path};
 
 /// Creates the run's private directories. Fails if one already exists: another user may have created it in a shared
 /// directory such as `/tmp`. Does not create the run's directory if the run has a worktree, because guard created
@@ -22,18 +26,35 @@ pub(crate) fn make_directories(plan: &LaunchPlan) -> io::Result<()> {
     private.into_iter().try_for_each(|directory| DirBuilder::new().mode(0o700).create(directory))
 }
 
+/// Writes the directories that the run can write into guard's record of places where agents work, so that later runs
+/// trust no link in them.
+pub(crate) fn record_agent_directories(plan: &LaunchPlan, home: Option<&Path>) -> io::Result<()> {
+    let Some(state) = plan.run_folder.parent().and_then(Path::parent) else { return Ok(()) };
+    let is_private = |path: &Path| path.starts_with(&plan.tmp) || path.starts_with(&plan.run_folder);
+    let written = plan.grants.iter().filter(|grant| grant.rights.is_write() && !is_private(&grant.path));
+    AgentPaths::record(
+        state,
+        &AgentPaths::read(home, Some(state))?,
+        written.map(|grant| grant.path.as_path()),
+    )
+}
+
 /// Copies the saved files (with the agent's history and login), the planned files and the imports into the private home
 /// directory, writes the script that makes Node's `fetch` use the proxy if the run may reach any host, and creates the
-/// shims.
-pub(crate) fn write_files(plan: &LaunchPlan) -> io::Result<()> {
-    plan.home_state.copy_into(&plan.home)?;
+/// shims. Returns which files an earlier run has left.
+pub(crate) fn write_files(plan: &LaunchPlan) -> io::Result<KeptFiles> {
+    let carried = plan.home_state.copy_into(&plan.home)?;
     for (to, text) in &plan.home_files {
         to.parent().map_or(Ok(()), create_dir_all)?;
         std::fs::write(to, text)?;
     }
     for (from, to) in &plan.imports {
         to.parent().map_or(Ok(()), create_dir_all)?;
-        std::fs::copy(from, to)?;
+        // The file may be in the saved history too.
+        let _ = std::fs::remove_file(to);
+        // The plan contains the real path, in which another process may have put a link meanwhile.
+        let (root, budget) = (std::fs::File::open("/")?, &mut CopyBudget::default());
+        copy_path(root.as_fd(), from, to, budget)?;
     }
     if plan.network.reaches_hosts() {
         let (script, name) = FETCH;
@@ -41,7 +62,8 @@ pub(crate) fn write_files(plan: &LaunchPlan) -> io::Result<()> {
         to.parent().map_or(Ok(()), create_dir_all)?;
         std::fs::write(to, script)?;
     }
-    plan.shims.as_ref().map_or(Ok(()), Shims::make)
+    plan.shims.as_ref().map_or(Ok(()), Shims::make)?;
+    Ok(carried)
 }
 
 /// Creates the directories that only a run with a mount namespace needs: those that guard mounts at `/tmp` and

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::attach::attach;
-use super::caller_output::is_output_given_up;
+use super::caller_output::{is_output_given_up, write_to_caller};
 use super::git_session::GitSession;
 use super::idle::CpuActivity;
 use super::network::Network;
@@ -38,6 +38,8 @@ use crate::transcript::{EventType, Observer};
 
 /// How long guard waits for the agent to end after a termination signal, before it sends SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long the agent may run on after a termination signal before guard tells the user what happens next.
+const NOTE_DELAY: Duration = Duration::from_secs(1);
 /// How long guard waits for init to kill every process of the run, before it kills init.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the main thread checks the limits, and whether guard can still write the transcript.
@@ -170,6 +172,7 @@ impl Running {
         let signals = SignalWaiter::new(&awaited_signals()).ok();
         let mut end = RunEnd::default();
         let mut kill_at: Option<Instant> = None;
+        let mut note: Option<(Instant, Signal)> = None;
         let mut clock = Clock { seen: 0, last_active: Instant::now(), cpu: CpuActivity::default() };
         loop {
             match self.next_event(signals.as_ref(), TICK) {
@@ -196,11 +199,15 @@ impl Running {
                         EventType::Signal,
                         format!("guard sent {forwarded} to the agent"),
                     ));
+                    note = Some((Instant::now() + NOTE_DELAY, forwarded));
                 }
                 Event::Nothing => {}
             }
             if kill_at.is_some_and(|at| Instant::now() >= at) {
                 break;
+            }
+            if note.is_some_and(|(at, signal)| Instant::now() >= at && self.say_what_follows(signal)) {
+                note = None;
             }
             if end.stop_reason.is_some() {
                 continue;
@@ -239,6 +246,15 @@ impl Running {
             end.ended = self.end_everything(end.ended);
         }
         end
+    }
+
+    /// Says on the user's terminal that the command has got a signal, has not ended, and what ends it. Returns false if
+    /// guard cannot print that now.
+    fn say_what_follows(&self, signal: Signal) -> bool {
+        let left = GRACE.saturating_sub(NOTE_DELAY).as_secs();
+        self.notes.print(&format!(
+            "guard: the command got {signal} and has {left} more seconds to end; Ctrl-C ends it at once"
+        ))
     }
 
     /// Returns the limit that the run has reached, or [`StopReason::Transcript`] if guard cannot write the transcript;
@@ -404,7 +420,17 @@ impl Running {
                 break;
             }
         }
+        self.restore_terminal();
         self.raw = None;
+    }
+
+    /// Undoes what the agent's output has left behind in the user's terminal, so that the user sees the lines that
+    /// follow.
+    fn restore_terminal(&self) {
+        // A thread that is blocked by the terminal still holds the lock. guard could not write there, either.
+        if let (Some(terminal), Some(mut state)) = (&self.user_terminal, self.screen.try_lock()) {
+            let _ = write_to_caller(terminal, state.restore().as_bytes());
+        }
     }
 }
 

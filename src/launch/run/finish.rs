@@ -11,11 +11,13 @@ use super::directories;
 use super::event_loop::{RunEnd, StopReason, reap_all_descendants};
 use super::git_session::GitSession;
 use super::running::Running;
+use super::snapshot::{findings_of_changes, with_deleted};
 use super::{Failure, Finished};
 use crate::egress;
 use crate::launch::process::protocol::Used;
 use crate::outcome::{
-    Enforcement, ErrorDetail, ErrorKind, ModelUsage, RunResult, TranscriptPlace, Usage, changes, duration,
+    Enforcement, ErrorDetail, ErrorKind, KeptFiles, ModelUsage, RunResult, TranscriptPlace, Usage, changes,
+    duration,
 };
 use crate::supervisor::Counts;
 use crate::sys::process::Ended;
@@ -74,6 +76,7 @@ impl Running {
         let mut traffic = self.proxy.take().map(egress::Handle::finish).unwrap_or_default();
         self.network.add_refused(&mut traffic.rows);
         let counts = Counts { refusals: counts.refusals + traffic.refusals, ..counts };
+        let snapshot = std::mem::take(&mut self.started.snapshot);
         let plan = &self.started.plan;
         let took = self.started.began.elapsed();
         let ending = task.take().map(|task| task.end(&self.recorder, self.started.began_at));
@@ -84,10 +87,30 @@ impl Running {
             self.recorder.record(EventType::Finding, &finding.message, &finding);
             ending.findings.push(finding);
         }
-        let (files, complete) = ending
-            .files
-            .unwrap_or_else(|| changes(self.worktree(), self.started.began_at, plan.checkout.is_some()));
-        if let Err(error) = plan.home_state.save_from(&plan.home) {
+        let (mut compared, report) = snapshot.finish(self.worktree());
+        let mut found =
+            compared.as_mut().map(|files| std::mem::take(&mut files.findings)).unwrap_or_default();
+        let (files, complete) = ending.files.unwrap_or_else(|| match compared {
+            Some(compared) if compared.is_complete => (compared.files, !compared.is_cut),
+            // Without a complete list from before the run, only the times of the files show what the run changed.
+            incomplete => {
+                let changed = changes(self.worktree(), self.started.began_at, plan.checkout.is_some());
+                let changed = with_deleted(changed, incomplete);
+                if plan.snapshot.is_some() {
+                    found = findings_of_changes(self.worktree(), &changed.0);
+                }
+                changed
+            }
+        });
+        // The git session has inspected the work of a run on a branch.
+        if plan.checkout.is_none() {
+            for finding in found {
+                self.recorder.record(EventType::Finding, &finding.message, &finding);
+                ending.findings.push(finding);
+            }
+        }
+        let mut kept = self.started.carried.clone();
+        if let Err(error) = plan.home_state.save_from(&plan.home, &mut kept) {
             self.recorder.record(
                 EventType::Note,
                 &format!("cannot save files of the private home for the next run: {error}"),
@@ -134,6 +157,7 @@ impl Running {
             findings: ending.findings,
             files_changed: files,
             files_changed_truncated: !complete,
+            snapshot: report,
             usage: Usage {
                 programs: counts.starts,
                 refusals: counts.refusals,
@@ -142,6 +166,7 @@ impl Running {
                 model: model_usage(&traffic.spent),
             },
             network: traffic.rows,
+            kept_files: (kept != KeptFiles::default()).then_some(kept),
             transcript: TranscriptPlace {
                 path: plan.run_folder.join(transcript::FILE).to_string_lossy().into_owned(),
                 head: None,

@@ -11,9 +11,10 @@ use serde_json::json;
 
 use crate::launch::plan::checkout::Checkout;
 use crate::outcome::{Change, ChangeKind, Commit, ErrorKind, Finding, MOST_CHANGES, OtherRef, Worktree};
+use crate::sys::agent_paths::{AgentPaths, state_directory};
 use crate::transcript::{EventType, Recorder};
 use crate::workspace::findings;
-use crate::workspace::findings::{Inspected, Inspection};
+use crate::workspace::findings::{Danger, Inspected, Inspection};
 use crate::workspace::snapshot::{Actor, Difference, ExpectedChanges, Fingerprint, Name};
 use crate::workspace::{Changed, merged};
 use crate::workspace::{DisposeReport, KeepPolicy, Limits, ReceiveError, Received, Repository, Request};
@@ -51,6 +52,21 @@ pub(crate) struct Ending {
     pub(crate) failure: Option<(ErrorKind, String)>,
 }
 
+/// Writes the user's checkout into guard's record of places where agents work, so that guard trusts nothing there, even
+/// if it is in a hidden directory of the home directory (`~/.dotfiles`) or its `.git` is removed.
+fn record_checkouts(repository: &Repository) -> Result<(), WorkspaceError> {
+    let Some(state) = state_directory() else { return Ok(()) };
+    let place = repository.place();
+    let checkouts = repository.toplevel.iter().chain([&place]).map(PathBuf::as_path);
+    let recorded = AgentPaths::from_environment()
+        .and_then(|known| AgentPaths::record_checkouts(&state, &known, checkouts));
+    recorded.map_err(|source| WorkspaceError::Io {
+        what: "write the record of directories of runs in",
+        path: state,
+        source,
+    })
+}
+
 impl GitSession {
     /// Creates the worktree for a run, with its branch and its private git directory.
     pub fn open(
@@ -64,7 +80,9 @@ impl GitSession {
         // cannot read the repository, the agent cannot change it either; a finding then says that guard made no
         // comparison.
         let before = Fingerprint::take(&repository.common_dir).ok();
-        Ok(Self { workspace, is_ending: false, before, disposal, limits })
+        let session = Self { workspace, is_ending: false, before, disposal, limits };
+        record_checkouts(repository)?;
+        Ok(session)
     }
 
     /// Returns the paths of the worktree and its git directories, in the form that the plan needs.
@@ -82,6 +100,7 @@ impl GitSession {
             hooks,
             common_dir: record.common_dir.clone(),
             leaves_changes_behind: self.leaves_changes_behind(),
+            notes: self.workspace.notes().to_vec(),
         }
     }
 
@@ -217,25 +236,22 @@ impl GitSession {
         (all.into_iter().take(MOST_CHANGES).map(change).collect(), is_all)
     }
 
-    /// Inspects the commits and the worktree for files that git or other tools would execute, and adds findings. If the
+    /// Inspects the commits and the worktree for files that git or other tools would execute, and adds findings: those
+    /// about the whole branch, because the user reviews and applies the work of all its runs together. If the
     /// inspection fails, adds a finding about that and returns `None`.
     fn find_dangers(&self, ending: &mut Ending) -> Option<Inspected> {
         let record = self.workspace.record();
+        // If git cannot compare the branch with the user's, inspect at least the work of this run.
+        let base = self.workspace.review_base().unwrap_or(record.base.clone());
         let inspection = Inspection {
             objects: record.objects.clone(),
-            ..Inspection::new(&record.common_dir, &record.worktree, Some(&record.base), Some(&record.tip))
+            ..Inspection::new(&record.common_dir, &record.worktree, Some(&base), Some(&record.tip))
         };
-        match findings::inspect_with_changes(&inspection) {
+        let began = (base != record.base).then_some(record.base.as_str());
+        match findings::inspect_with_changes(&inspection, began) {
             Ok(mut inspected) => {
                 let found = std::mem::take(&mut inspected.dangers);
-                ending.findings.extend(found.into_iter().map(|danger| {
-                    let kind = format!("danger.{}", danger.kind.name());
-                    let message = danger.to_string();
-                    Finding {
-                        instead: Some(danger.instead),
-                        ..Finding::new(&kind, message, Some(&danger.path.path()))
-                    }
-                }));
+                ending.findings.extend(found.into_iter().map(danger_finding));
                 Some(inspected)
             }
             Err(error) => {
@@ -248,7 +264,8 @@ impl GitSession {
 
     /// Compares the user's repository with its state before the run, and adds a finding for each change, up to
     /// [`MAX_FINDINGS`]. The sandbox prevents changes by the agent; if there is one all the same, the run has failed.
-    /// The user and other programs can change the repository, and guard does not undo their changes.
+    /// The user and other programs can change the repository, and guard does not undo their changes. What ordinary git
+    /// commands of the user change is no finding.
     fn compare(&self, settled: &DisposeReport, ending: &mut Ending) {
         let compared = self.before.as_ref().map(|before| (before, before.retake()));
         let Some((before, Ok(after))) = compared else {
@@ -267,7 +284,9 @@ impl GitSession {
             grants: self.workspace.writable(),
         };
         let mut found: Vec<Difference> = before.compare(&after, &ours);
-        found.retain(|one| one.by != Actor::Guard);
+        // The user seldom moves the run's own branch during the run, and should then look at what they review.
+        let is_noise = |one: &Difference| one.is_ordinary() && Some(&one.name) != ours.branch.as_ref();
+        found.retain(|one| one.by != Actor::Guard && !is_noise(one));
         // Many changes by others must not hide one by the agent.
         found.sort_by_key(|one| one.by != Actor::Agent);
         for difference in found.iter().take(MAX_FINDINGS) {
@@ -299,6 +318,13 @@ impl Drop for GitSession {
             self.workspace.forget();
         }
     }
+}
+
+/// Converts a danger in the work of a run to a finding of the run's result.
+pub fn danger_finding(danger: Danger) -> Finding {
+    let kind = format!("danger.{}", danger.kind.name());
+    let message = danger.to_string();
+    Finding { instead: Some(danger.instead), ..Finding::new(&kind, message, Some(&danger.path.path())) }
 }
 
 fn commit(commit: &crate::workspace::Commit) -> Commit {

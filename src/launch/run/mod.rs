@@ -14,18 +14,23 @@ pub(crate) mod finish;
 pub(crate) mod git_session;
 pub(crate) mod home_state;
 pub(crate) mod idle;
+mod interrupt_keys;
 pub(crate) mod login;
 pub(crate) mod nested_repositories;
 pub(crate) mod network;
 pub(crate) mod output_pump;
 mod running;
 pub(crate) mod signals;
+pub(crate) mod snapshot;
 pub(crate) mod start;
 pub(crate) mod terminal;
+mod terminal_state;
+mod user_notes;
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::{Instant, SystemTime};
 
 use super::plan::api_keys::{Keys, Secrets};
@@ -33,6 +38,7 @@ use super::plan::error::LaunchError;
 use super::plan::launch_plan::LaunchPlan;
 use super::plan::plan;
 use super::plan::request::RunRequest;
+use super::process::agent_input::AgentInput;
 use super::process::cgroup::Group;
 use super::process::init_handle::InitProcess;
 use super::process::protocol::StartError;
@@ -42,13 +48,15 @@ use git_session::GitSession;
 use login::CopiedLogin;
 use nested_repositories::{MOUNTS_FIX, RepositoryWatch};
 use signals::block_signals;
+use snapshot::RunSnapshot;
 
-use crate::outcome::RunResult;
+use crate::outcome::{KeptFiles, RunResult};
 use crate::policy::{Namespaces, Policy};
 use crate::sandbox::{self, Need};
 use crate::supervisor;
 use crate::sys::process::{self, Ended};
 use crate::transcript::{self, Observer, Sink, Stream};
+use crate::workspace::WorkspaceError;
 
 /// Why guard could not start a run, or had to abort it.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +110,7 @@ pub struct Launch {
     pub request: RunRequest,
     run_id: String,
     task: Option<GitSession>,
+    snapshot: RunSnapshot,
 }
 
 /// A plan with the API keys that its gateways need.
@@ -116,7 +125,7 @@ impl Launch {
     /// [`Launch::run`] handles the signals that arrive meanwhile.
     pub fn new(request: RunRequest, run_id: String) -> io::Result<Self> {
         block_signals()?;
-        Ok(Self { request, run_id, task: None })
+        Ok(Self { request, run_id, task: None, snapshot: RunSnapshot::default() })
     }
 
     /// Returns the id that guard has given the run.
@@ -152,6 +161,13 @@ impl Launch {
         Ok(Planned { plan, secrets })
     }
 
+    /// Takes the planned snapshot of the directory in which the run works. Returns notes for the user: what the snapshot
+    /// does not contain, or why guard could not take one. Fails only if a signal interrupts guard.
+    pub fn take_snapshot(&mut self, planned: &Planned) -> Result<Vec<String>, WorkspaceError> {
+        self.snapshot = RunSnapshot::take(&planned.plan, &self.request.runs)?;
+        Ok(self.snapshot.report.iter().flat_map(|report| report.notes.iter().cloned()).collect())
+    }
+
     /// Executes the plan and waits for the end of the run. `observer` receives every line of the transcript.
     pub fn run(
         &mut self,
@@ -173,10 +189,13 @@ impl Launch {
         let repositories = RepositoryWatch::begin(&plan.folder, &plan.searched);
         let launch = tracing::info_span!("launch", run = %plan.run_id);
         let group = Group::make(&plan.run_id, &plan.limits, self.request.uid == 0);
-        let mut started = launch.in_scope(|| start(&plan, &policy, &streams, &group, task.as_ref()));
+        let owner = (&policy, self.request.home.as_deref());
+        let mut started = launch.in_scope(|| start(&plan, owner, &streams, &group, task.as_ref()));
         if let Ok((started, _)) = &mut started {
             started.launch = launch;
             started.repositories = repositories;
+            started.snapshot = std::mem::take(&mut self.snapshot);
+            started.snapshot.is_in_use = true;
             // The transcript redacts these credentials.
             started.credentials = task.as_ref().map(GitSession::credentials).unwrap_or_default();
         }
@@ -225,17 +244,21 @@ pub(crate) struct Started {
     /// The socket on which the agent process reports to guard until it executes the program. If the start fails,
     /// guard closes the socket, so that the agent process does not wait for an answer.
     pub(crate) setup: Option<OwnedFd>,
-    /// guard's ends of the pipes for the agent's standard output and error: (pipe, stream).
+    /// guard's ends of the agent's standard output and error: (descriptor, stream).
     pub(crate) pipes: Vec<(OwnedFd, Stream)>,
-    /// The pipe to which guard writes the agent's standard input; `None` if that is `/dev/null` or a terminal.
-    pub(crate) feeder: Option<OwnedFd>,
+    /// guard's end of the agent's standard input; `None` if that is `/dev/null` or a terminal.
+    pub(crate) feeder: Option<AgentInput>,
     pub(crate) terminal: Option<OwnedFd>,
     pub(crate) canary: std::net::TcpListener,
     pub(crate) began: Instant,
     pub(crate) began_at: SystemTime,
     pub(crate) notes: Vec<String>,
+    /// The files of earlier runs in the private home directory.
+    pub(crate) carried: KeptFiles,
     /// The state before the run of the git repositories in directories that the run may write to.
     pub(crate) repositories: RepositoryWatch,
+    /// The state before the run of the directory in which it works.
+    pub(crate) snapshot: RunSnapshot,
     /// Passwords and tokens in the user's git configuration, which the transcript redacts.
     pub(crate) credentials: Vec<Vec<u8>>,
     /// The tracing span of the launch, which ends when the agent's program has started.
@@ -272,7 +295,7 @@ enum Mode {
 /// that the plan allows.
 fn start(
     plan: &LaunchPlan,
-    policy: &Policy,
+    (policy, home): (&Policy, Option<&Path>),
     streams: &Streams,
     group: &Group,
     task: Option<&GitSession>,
@@ -280,7 +303,9 @@ fn start(
     let wanted = plan.namespaces;
     let failed = |error: StartError| Failure::Step { step: "start the run", problem: error.to_string() };
     let prepared = directories::make_directories(plan).and_then(|()| directories::write_files(plan));
-    prepared.map_err(step_failed("create the run's private directories"))?;
+    let carried = prepared.map_err(step_failed("create the run's private directories"))?;
+    directories::record_agent_directories(plan, home)
+        .map_err(step_failed("record where the run can write"))?;
     let mut mode = if wanted == Namespaces::Off { Mode::WithoutNamespaces } else { Mode::Full };
     let mut files = None;
     let mut notes = Vec::new();
@@ -297,6 +322,7 @@ fn start(
         match (mode, try_start(plan.clone(), mode, streams, group, &mut files)) {
             (_, Ok((mut started, files))) => {
                 started.notes.extend(notes);
+                started.carried = carried;
                 return Ok((started, files));
             }
             (Mode::WithoutNamespaces, Err(error)) | (_, Err(error @ StartError::NoAnswer)) => {
@@ -366,8 +392,10 @@ fn try_start(
         canary,
         began: Instant::now(),
         began_at: SystemTime::now(),
+        carried: KeptFiles::default(),
         notes: note.into_iter().collect(),
         repositories: RepositoryWatch::default(),
+        snapshot: RunSnapshot::default(),
         credentials: Vec::new(),
         launch: tracing::Span::none(),
     };

@@ -46,9 +46,10 @@ impl Tail {
     }
 }
 
-/// The maximum number of bytes that a pump reads after every process of the run is dead: the capacity of the pipe.
-/// More bytes can only come from a process outside the run to which the agent has passed the descriptor.
-const MAX_BYTES_AFTER_END: usize = 1 << 20;
+/// The maximum number of bytes that a pump reads after every process of the run is dead. No stream holds as many: a
+/// pipe has a capacity of 1 MiB, and the kernel doubles the 1 MiB that guard asks for a sealed stream. More bytes can
+/// only come from a process outside the run to which the agent has passed the descriptor.
+const MAX_BYTES_AFTER_END: usize = 4 << 20;
 
 /// Copies one output stream of the agent to the caller and into the transcript.
 pub(crate) struct Pump {
@@ -152,7 +153,10 @@ impl Pump {
     fn deliver(&self, bytes: &[u8]) -> io::Result<()> {
         let Some(to) = &self.to else { return Ok(()) };
         // The lock prevents output of the agent on the terminal while guard asks a question.
-        let _lock = self.screen.as_ref().map(Screen::lock);
+        let mut state = self.screen.as_ref().map(Screen::lock);
+        if let Some(state) = &mut state {
+            state.follow(bytes);
+        }
         write_to_caller(to, bytes)
     }
 }

@@ -12,7 +12,8 @@ use super::Started;
 use super::cache_links::Links;
 use super::network::Network;
 use super::output_pump::{Pump, SharedReader, Tail};
-use super::terminal::Raw;
+use super::terminal::{Raw, Screen};
+use super::user_notes::UserNotes;
 use crate::egress;
 use crate::launch::process::protocol::Used;
 use crate::launch::process::stdin_feeder::StdinFeeder;
@@ -61,7 +62,10 @@ pub(crate) struct Running {
     pub(crate) over: Arc<AtomicBool>,
     /// The user's terminal in raw mode; `None` if the run has no terminal.
     pub(crate) raw: Option<Raw>,
+    /// The user's terminal, if the agent's output goes there.
     pub(crate) user_terminal: Option<OwnedFd>,
+    pub(crate) screen: Screen,
+    pub(crate) notes: UserNotes,
 }
 
 /// A service for which guard starts a thread when its descriptor first becomes readable. Many short runs never need

@@ -5,11 +5,12 @@ use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use nix::sys::termios::{FlushArg, LocalFlags, SetArg, Termios, cfmakeraw, tcflush, tcgetattr, tcsetattr};
+use nix::sys::termios::{FlushArg, SetArg, Termios, cfmakeraw, tcflush, tcgetattr, tcsetattr};
 
+use super::terminal_state::TerminalState;
 use crate::decide::Verdict;
 use crate::supervisor::{Ask, Choice};
 use crate::sys::terminal;
@@ -48,46 +49,25 @@ impl Drop for Raw {
     }
 }
 
-/// A lock on the user's terminal. guard holds the lock while it writes output of the agent or asks a question.
+/// A lock on the user's terminal, with the state in which the agent's output has left it. guard holds the lock while it
+/// writes output of the agent or asks a question.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Screen(Arc<Mutex<()>>);
+pub(crate) struct Screen(Arc<Mutex<TerminalState>>);
 
 impl Screen {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, TerminalState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-/// Counts presses of Ctrl-C, to detect that the user wants to end the whole run.
-#[derive(Debug, Default)]
-pub(crate) struct InterruptKeys {
-    pressed: u32,
-    last: Option<Instant>,
-}
-
-impl InterruptKeys {
-    /// Returns true if these keys mean that the user wants to end the whole run. guard has already forwarded them to
-    /// the agent's terminal. If the agent's program reads lines, the first Ctrl-C interrupts the program, and a
-    /// second one soon after ends the run. A program that reads single keys may use Ctrl-C for its own purposes, so
-    /// only many presses end its run.
-    pub(crate) fn are_to_end_run(&mut self, keys: &[u8], agent_terminal: BorrowedFd<'_>) -> bool {
-        if keys != [CTRL_C] {
-            self.pressed = 0;
-            return false;
+    /// Returns `None` if another thread holds the lock.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, TerminalState>> {
+        match self.0.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
-        let is_soon = self.last.replace(Instant::now()).is_some_and(|last| last.elapsed() < MAX_PAUSE);
-        self.pressed = if is_soon { self.pressed + 1 } else { 1 };
-        let line_mode = LocalFlags::ISIG | LocalFlags::ICANON;
-        let reads_lines = tcgetattr(agent_terminal).is_ok_and(|modes| modes.local_flags.contains(line_mode));
-        self.pressed >= if reads_lines { 2 } else { MANY_PRESSES }
     }
 }
-
-const CTRL_C: u8 = 3;
-/// The maximum time between two presses of Ctrl-C that guard counts together.
-const MAX_PAUSE: Duration = Duration::from_secs(3);
-/// The number of presses of Ctrl-C that end a run, even if its program uses Ctrl-C for its own purposes.
-const MANY_PRESSES: u32 = 5;
 
 /// Passes the user's keys to [`TerminalAsk`] while guard waits for the answer to a question.
 #[derive(Clone)]

@@ -14,6 +14,7 @@ use crate::pipeline::steps::project_tests::test_command;
 use crate::pipeline::steps::publish::push_and_open_pull_request;
 use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};
 use crate::pipeline::workflow::model::Step;
+use crate::sys::fs::{Durability, replace_file};
 use crate::transcript::EventType;
 use crate::workspace::{Merged, StepCommit};
 
@@ -212,7 +213,7 @@ pub(crate) fn run_deliver(context: &mut TaskContext<'_>, step: &Step) -> Result<
         "deliver",
         |_| Ok(json!({ "tip": tip })),
         |_, _, _| {
-            std::fs::write(&path, &summary)
+            replace_file(&path, summary.as_bytes(), 0o600, Durability::Synced)
                 .map_err(|source| PipelineError::Io { path: path.clone(), source })?;
             Ok(path.display().to_string())
         },

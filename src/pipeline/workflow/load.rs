@@ -7,6 +7,7 @@ use super::model::Workflow;
 use super::parse;
 use super::yaml::LARGEST;
 use crate::policy::{Diagnostic, PolicyDirs, Severity, Source};
+use crate::sys::agent_paths::{AgentPaths, read_text_file};
 
 /// The name and YAML text of each built-in workflow.
 pub const BUILT_IN: [(&str, &str); 1] = [("default", include_str!("../../../workflows/default.yaml"))];
@@ -97,21 +98,26 @@ pub fn source(reference: &str, dirs: &PolicyDirs) -> Result<(Source, Option<Path
 }
 
 fn from_file(path: &Path) -> Result<(Source, Option<PathBuf>), WorkflowError> {
-    let text =
-        read_text(path).map_err(|problem| WorkflowError::Unreadable { path: path.to_path_buf(), problem })?;
+    let text = read_text_file(path, LARGEST)
+        .map_err(|problem| WorkflowError::Unreadable { path: path.to_path_buf(), problem })?;
     let source = Source { name: path.display().to_string(), text: text.into(), built_in: false };
     Ok((source, Some(path.parent().unwrap_or(Path::new("")).to_path_buf())))
 }
 
-fn read_text(path: &Path) -> Result<String, String> {
-    let found = path.metadata().map_err(|error| error.to_string())?;
-    if !found.is_file() {
-        return Err("the path is not a regular file".to_string());
+/// Reads a prompt file that a workflow file names. An agent may have written the workflow file, so a workflow in a
+/// directory where agents work cannot name a file elsewhere: the prompt is sent to an agent.
+fn read_prompt(workflow: &Path, named: &Path) -> Result<String, String> {
+    let fails = |error: std::io::Error| error.to_string();
+    let (workflow, named) = (std::path::absolute(workflow), std::path::absolute(named));
+    let (workflow, named) = (workflow.map_err(fails)?, named.map_err(fails)?);
+    let paths = AgentPaths::from_environment().map_err(fails)?;
+    if let Some(place) = paths.first_place(&workflow).map_err(fails)? {
+        let real = paths.resolve(&named).map_err(fails)?.real;
+        if !real.starts_with(&place.root) {
+            return Err(format!("the workflow is in {place}, and the file is not"));
+        }
     }
-    if found.len() > LARGEST as u64 {
-        return Err(format!("it has more than {LARGEST} bytes"));
-    }
-    std::fs::read_to_string(path).map_err(|error| error.to_string())
+    read_text_file(&named, LARGEST)
 }
 
 /// Parses a workflow and returns it with all its problems. The workflow is usable if no problem has the severity
@@ -125,7 +131,10 @@ pub fn examine(
     let prompt = |path: &str| -> Result<String, String> {
         let own = directory.as_ref().map(|directory| directory.join(path)).filter(|file| file.exists());
         if let Some(file) = own {
-            return read_text(&file);
+            if Path::new(path).is_absolute() {
+                return Err("the path must be relative to the directory of the workflow".to_string());
+            }
+            return read_prompt(Path::new(&source.name), &file);
         }
         let built_in = PROMPTS.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_string());
         built_in.ok_or_else(|| "it is neither beside the workflow nor among the built-in prompts".to_string())

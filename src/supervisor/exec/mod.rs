@@ -4,14 +4,15 @@
 //! that [`verify`] compares with the started program. The supervisor denies a request that it cannot read or judge.
 
 mod cache;
+mod denial_notices;
 pub(crate) mod executable_identity;
 pub(crate) mod judge;
 pub(crate) mod process_memory;
 pub(crate) mod request;
-mod stderr_notice;
 mod verify;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,11 +29,11 @@ use crate::sys::ptrace;
 use crate::sys::seccomp::{Notification, Reply};
 use crate::transcript::{EventType, Prepared};
 use cache::Cache;
+pub(crate) use denial_notices::DenialNotices;
 use executable_identity::Identity;
 use judge::ExecJudge;
 use process_memory::Arguments;
 use request::{ExecRequest, line};
-use stderr_notice::DenialNotices;
 use verify::{ExecVerifier, Expected};
 
 const LONGEST_PATH: usize = 4096;
@@ -81,12 +82,12 @@ pub(crate) struct ExecHandler {
 impl ExecHandler {
     pub(crate) fn new(
         judge: ExecJudge,
+        notices: DenialNotices,
         verify: bool,
         shim: Option<&Path>,
         sandbox_proof: SandboxProof,
         prompts: PromptQueue,
         lazy_resources: LazyResources,
-        activity: Arc<AtomicU64>,
     ) -> Self {
         Self {
             judge,
@@ -95,11 +96,16 @@ impl ExecHandler {
             cache: Cache::default(),
             prompts,
             lazy_resources,
-            notices: DenialNotices::default(),
+            notices,
             shim: shim.and_then(executable_identity::identity_of),
             sandbox_proof,
-            activity,
+            activity: Arc::default(),
         }
+    }
+
+    /// Makes the supervisor increment this counter at every exec.
+    pub(crate) fn counting_execs(self, activity: Arc<AtomicU64>) -> Self {
+        Self { activity, ..self }
     }
 
     /// Handles an exec notification. Returns `None` if the supervisor replies later, has already replied, or need not
@@ -291,14 +297,18 @@ impl ExecHandler {
         exec_request: &ExecRequest,
         verdict: &Verdict,
     ) -> Reply {
-        record_denied_exec(context, notification.tid, exec_request, verdict);
+        let tid = notification.tid;
+        let line = verdict.refusal_line();
+        if self.notices.continues_search(tid, exec_request, &line) {
+            return Reply::Error(libc::EACCES);
+        }
+        record_denied_exec(context, tid, exec_request, verdict);
         // Write the reason before the call returns, so that it precedes the message that the process prints about the
         // error.
-        let line = verdict.refusal_line();
-        if !self.notices.is_last(notification.tid, &line)
-            && !self.is_shim_asking_for_reason(notification.tid, exec_request)
+        if !self.is_shim_asking_for_reason(tid, exec_request)
+            && let Ok(thread) = context.thread_pidfd(notification)
         {
-            self.notices.write(notification.tid, line, context.thread_pidfd(notification).ok());
+            self.notices.write(tid, &line, thread.as_fd(), || context.is_waiting(notification));
         }
         Reply::Error(libc::EACCES)
     }

@@ -25,10 +25,10 @@ use serde::Serialize;
 
 use self::address::{NAME_SERVICE, Target, is_loopback, is_name_server, loopback_instead_of, mapped, target};
 use super::background::BackgroundResult;
-use super::call_context::CallContext;
+use super::call_context::{CallContext, SandboxDenial};
 use super::process_info::cwd_of;
 use super::shim::protocol::CONTROL_NAME;
-use crate::decide::{NetworkRefusal, NetworkRules, host_option};
+use crate::decide::{INSTEAD_OF_HOST, NetworkRefusal, NetworkRules};
 use crate::egress::{Peer, PeerRegistry, Purpose};
 use crate::policy::Host;
 use crate::sys::fs::{Walk, open_in};
@@ -78,28 +78,49 @@ const MOST_WAITING: usize = 256;
 
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Why the supervisor denies a socket call: the rule's id and the reason.
-type Refusal<'r> = (&'static str, &'r str);
+const fn denial(rule: &'static str, reason: &'static str, instead: &'static str) -> SandboxDenial<'static> {
+    SandboxDenial { rule, reason, instead, allow_with: None }
+}
 
-const UNIX_OUTSIDE: Refusal<'_> = (
+const UNIX_OUTSIDE: SandboxDenial<'_> = denial(
     "sandbox.unix",
     "The run may not use unix sockets outside its own directories: they belong to other programs of the user.",
+    "Work without this program, or say in your answer what you need it for.",
 );
-const UNIX_ABSTRACT: Refusal<'_> = (
+const UNIX_ABSTRACT: SandboxDenial<'_> = denial(
     "sandbox.unix",
     "The run may not use abstract unix sockets: they can belong to other programs of the user.",
+    "Use a socket in the working tree or in $TMPDIR.",
 );
-const NETWORK: Refusal<'_> = ("sandbox.network", "The policy does not allow connections to this address.");
-const NOT_LOOPBACK: Refusal<'_> =
-    ("sandbox.network", "Programs of the run may listen on loopback only, not on other interfaces.");
-const ANY_PORT: Refusal<'_> =
-    ("sandbox.network", "Listening on a port that the kernel chooses needs `loopback = true` in the policy.");
-const NOT_BOUND: Refusal<'_> = (
+const NETWORK: SandboxDenial<'_> =
+    denial("sandbox.network", "The policy does not allow connections to this address.", INSTEAD_OF_HOST);
+const NOT_LOOPBACK: SandboxDenial<'_> = denial(
+    "sandbox.network",
+    "Programs of the run may listen on loopback only, not on other interfaces.",
+    "Listen on 127.0.0.1.",
+);
+const ANY_PORT: SandboxDenial<'_> = denial(
+    "sandbox.network",
+    "Listening on a port that the kernel chooses needs `loopback = true` in the policy.",
+    "Use a socket in the working tree, or ask the user for `loopback = true`.",
+);
+const NOT_BOUND: SandboxDenial<'_> = denial(
     "sandbox.network",
     "A program must bind an internet socket to a loopback address before it listens. Otherwise the socket would listen on \
      every interface.",
+    "Bind the socket to 127.0.0.1 and a port.",
 );
-const FAMILY: Refusal<'_> = ("sandbox.network", "Runs cannot use sockets of this address family.");
+const FAMILY: SandboxDenial<'_> = denial(
+    "sandbox.network",
+    "Runs cannot use sockets of this address family.",
+    "Use TCP, or a unix socket in the working tree.",
+);
+const INSTEAD_OF_PORT: &str = "Test without a server on this port, or ask the user for the port.";
+
+/// Sockets of services that C libraries ask about users and names, and that get messages for the system log. Programs
+/// that cannot connect to them work without them, so guard records such a denial without telling the program.
+const OPTIONAL_SERVICES: [&str; 6] =
+    ["/run/systemd/", "/run/nscd/", "/var/run/nscd/", "/run/dbus/", "/var/run/dbus/", "/dev/log"];
 
 pub(crate) struct SocketHandler {
     bound: BoundSockets,
@@ -146,7 +167,7 @@ impl SocketHandler {
         match target {
             Target::UnixPath(path) => self.connect_unix(context, notification, fd, &path),
             Target::UnixAbstract => {
-                Some(deny_socket_call(context, notification, "connect", "an abstract socket", UNIX_ABSTRACT))
+                Some(deny_socket_call(context, notification, "connect", "an abstract socket", &UNIX_ABSTRACT))
             }
             Target::Internet(to) => self.connect_internet(context, notification, fd, address, to),
             Target::Unspecified => Some(reply_for(socket::connect(fd.as_fd(), &address))),
@@ -155,7 +176,7 @@ impl SocketHandler {
                 notification,
                 "connect",
                 "an address of an unsupported family",
-                FAMILY,
+                &FAMILY,
             )),
         }
     }
@@ -190,22 +211,29 @@ impl SocketHandler {
             let host = peer_registry.host_at(to.ip());
             match (self.rules.judge_connect(&host, to.port()), &host) {
                 (Ok(()), _) => Purpose::Direct(host, to.port()),
-                (Err(_), Host::Address(_)) => {
+                (Err(refusal), Host::Address(address)) => {
                     peer_registry.count_refused(&host.to_string(), to.port());
-                    let option = host_option(NETWORK.0, &host.to_string(), to.port());
-                    record_refusal_with_option(
-                        context,
-                        EventType::DenyConnect,
-                        notification.tid,
-                        &format!("connect to {to}"),
-                        NETWORK,
-                        option.as_deref(),
-                    );
+                    let denial = match refusal.rule {
+                        "network.deny" => {
+                            SandboxDenial { rule: refusal.rule, reason: &refusal.reason, ..NETWORK }
+                        }
+                        _ => {
+                            let allow_with = refusal.option(&host.to_string(), to.port());
+                            SandboxDenial { allow_with, ..NETWORK }
+                        }
+                    };
+                    // Clients that connect to `localhost` try both loopback addresses.
+                    let subject = match address.is_loopback() {
+                        true => format!("loopback:{}", to.port()),
+                        false => to.to_string(),
+                    };
+                    let what = format!("connect to {to}");
+                    context.deny_and_explain(EventType::DenyConnect, notification, &subject, &what, &denial);
                     return Some(Reply::Error(libc::EACCES));
                 }
                 (Err(refusal), Host::Name(name)) => {
                     peer_registry.count_refused(name, to.port());
-                    record_denied_host(context, notification.tid, name, to.port(), &refusal);
+                    deny_host(context, notification, name, to.port(), &refusal);
                     return Some(Reply::Error(libc::EACCES));
                 }
             }
@@ -231,7 +259,7 @@ impl SocketHandler {
             Target::Internet(from) if from.port() != 0 => Some(from),
             _ => None,
         };
-        let peer = Peer { tid: notification.tid };
+        let peer = Peer { tid: notification.tid, thread: context.shared_pidfd(notification) };
         let reply = self.peer_registry.announce(peer, purpose, || {
             // Do not register a socket that is already connected, or a connect that fails: the listener would take the
             // next process with that local port for the run.
@@ -283,7 +311,7 @@ impl SocketHandler {
             record_socket_call(context, EventType::Connect, notification.tid, &String::from_utf8_lossy(path));
         } else {
             let shown = String::from_utf8_lossy(path);
-            return Some(deny_socket_call(context, notification, "connect", &shown, UNIX_OUTSIDE));
+            return Some(deny_socket_call(context, notification, "connect", &shown, &UNIX_OUTSIDE));
         }
         connect_later(context, notification, fd, address, Some(object))
     }
@@ -313,13 +341,17 @@ impl SocketHandler {
         match target {
             Target::UnixPath(path) => self.bind_unix(context, notification, fd.as_fd(), &path),
             Target::UnixAbstract => {
-                deny_socket_call(context, notification, "bind", "an abstract socket", UNIX_ABSTRACT)
+                deny_socket_call(context, notification, "bind", "an abstract socket", &UNIX_ABSTRACT)
             }
             Target::Internet(at) => self.bind_internet(context, notification, fd.as_fd(), &address, at),
             Target::Route => reply_for(socket::bind(fd.as_fd(), &address)),
-            Target::Unspecified | Target::Other => {
-                deny_socket_call(context, notification, "bind", "an address of an unsupported family", FAMILY)
-            }
+            Target::Unspecified | Target::Other => deny_socket_call(
+                context,
+                notification,
+                "bind",
+                "an address of an unsupported family",
+                &FAMILY,
+            ),
         }
     }
 
@@ -353,26 +385,30 @@ impl SocketHandler {
                 );
                 self.bind_port(fd, &socket::internet_address(narrowed))
             }
-            None => deny_socket_call(context, notification, "bind", &at.to_string(), NOT_LOOPBACK),
+            None => deny_socket_call(context, notification, "bind", &at.to_string(), &NOT_LOOPBACK),
+            // Python's urllib3 binds this address to find out whether the machine has IPv6, and works without it. So do
+            // not tell the program.
+            Some(_) if at == SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 0) => {
+                let what = format!("bind to {at}");
+                let SandboxDenial { rule, reason, .. } = ANY_PORT;
+                context.record_denial_by_sandbox(EventType::DenyBind, notification.tid, &what, rule, reason);
+                Reply::Error(libc::EACCES)
+            }
             Some(_) if at.port() == 0 => {
-                deny_socket_call(context, notification, "bind", &at.to_string(), ANY_PORT)
+                deny_socket_call(context, notification, "bind", &at.to_string(), &ANY_PORT)
             }
             Some(_) => {
                 let reason = format!(
                     "The policy does not allow listening on this port; use `--listen {0}` or `[network] listen = [{0}]`.",
                     at.port()
                 );
-                let option = Some(format!("--listen {}", at.port()));
-                let refusal = (NETWORK.0, reason.as_str());
-                record_refusal_with_option(
-                    context,
-                    EventType::DenyBind,
-                    notification.tid,
-                    &format!("bind to {at}"),
-                    refusal,
-                    option.as_deref(),
-                );
-                Reply::Error(libc::EACCES)
+                let denial = SandboxDenial {
+                    rule: NETWORK.rule,
+                    reason: &reason,
+                    instead: INSTEAD_OF_PORT,
+                    allow_with: Some(format!("--listen {}", at.port())),
+                };
+                deny_socket_call(context, notification, "bind", &at.to_string(), &denial)
             }
         }
     }
@@ -442,7 +478,7 @@ impl SocketHandler {
             return Reply::Error(libc::ESRCH);
         }
         if !context.identities().is_in_writable_mount(notification.tid, object.as_fd()) {
-            return deny_socket_call(context, notification, "bind", &shown, UNIX_OUTSIDE);
+            return deny_socket_call(context, notification, "bind", &shown, &UNIX_OUTSIDE);
         }
         // `getsockname` reports the path that the supervisor binds, not the path that the run used. So bind each socket
         // at a unique path, and store in `names` which path of the run it stands for.
@@ -477,7 +513,7 @@ impl SocketHandler {
                 notification,
                 "listen",
                 "a port that the kernel chooses",
-                NOT_BOUND,
+                &NOT_BOUND,
             );
         }
         if let Some(Target::UnixAbstract) = target(&local) {
@@ -485,7 +521,7 @@ impl SocketHandler {
             if local.len() <= size_of::<libc::sa_family_t>() {
                 return Reply::Error(libc::EINVAL);
             }
-            return deny_socket_call(context, notification, "listen", "an abstract socket", UNIX_ABSTRACT);
+            return deny_socket_call(context, notification, "listen", "an abstract socket", &UNIX_ABSTRACT);
         }
         reply_for(socket::listen(fd.as_fd(), backlog as i32))
     }
@@ -545,30 +581,19 @@ fn connect_later(
     }
 }
 
-/// Records the denied connect of a program without proxy support, in the same form as the proxy would record it.
-fn record_denied_host(context: &mut CallContext, tid: i32, host: &str, port: u16, refusal: &NetworkRefusal) {
-    let what = format!("connect to {host}:{port}");
-    let NetworkRefusal { rule, reason, .. } = refusal;
-    let data = serde_json::json!({
-        "pid": tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason,
-        "allow_with": host_option(rule, host, port),
-    });
-    context.record_denial(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
-}
-
-/// Records a denial together with the option of `guard run` that would allow the call, if there is one.
-fn record_refusal_with_option(
+/// Records the denied connect of a program without proxy support, in the same form as the proxy would record it, and
+/// tells the program about it.
+fn deny_host(
     context: &mut CallContext,
-    event_type: EventType,
-    tid: i32,
-    what: &str,
-    (rule, reason): Refusal<'_>,
-    allow_with: Option<&str>,
+    notification: &Notification,
+    host: &str,
+    port: u16,
+    refusal: &NetworkRefusal,
 ) {
-    let data = serde_json::json!({
-        "pid": tid, "what": what, "rule": rule, "reason": reason, "allow_with": allow_with,
-    });
-    context.record_denial(event_type, &format!("{what}: {reason}"), &data);
+    let what = format!("connect to {host}:{port}");
+    let data = refusal.event_data(notification.tid, &what, host, port);
+    context.record_denial(EventType::DenyNetwork, &format!("{what}: {}", refusal.reason), &data);
+    context.explain(notification, host, &refusal.line(&what));
 }
 
 fn deny_socket_call(
@@ -576,12 +601,15 @@ fn deny_socket_call(
     notification: &Notification,
     call: &str,
     to: &str,
-    refusal: Refusal<'_>,
+    denial: &SandboxDenial<'_>,
 ) -> Reply {
-    let (rule, reason) = refusal;
     let event = if call == "connect" { EventType::DenyConnect } else { EventType::DenyBind };
     let what = if call == "listen" { format!("listen on {to}") } else { format!("{call} to {to}") };
-    context.record_denial_by_sandbox(event, notification.tid, &what, rule, reason);
+    if OPTIONAL_SERVICES.iter().any(|service| to.starts_with(service)) {
+        context.record_denial_by_sandbox(event, notification.tid, &what, denial.rule, denial.reason);
+    } else {
+        context.deny_and_explain(event, notification, &what, &what, denial);
+    }
     Reply::Error(libc::EACCES)
 }
 

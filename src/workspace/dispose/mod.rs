@@ -18,7 +18,9 @@ use super::git::jailed_worktree::JailedWorktree;
 use super::git::outcome::GitError;
 use super::git::repository::is_id;
 use super::git::{gitfile, refs};
+use super::hidden_files::add_hidden;
 use super::nested_repositories::{RepositoryKind, SearchBounds, search};
+use super::receive::Limits;
 use super::receive::lfs;
 use super::receive::tree_size;
 use super::receive::tree_size::TreeSizeError;
@@ -68,6 +70,8 @@ pub struct DisposeReport {
 /// Maximum size of a file that guard commits when it saves uncommitted work, in bytes. guard moves a worktree with a
 /// larger file to the run's directory instead.
 const MAX_SAVED_FILE_BYTES: u64 = 1 << 30;
+/// Maximum size of the pack with the uncommitted work that guard saves, in bytes.
+const MAX_SAVED_BYTES: u64 = 4 << 30;
 
 impl Workspace {
     /// Makes the worktree's `.git` file point to the user's repository again, or removes the worktree, as `disposal`
@@ -253,7 +257,7 @@ impl Workspace {
     /// Returns the directory that jailed (sandboxed) git calls may write to. Each guard process uses its own
     /// directory, because a guard that was killed may have left a lock in its directory, or a git process that still
     /// writes there.
-    fn scratch(&self) -> PathBuf {
+    pub(crate) fn scratch(&self) -> PathBuf {
         self.run_folder.join("scratch").join(std::process::id().to_string())
     }
 
@@ -455,14 +459,15 @@ impl Workspace {
         )
     }
 
-    /// Saves uncommitted work as a commit. If a file is too large for that, or git takes too long, moves the worktree
-    /// to the run's directory.
+    /// Saves uncommitted work as a commit. If a file is too large for that, if git takes too long, or if git finds a fault
+    /// in the objects, moves the worktree to the run's directory.
     fn save_uncommitted(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         let worktree = &self.record.worktree;
         if !has_larger_file(worktree, MAX_SAVED_FILE_BYTES) {
             match self.commit_uncommitted(report) {
                 Err(WorkspaceError::Git(GitError::TimedOut { .. })) => {}
-                saved => return saved,
+                Ok(false) => {}
+                saved => return saved.map(drop),
             }
         }
         self.move_worktree_away(report)
@@ -470,12 +475,20 @@ impl Workspace {
 
     /// Commits all files that git does not ignore, and makes a ref below `refs/guard/` point to the commit. Moves
     /// nested repositories and directories that git cannot read to the run's directory. Does not change the worktree's
-    /// index.
-    fn commit_uncommitted(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
+    /// index. Returns false, without a ref, if the commit does not pass the checks of received commits: a branch that
+    /// `guard restore` creates has its objects.
+    fn commit_uncommitted(&self, report: &mut DisposeReport) -> Result<bool, WorkspaceError> {
         let index = self.scratch().join("work-index");
         at("copy", &index, gitfile::copy_index(&self.index(), &index))?;
+        // The objects stay outside the user's repository until git has checked them.
+        let objects = self.scratch().join("objects");
+        at("create", &objects, fs::create_dir_all(&objects))?;
+        let others: Vec<&[u8]> = self.record.objects.iter().map(|path| path.as_os_str().as_bytes()).collect();
+        let others = others.join(&b':');
         let with_index = |verb: &str| -> Result<Git, WorkspaceError> {
-            Ok(self.worktree_git(verb, true)?.env("GIT_INDEX_FILE", &index))
+            let git = self.worktree_git(verb, false)?.env("GIT_INDEX_FILE", &index);
+            let git = git.env("GIT_OBJECT_DIRECTORY", &objects);
+            Ok(git.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", OsStr::from_bytes(&others)))
         };
         let add = || -> Result<_, WorkspaceError> {
             let call = with_index("add")?.args(["--all", "--ignore-errors", "--", "."]);
@@ -490,6 +503,11 @@ impl Workspace {
         if !added.status.success() && added.code() != 1 {
             let (verb, code) = ("add".to_string(), added.code());
             return Err(GitError::Failed { verb, code, message: added.message }.into());
+        }
+        let hidden = self.hidden_files()?.files;
+        if !hidden.is_empty() {
+            let call = add_hidden(with_index("add")?, &hidden).arg("--ignore-errors");
+            call.timeout(RETRY_TIMEOUT).output()?;
         }
         // git cannot commit a directory that it cannot read, for example because its path is too long.
         for path in unreadable_dirs(&added.message) {
@@ -529,10 +547,18 @@ impl Workspace {
         let message = format!("guard: uncommitted work of run {}", self.record.run_id);
         let call = with_index("commit-tree")?.args([&tree, "-p", &self.record.tip, "-m", &message]);
         let commit = line(call.run()?);
+        let tip = &self.record.tip;
+        let limits = Limits { bytes: MAX_SAVED_BYTES, ..Limits::default() };
+        match self.transfer_made(&objects, &commit, [tip, tip], &limits) {
+            Ok(()) => {}
+            Err(WorkspaceError::Refused { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
         let name = format!("{}/work", self.saved_refs_prefix());
         self.real_git("update-ref")?.args(["-m", "guard: keep", &name, &commit]).run()?;
+        self.forget_transfer();
         report.saved.push(name);
-        Ok(())
+        Ok(true)
     }
 
     /// Removes the branch and the worktree, and saves the commits of the branch and of a detached `HEAD` under

@@ -16,6 +16,7 @@ use crate::workspace::git::command::{Git, Running};
 use crate::workspace::git::gitfile;
 use crate::workspace::git::outcome::{GitError, GitOutput};
 use crate::workspace::git::stderr_messages::{GitMessage, UNREADABLE_DIRECTORY};
+use crate::workspace::hidden_files::HiddenFiles;
 use crate::workspace::run::create::Workspace;
 use crate::workspace::run::extra_files;
 use crate::workspace::{WorkspaceError, at};
@@ -133,8 +134,34 @@ impl Workspace {
             unseen.push(PathBuf::from("."));
             uncommitted.push(PathBuf::from("."));
         }
-        let (changes, is_all) = self.files(entries);
+        let (mut changes, mut is_all) = self.files(entries);
+        let mut hidden = match self.hidden_files() {
+            // There are too many of them, or too many in a directory that git must read.
+            Err(WorkspaceError::Git(GitError::TimedOut { .. } | GitError::TooMuch { .. })) => {
+                uncommitted.push(PathBuf::from("."));
+                return Ok(Work { uncommitted, changes, is_all: false });
+            }
+            hidden => hidden?,
+        };
+        if opens && !hidden.unreadable.is_empty() {
+            gitfile::restore_access(&self.record.worktree);
+            hidden = self.hidden_files()?;
+        }
+        unseen.extend(hidden.unreadable.iter().cloned());
+        let all = hidden.unreadable.into_iter().chain(hidden.files.iter().cloned());
+        uncommitted.extend(all.take(MAX_PATHS.saturating_sub(uncommitted.len())));
+        let left = MAX_CHANGES.saturating_sub(changes.len());
+        is_all &= hidden.files.len() <= left;
+        changes.extend(hidden.files.into_iter().take(left).map(|path| (path, Changed::Created)));
         Ok(Work { uncommitted, changes, is_all: is_all && unseen.is_empty() })
+    }
+
+    /// Finds the files in the worktree that this run or earlier runs in it hid from git.
+    pub(crate) fn hidden_files(&self) -> Result<HiddenFiles, WorkspaceError> {
+        // Earlier runs may have committed ignore files: the review starts where the branch left the user's history.
+        let base = || self.review_base().unwrap_or_else(|_| self.record.base.clone());
+        let git = |verb: &str| self.worktree_git(verb, false);
+        HiddenFiles::find(&self.record, &self.run_folder, &self.scratch(), git, base)
     }
 
     /// Replaces each new directory in `entries` by the files in it. Returns at most `MAX_CHANGES` files, and true if
@@ -217,14 +244,18 @@ impl Workspace {
         let place = self.record.worktree.join(path);
         // A deleted file has no ctime any more, but its deletion changed the ctime of its directory: begin there.
         let mut witnesses = place.ancestors().skip(usize::from(change == Changed::Deleted));
-        let found = witnesses.find_map(|path| path.symlink_metadata().ok());
-        // The clocks of file systems are coarse: a file can appear slightly older than it is.
-        let since = since.checked_sub(Duration::from_millis(10)).unwrap_or(since);
-        found.is_none_or(|data| {
-            let changed = Duration::new(data.ctime().max(0) as u64, data.ctime_nsec() as u32);
-            SystemTime::UNIX_EPOCH + changed >= since
-        })
+        witnesses.find(|path| path.symlink_metadata().is_ok()).is_none_or(|path| changed_since(path, since))
     }
+}
+
+/// True if the content or the metadata of a file may have changed after the time `since`.
+pub(crate) fn changed_since(path: &Path, since: SystemTime) -> bool {
+    // The clocks of file systems are coarse: a file can appear slightly older than it is.
+    let since = since.checked_sub(Duration::from_millis(10)).unwrap_or(since);
+    path.symlink_metadata().map_or(true, |data| {
+        let changed = Duration::new(data.ctime().max(0) as u64, data.ctime_nsec() as u32);
+        SystemTime::UNIX_EPOCH + changed >= since
+    })
 }
 
 /// Parses one entry of `git status --porcelain -z`; `None` if the entry is too short.

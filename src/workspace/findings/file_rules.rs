@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use super::auto_executed::{JsonEntry, Only};
 use super::git_config::{effect, runs_transport, settings};
-use super::model::{DangerKind, Findings, unseen};
+use super::model::{DangerKind, Findings, Urgency, unseen};
 use super::{auto_executed, deceptive_names};
 use crate::workspace::snapshot::Name;
 
@@ -17,28 +18,58 @@ fn last(path: &[u8]) -> &[u8] {
 pub(crate) fn is_of_interest(path: &[u8], hooks: &[Name]) -> bool {
     let name = last(path);
     name.eq_ignore_ascii_case(b".gitattributes")
-        || name.eq_ignore_ascii_case(b"package.json")
+        || auto_executed::json_entry(name).is_some()
         || path.eq_ignore_ascii_case(b".gitmodules")
-        || auto_executed::runner(path).is_some()
+        || auto_executed::entry(path).is_some()
         || is_hook(path, hooks)
 }
 
 /// Reports a new or changed symbolic link at a path at which tools run or obey a file, or the files in a directory or in
 /// its subdirectories: the name of the link's target says nothing about that.
 pub(crate) fn link_in_place_of_file(path: &Name, hooks: &[Name], findings: &mut Findings) {
-    const INSIDE: [&str; 4] =
-        ["/pre-commit", "/workflows/ci.yml", "/plugins/plugin.cjs", "/releases/yarn.cjs"];
-    let inside = INSIDE.iter().map(|name| [path.bytes(), name.as_bytes()].concat());
     let contains_hooks = || {
         hooks
             .iter()
             .any(|dir| dir.bytes().strip_prefix(path.bytes()).is_some_and(|rest| rest.starts_with(b"/")))
     };
-    if std::iter::once(path.bytes().to_vec()).chain(inside).any(|path| is_of_interest(&path, hooks))
+    if is_of_interest(path.bytes(), hooks)
+        || hooks.contains(path)
+        || auto_executed::is_directory(path.bytes())
         || contains_hooks()
     {
         let what = "a symbolic link in place of a file or directory that tools run or obey";
-        findings.add(DangerKind::Automatic, path, what, "read the target of the link as such a file");
+        let why = "read the target of the link as such a file";
+        findings.add_with(Urgency::High, DangerKind::Automatic, path, what, why);
+    }
+}
+
+/// Files and directories that restrict or check what programs and agents do. Without such a file, nothing refuses.
+const CHECKS: [&[u8]; 14] = [
+    b".guard/",
+    b".husky/",
+    b".githooks/",
+    b".pre-commit-config.yaml",
+    b".pre-commit-config.yml",
+    b"lefthook.yml",
+    b"lefthook.yaml",
+    b".github/workflows/",
+    b".github/CODEOWNERS",
+    b"CODEOWNERS",
+    b".gitlab-ci.yml",
+    b".circleci/",
+    b".buildkite/",
+    b".claude/settings.json",
+];
+
+/// Reports a deleted file that restricted or checked what runs.
+pub(crate) fn deleted(path: &Name, hooks: &[Name], findings: &mut Findings) {
+    let is_check = |check: &&[u8]| match check.ends_with(b"/") {
+        true => path.bytes().starts_with(check),
+        false => path.bytes() == *check,
+    };
+    if is_hook(path.bytes(), hooks) || CHECKS.iter().any(is_check) {
+        let why = "the file restricted or checked what runs; from now on nothing does that";
+        findings.add_with(Urgency::High, DangerKind::Automatic, path, "deleted", why);
     }
 }
 
@@ -64,46 +95,42 @@ pub(crate) fn file(
     let change = if old.is_some() { "changed" } else { "new" };
     if is_hook(path.bytes(), hooks) {
         let what = format!("a {change} file in the hooks directory that `core.hooksPath` names");
-        findings.add(
-            DangerKind::Automatic,
-            path,
-            what,
-            "git runs it at the next commit, merge or checkout in this worktree",
-        );
-    } else if let Some(runner) = auto_executed::runner(path.bytes()) {
-        findings.add(
-            DangerKind::Automatic,
-            path,
-            format!("a {change} file"),
-            format!("the file is run or obeyed by {runner}"),
-        );
+        let why = "git runs it at the next commit, merge or checkout in this worktree";
+        findings.add_with(Urgency::High, DangerKind::Automatic, path, what, why);
+    } else if let Some(entry) = auto_executed::entry(path.bytes())
+        && (old.is_none() || entry.only != Some(Only::New))
+    {
+        let urgency = if entry.urgent { Urgency::High } else { Urgency::Usual };
+        findings.add_with(urgency, DangerKind::Automatic, path, format!("a {change} file"), &entry.happens);
     }
     if name.eq_ignore_ascii_case(b".gitattributes") {
         attributes(path, old.unwrap_or_default(), new, findings);
-    } else if name.eq_ignore_ascii_case(b"package.json") {
-        package_scripts(path, change, old, new, findings);
+    } else if let Some(entry) = auto_executed::json_entry(name) {
+        json_keys(path, entry, change, old, new, findings);
     } else if path.bytes().eq_ignore_ascii_case(b".gitmodules") {
         submodules(path, old.unwrap_or_default(), new, findings);
     }
 }
 
-/// Reports the install scripts and hook settings of a new or changed `package.json`.
-fn package_scripts(path: &Name, change: &str, old: Option<&[u8]>, new: &[u8], findings: &mut Findings) {
+/// Reports the new and changed keys of a JSON file that tools run or obey.
+fn json_keys(
+    path: &Name,
+    entry: &JsonEntry,
+    change: &str,
+    old: Option<&[u8]>,
+    new: &[u8],
+    findings: &mut Findings,
+) {
     if new.trim_ascii().is_empty() {
         return;
     }
-    let Ok(scripts) = auto_executed::install_scripts(old, new) else {
+    let Ok(keys) = auto_executed::changed_keys(entry, old, new) else {
         return unseen(path, "a package file that guard cannot parse", findings);
     };
-    for (script, text) in scripts {
+    for (key, text) in keys {
         let text = Name::from(text.as_bytes());
-        let what = format!("a {change} package file with a new or changed `{script}`: {text}");
-        findings.add(
-            DangerKind::Automatic,
-            path,
-            what,
-            "a package manager runs it during installation, or git runs it as a hook",
-        );
+        let what = format!("a {change} package file with a new or changed `{key}`: {text}");
+        findings.add(DangerKind::Automatic, path, what, &entry.happens);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Finds dangers for the person who reviews the result of a run: nested repositories, files that tools execute
 //! automatically, deceptive names. Only reports them, and never removes anything.
 //!
-//! Checks the files that the received commits changed since the run's base commit, and all files in the agent's
-//! worktree. Opens files relative to open directories, follows no symbolic link, and starts nothing from the
+//! After a run, checks the files that differ between the tip of the run's branch and the commit where the branch left
+//! the user's history, and all files in the agent's worktree. Before guard applies the work of a run, checks the files
+//! that would change in the user's working tree. Opens files relative to open directories, follows no symbolic link, and starts nothing from the
 //! worktree. The agent controls every byte, so every read is limited in size, number and time. The result says which
 //! parts were not checked.
 
@@ -18,35 +19,119 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+pub use auto_executed::{AUTOMATIC_FILES, AutomaticFiles, parse_automatic_files};
 pub use git_config::{Setting, effect, settings};
 pub use model::{Danger, DangerKind, DangersError, Inspected, Inspection};
 
 use super::dispose::uncommitted::Changed;
 use super::git::gitfile::read_following_links;
 use super::snapshot::Name;
+use crate::sys::fs::{Links, read_regular_file};
 use deceptive_names::check_names;
 use model::{Findings, unseen};
-use objects::{Blob, Commits, Objects};
+use objects::{Blob, Commits, MAX_CONTENT_BYTES, Objects};
+pub(crate) use walk::GENERATED_DIRS;
 
 /// Inspects the commits and the worktree of a run, and returns the dangers in them.
 pub fn inspect(inspection: &Inspection) -> Result<Vec<Danger>, DangersError> {
-    inspect_with_changes(inspection).map(|inspected| inspected.dangers)
+    inspect_with_changes(inspection, None).map(|inspected| inspected.dangers)
 }
 
-/// Inspects the commits and the worktree of a run. Returns the dangers in them, and which files the run's commits
-/// changed.
-pub fn inspect_with_changes(inspection: &Inspection) -> Result<Inspected, DangersError> {
-    let failed = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| DangersError { path, source }
-    };
+/// Inspects the commits and the worktree of a run. Returns the dangers in them, and which files the commits since
+/// `began` changed. `began` is the commit where the run itself began, if that is not the base of the inspection.
+pub fn inspect_with_changes(inspection: &Inspection, began: Option<&str>) -> Result<Inspected, DangersError> {
     let deadline = Instant::now() + inspection.time;
     let mut findings = Findings::new(inspection.most_of_a_kind);
     let mut objects = Objects::new(inspection, deadline);
-    let commits = match &inspection.tip {
-        Some(tip) => {
-            objects.commits(inspection.base.as_deref(), tip).map_err(failed(&inspection.repository))?
+    let hooks = hook_dirs(inspection);
+    let commits = inspect_tip(inspection, &mut objects, &hooks, &mut findings)?;
+    walk::walk(inspection, &commits, &mut objects, &hooks, deadline, &mut findings)
+        .map_err(|source| DangersError { path: inspection.worktree.clone(), source })?;
+    let own = match (began, &inspection.tip) {
+        (Some(began), Some(tip)) => Some(
+            objects
+                .commits(Some(began), tip)
+                .map_err(|source| DangersError { path: inspection.repository.clone(), source })?,
+        ),
+        _ => None,
+    };
+    let commits = own.unwrap_or(commits);
+    let changed = commits.changed.iter().map(|(path, old)| {
+        let change = match (old, commits.tip.contains_key(path)) {
+            (_, false) => Changed::Deleted,
+            (None, true) => Changed::Created,
+            (Some(_), true) => Changed::Modified,
+        };
+        (path.clone(), change)
+    });
+    Ok(Inspected { changed: changed.collect(), is_all: !commits.is_truncated, dangers: findings.into_list() })
+}
+
+/// Inspects the files that differ between the base and the tip of the inspection. Does not read the worktree.
+pub(crate) fn inspect_difference(inspection: &Inspection) -> Result<Vec<Danger>, DangersError> {
+    let mut findings = Findings::new(inspection.most_of_a_kind);
+    let mut objects = Objects::new(inspection, Instant::now() + inspection.time);
+    inspect_tip(inspection, &mut objects, &hook_dirs(inspection), &mut findings)?;
+    Ok(findings.into_list())
+}
+
+/// Inspects files that a run has created or changed in a directory of the user, without a branch of its own. `files` are
+/// relative to `directory`, and `repository` is the git directory, if there is one.
+pub fn inspect_changed_files<'p>(
+    directory: &Path,
+    repository: Option<&Path>,
+    files: impl IntoIterator<Item = (&'p Path, Changed)>,
+) -> Vec<Danger> {
+    use std::os::unix::ffi::OsStrExt;
+    let repository = repository.unwrap_or(Path::new("/nonexistent"));
+    let inspection = Inspection::new(repository, directory, None, None);
+    let mut findings = Findings::new(inspection.most_of_a_kind);
+    let hooks = hook_dirs(&inspection);
+    let deadline = Instant::now() + inspection.time;
+    for (path, change) in files {
+        let name = Name::from(path.as_os_str().as_bytes());
+        if Instant::now() > deadline {
+            let what = "checking the changed files takes too long";
+            findings.add(DangerKind::Unseen, &name, what, "guard did not check this file and those after it");
+            break;
         }
+        if change == Changed::Deleted {
+            file_rules::deleted(&name, &hooks, &mut findings);
+            continue;
+        }
+        let place = directory.join(path);
+        match place.read_link() {
+            Ok(target) => {
+                file_rules::link(&name, target.as_os_str().as_bytes(), false, &mut findings);
+                file_rules::link_in_place_of_file(&name, &hooks, &mut findings);
+            }
+            Err(_) if file_rules::is_of_interest(name.bytes(), &hooks) => {
+                match read_regular_file(&place, MAX_CONTENT_BYTES, Links::Refuse) {
+                    // The content before the run does not matter: a changed file can run other programs than before.
+                    Ok(text) => {
+                        let before = (change == Changed::Modified).then_some(&b""[..]);
+                        file_rules::file(&name, before, &text, false, &hooks, &mut findings);
+                    }
+                    Err(_) => unseen(&name, "a file that is too large or unreadable", &mut findings),
+                }
+            }
+            Err(_) => {}
+        }
+    }
+    findings.into_list()
+}
+
+/// Checks the files that differ between the base and the tip of the inspection, and returns them.
+fn inspect_tip(
+    inspection: &Inspection,
+    objects: &mut Objects<'_>,
+    hooks: &[Name],
+    findings: &mut Findings,
+) -> Result<Commits, DangersError> {
+    let commits = match &inspection.tip {
+        Some(tip) => objects
+            .commits(inspection.base.as_deref(), tip)
+            .map_err(|source| DangersError { path: inspection.repository.clone(), source })?,
         None => Commits::default(),
     };
     if commits.is_truncated {
@@ -58,20 +143,9 @@ pub fn inspect_with_changes(inspection: &Inspection) -> Result<Inspected, Danger
             "guard did not check the files that are not listed",
         );
     }
-    let hooks = hook_dirs(inspection);
-    check_commits(&commits, &mut objects, &hooks, &mut findings);
-    check_case_clashes(&commits, &mut findings);
-    walk::walk(inspection, &commits, &mut objects, &hooks, deadline, &mut findings)
-        .map_err(failed(&inspection.worktree))?;
-    let changed = commits.changed.iter().map(|(path, old)| {
-        let change = match (old, commits.tip.contains_key(path)) {
-            (_, false) => Changed::Deleted,
-            (None, true) => Changed::Created,
-            (Some(_), true) => Changed::Modified,
-        };
-        (path.clone(), change)
-    });
-    Ok(Inspected { changed: changed.collect(), is_all: !commits.is_truncated, dangers: findings.into_list() })
+    check_commits(&commits, objects, hooks, findings);
+    check_case_clashes(&commits, findings);
+    Ok(commits)
 }
 
 /// Returns a danger for each git repository at one of the paths `places`, which are at or below `root`, and for each of
@@ -117,7 +191,10 @@ fn hook_dirs(inspection: &Inspection) -> Vec<Name> {
 /// Checks the files that the run's commits changed.
 fn check_commits(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], findings: &mut Findings) {
     for (path, old) in &commits.changed {
-        let Some(new) = commits.tip.get(path) else { continue };
+        let Some(new) = commits.tip.get(path) else {
+            file_rules::deleted(path, hooks, findings);
+            continue;
+        };
         check_names(path, findings);
         match new.mode {
             Blob::GITLINK => {

@@ -1,6 +1,7 @@
 //! What an inspection looks at, and the dangers that it finds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,11 +18,14 @@ pub struct Inspection {
     pub repository: PathBuf,
     /// Object directories that the repository uses besides the one in its common directory.
     pub objects: Vec<PathBuf>,
+    /// An object directory that the repository itself does not use, with objects of `tip`; `None` if there is none.
+    pub new_objects: Option<PathBuf>,
     /// The directory in which the agent worked. All processes of the run must have ended before the inspection.
     pub worktree: PathBuf,
-    /// The commit that the run started from; `None` if the run's branch had no commit then.
+    /// The commit or tree with which `tip` and the worktree are compared; `None` for an empty tree.
     pub base: Option<String>,
-    /// The tip of the branch that guard received from the run; `None` if the branch still has no commit.
+    /// The tip of the branch that guard received from the run, or another commit or tree to inspect; `None` if the branch
+    /// still has no commit.
     pub tip: Option<String>,
     /// Hook directories relative to the worktree, from `core.hooksPath` in the user's configuration. The inspection
     /// itself adds those in the repository's configuration.
@@ -40,6 +44,7 @@ impl Inspection {
         Self {
             repository: repository.to_path_buf(),
             objects: Vec::new(),
+            new_objects: None,
             worktree: worktree.to_path_buf(),
             base: base.map(str::to_string),
             tip: tip.map(str::to_string),
@@ -94,7 +99,7 @@ impl DangerKind {
 }
 
 /// A danger in the result of a run, which the reviewer should know before using the result.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Danger {
     /// Why the file or directory is dangerous, as a category.
     pub kind: DangerKind,
@@ -128,21 +133,63 @@ pub struct DangersError {
     pub source: io::Error,
 }
 
+/// How much a finding needs a person's attention. guard lists the first findings first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Urgency {
+    /// Something runs without being asked, decides what may run, or leads out of the worktree.
+    High,
+    /// Everything else.
+    Usual,
+}
+
+/// The findings of an inspection. The agent decides how many there are, so the list is limited; many harmless findings
+/// must not hide a dangerous one.
 pub(super) struct Findings {
-    list: BTreeSet<Danger>,
-    left_out: BTreeMap<DangerKind, usize>,
-    most_of_a_kind: usize,
+    /// The findings by urgency and sort, in the order in which guard found them. A sort is a kind of danger with the same
+    /// reason. No sort has more than `most_of_a_kind`.
+    sorts: BTreeMap<(Urgency, DangerKind, String), Vec<Danger>>,
+    /// The hashes of all findings, because the commits and the worktree contain the same files.
+    seen: HashSet<u64>,
+    hasher: RandomState,
     count: BTreeMap<DangerKind, usize>,
+    most_of_a_kind: usize,
 }
 
 impl Findings {
     /// Creates an empty list that takes at most `most_of_a_kind` findings of each kind.
     pub(super) fn new(most_of_a_kind: usize) -> Self {
-        Self { list: BTreeSet::new(), left_out: BTreeMap::new(), most_of_a_kind, count: BTreeMap::new() }
+        Self {
+            sorts: BTreeMap::new(),
+            seen: HashSet::new(),
+            hasher: RandomState::new(),
+            count: BTreeMap::new(),
+            most_of_a_kind,
+        }
     }
 
     pub(super) fn add(
         &mut self,
+        kind: DangerKind,
+        path: &Name,
+        what: impl Into<String>,
+        why: impl Into<String>,
+    ) {
+        let urgency = match kind {
+            DangerKind::Repository | DangerKind::Gitlink | DangerKind::Submodule | DangerKind::Link => {
+                Urgency::High
+            }
+            DangerKind::Attributes
+            | DangerKind::Clash
+            | DangerKind::Deceptive
+            | DangerKind::Automatic
+            | DangerKind::Unseen => Urgency::Usual,
+        };
+        self.add_with(urgency, kind, path, what, why);
+    }
+
+    pub(super) fn add_with(
+        &mut self,
+        urgency: Urgency,
         kind: DangerKind,
         path: &Name,
         what: impl Into<String>,
@@ -155,30 +202,48 @@ impl Findings {
             why: why.into(),
             instead: advice(kind).to_string(),
         };
-        if self.list.contains(&danger) {
+        if !self.seen.insert(self.hasher.hash_one(&danger)) {
             return;
         }
-        let count = self.count.entry(kind).or_default();
-        if *count < self.most_of_a_kind {
-            *count += 1;
-            self.list.insert(danger);
-        } else {
-            *self.left_out.entry(kind).or_default() += 1;
+        *self.count.entry(kind).or_default() += 1;
+        // These reasons contain a text of the agent, and would make any number of sorts.
+        let reason = if kind == DangerKind::Attributes { String::new() } else { danger.why.clone() };
+        let sort = self.sorts.entry((urgency, kind, reason)).or_default();
+        if sort.len() < self.most_of_a_kind {
+            sort.push(danger);
         }
     }
 
-    pub(super) fn into_list(mut self) -> Vec<Danger> {
-        for (kind, count) in std::mem::take(&mut self.left_out) {
-            let (findings, are) = if count == 1 { ("finding", "is") } else { ("findings", "are") };
-            self.list.insert(Danger {
+    /// Returns the findings, the urgent ones first, and of each urgency one of each sort before a second of any. Keeps the
+    /// first of each kind, and says how many others there are.
+    pub(super) fn into_list(self) -> Vec<Danger> {
+        let mut list: Vec<(Urgency, usize, Danger)> = Vec::new();
+        for ((urgency, ..), sort) in self.sorts {
+            list.extend(sort.into_iter().enumerate().map(|(index, danger)| (urgency, index, danger)));
+        }
+        list.sort();
+        let mut kept: BTreeMap<DangerKind, usize> = BTreeMap::new();
+        list.retain(|(.., danger)| {
+            let kept = kept.entry(danger.kind).or_default();
+            *kept += 1;
+            *kept <= self.most_of_a_kind
+        });
+        let mut list: Vec<Danger> = list.into_iter().map(|(.., danger)| danger).collect();
+        for (kind, count) in self.count {
+            let left_out = count.saturating_sub(self.most_of_a_kind);
+            if left_out == 0 {
+                continue;
+            }
+            let (findings, are) = if left_out == 1 { ("finding", "is") } else { ("findings", "are") };
+            list.push(Danger {
                 kind: DangerKind::Unseen,
                 path: Name::default(),
-                what: format!("{count} more {findings} of the kind {} {are} not listed", kind.name()),
-                why: "guard lists only the first findings of each kind".to_string(),
+                what: format!("{left_out} more {findings} of the kind {} {are} not listed", kind.name()),
+                why: "guard lists the most dangerous findings of each kind".to_string(),
                 instead: advice(DangerKind::Unseen).to_string(),
             });
         }
-        self.list.into_iter().collect()
+        list
     }
 }
 

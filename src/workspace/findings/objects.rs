@@ -90,14 +90,19 @@ impl<'a> Objects<'a> {
     }
 
     fn git(&self, args: &[&str]) -> Result<Git, WorkspaceError> {
-        let Inspection { repository, objects, .. } = self.inspection;
+        let Inspection { repository, objects, new_objects, .. } = self.inspection;
         let left = self.deadline.saturating_duration_since(Instant::now());
         let mut read: Vec<&Path> = objects.iter().map(PathBuf::as_path).collect();
         read.push(repository);
+        read.extend(new_objects.as_deref());
         let bounds = Bounds { cpu_seconds: left.as_secs() + 1, memory: 4 << 30, file: 0 };
         let jail = Jail::new(program()?, &read, &[], true, bounds)?;
         let (verb, args) = args.split_first().unwrap_or((&"version", &[]));
-        Ok(Git::new(Trust::Neutral, verb)?
+        let mut git = Git::new(Trust::Neutral, verb)?;
+        if let Some(new_objects) = new_objects {
+            git = git.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", new_objects);
+        }
+        Ok(git
             .args(args)
             .git_dir(repository)
             .current_dir(repository)
@@ -107,8 +112,8 @@ impl<'a> Objects<'a> {
             .jailed(jail))
     }
 
-    /// Lists the files in the commit `tip`, and which of them changed since the commit `base`. Without a base, all
-    /// files are new.
+    /// Lists the files in the commit or tree `tip`, and which of them differ from the commit or tree `base`. Without a
+    /// base, all files are new.
     pub(crate) fn commits(&self, base: Option<&str>, tip: &str) -> io::Result<Commits> {
         let empty = if tip.len() == 64 { EMPTY_SHA256 } else { EMPTY_SHA1 };
         let base = base.unwrap_or(empty);

@@ -6,9 +6,9 @@ use std::io;
 use std::time::Instant;
 
 use super::deceptive_names::{self, check_names};
-use super::file_rules;
 use super::model::{DangerKind, Findings, Inspection, unseen};
 use super::objects::{Blob, Commits, MAX_CONTENT_BYTES, Objects};
+use super::{auto_executed, file_rules};
 use crate::workspace::snapshot::{Entry, Name, OpenDirectory, Stat, join, read_whole};
 
 /// Maximum depth of directories to visit. The walk keeps one directory open per level.
@@ -17,7 +17,22 @@ const MAX_DEPTH: usize = 128;
 const MAX_HOOKS: usize = 1_000;
 /// Names of directories with installed or built files. In these, guard looks only for repositories: thousands of
 /// reports about other files would be correct but useless.
-const GENERATED_DIRS: [&[u8]; 6] = [b"node_modules", b"target", b".venv", b"venv", b"__pycache__", b".tox"];
+pub(crate) const GENERATED_DIRS: [&[u8]; 14] = [
+    b"node_modules",
+    b"target",
+    b".venv",
+    b"venv",
+    b"__pycache__",
+    b".tox",
+    b".nox",
+    b".pytest_cache",
+    b".mypy_cache",
+    b".ruff_cache",
+    b".hypothesis",
+    b".pixi",
+    b".pdm-build",
+    b"htmlcov",
+];
 
 struct Walk<'a, 'b> {
     commits: &'a Commits,
@@ -147,8 +162,11 @@ impl Walk<'_, '_> {
             self.left -= 1;
             self.entry(dir, path, entry, is_generated, &mut dirs)?;
         }
-        // Check the files of a directory before its subdirectories, so that a large subdirectory cannot use up the
-        // limits first.
+        // Check the files of a directory before its subdirectories, and the directories in which tools run files before
+        // others, so that a large subdirectory cannot use up the limits first.
+        dirs.sort_by_cached_key(|(entry, is_generated)| {
+            *is_generated || !auto_executed::is_directory(&join(path.bytes(), &entry.name))
+        });
         for (entry, is_generated) in dirs {
             let below = Name::own(join(path.bytes(), &entry.name));
             if depth >= MAX_DEPTH {

@@ -10,9 +10,10 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::sys::copy_tree::{CopyBudget, copy_path};
 use crate::sys::fs::{Durability, Links, read_regular_file, replace_file};
 use crate::sys::remove_tree::remove_tree;
 
@@ -105,7 +106,7 @@ pub(crate) fn move_foreign(thing: &Path, run_folder: &Path) -> io::Result<PathBu
             Err(error) if error.raw_os_error() == Some(libc::EXDEV) => {}
             renamed => return renamed.map(|()| place),
         }
-        if copy_tree(thing, &place, &mut CopyBudget::default()).is_ok() {
+        if copy_foreign(thing, &place).is_ok() {
             remove_tree(thing)?;
             return Ok(place);
         }
@@ -118,47 +119,12 @@ pub(crate) fn move_foreign(thing: &Path, run_folder: &Path) -> io::Result<PathBu
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// How much [`copy_tree`] may still copy.
-pub(crate) struct CopyBudget {
-    pub(crate) entries: usize,
-    pub(crate) depth: usize,
-    /// Maximum size of each file in bytes: a sparse file can have any size, and a copy of it would fill the disk.
-    pub(crate) bytes: u64,
-}
-
-impl Default for CopyBudget {
-    fn default() -> Self {
-        Self { entries: 1_000_000, depth: 256, bytes: 1 << 30 }
-    }
-}
-
-/// Copies a file, a symbolic link, or a directory with all of its contents. Skips FIFOs, sockets and devices. Fails if
-/// `budget` does not suffice, and then leaves an incomplete copy behind.
-pub(crate) fn copy_tree(from: &Path, to: &Path, budget: &mut CopyBudget) -> io::Result<()> {
-    if budget.entries == 0 || budget.depth == 0 {
-        return Err(io::Error::other("the directory has too many entries or is too deep to be copied"));
-    }
-    budget.entries -= 1;
-    let data = from.symlink_metadata()?;
-    if data.is_file() && data.len() > budget.bytes {
-        return Err(io::Error::other("the file is too large to be copied"));
-    }
-    if data.is_symlink() {
-        symlink(fs::read_link(from)?, to)
-    } else if data.is_dir() {
-        fs::DirBuilder::new().mode(0o700).create(to)?;
-        budget.depth -= 1;
-        for entry in fs::read_dir(from)? {
-            let entry = entry?;
-            copy_tree(&entry.path(), &to.join(entry.file_name()), budget)?;
-        }
-        budget.depth += 1;
-        fs::set_permissions(to, data.permissions())
-    } else if data.is_file() {
-        fs::copy(from, to).map(drop)
-    } else {
-        Ok(())
-    }
+fn copy_foreign(thing: &Path, to: &Path) -> io::Result<()> {
+    let (Some(above), Some(name)) = (thing.parent(), thing.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let above = fs::File::open(above)?;
+    copy_path(above.as_fd(), Path::new(name), to, &mut CopyBudget::default())
 }
 
 /// Copies a git index file with its modification time. git compares the contents of all files that are not older than

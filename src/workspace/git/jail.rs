@@ -53,6 +53,7 @@ impl Jail {
         grants.push(grant(Path::new("/dev/null"), Rights::Device));
         grants.extend(read.iter().map(|path| grant(path, Rights::Read)));
         grants.extend(write.iter().map(|path| grant(path, Rights::Write)));
+        sandbox::resolve_links(&mut grants);
         let limits = vec![
             (Resource::RLIMIT_CPU, bounds.cpu_seconds),
             (Resource::RLIMIT_DATA, bounds.memory),

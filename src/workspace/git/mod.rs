@@ -1,5 +1,6 @@
 //! Runs git. Where that is safer, reads a repository's files directly instead. Never lets git discover a repository
 //! from the agent's worktree.
+pub(crate) mod cat_file;
 pub(crate) mod command;
 pub(crate) mod config;
 pub(crate) mod find_worktree;

@@ -73,6 +73,13 @@ pub fn main_directory(common_dir: &Path) -> &Path {
 impl Repository {
     /// Finds the repository that contains the directory `dir`; `None` if no repository contains it.
     pub fn find(dir: &Path) -> Result<Option<Self>, WorkspaceError> {
+        let Some(mut repository) = Self::find_without_head(dir)? else { return Ok(None) };
+        repository.head = repository.read_head()?;
+        Ok(Some(repository))
+    }
+
+    /// Finds the repository as [`Self::find`] does, but saves the git call that determines its `head`.
+    pub(crate) fn find_without_head(dir: &Path) -> Result<Option<Self>, WorkspaceError> {
         let answer = Git::new(Trust::User, "rev-parse")?
             .current_dir(dir)
             .timeout(QUERY_TIMEOUT)
@@ -82,9 +89,7 @@ impl Repository {
         if answer.output.is_empty() {
             return classify_failure(dir, &answer.message, answer.code());
         }
-        let mut repository = Self::parse(&answer.output, dir)?;
-        repository.head = repository.read_head()?;
-        Ok(Some(repository))
+        Self::parse(&answer.output, dir).map(Some)
     }
 
     fn parse(output: &[u8], dir: &Path) -> Result<Self, WorkspaceError> {

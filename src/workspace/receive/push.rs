@@ -7,6 +7,9 @@
 //!                       guard made; no configuration     compared and swapped
 //! ```
 //!
+//! guard transfers the commits that it makes itself from files of the worktree in the same way, because the agent wrote
+//! these files.
+//!
 //! The agent's objects may exploit a bug in the sending git. Therefore the sending git may write only to the pipe,
 //! and may not start processes. The receiving git checks everything that it reads from the pipe.
 
@@ -26,10 +29,21 @@ use crate::workspace::git::stderr_messages::GitMessage;
 use crate::workspace::run::create::Workspace;
 use crate::workspace::run::quarantine;
 
+/// Where the objects of new commits are, and which commits the user's repository has already.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    /// The object directory with the new objects.
+    pub(crate) objects: PathBuf,
+    /// The commit from which the new commits must descend.
+    pub(crate) base: String,
+    /// Another commit that the user's repository has.
+    pub(crate) tip: String,
+}
+
 impl Workspace {
-    /// Transfers the objects of the commit `new` to the user's repository, and asks the receiving git to move the ref
-    /// `name` there from the commit `old` to the commit `new`. Returns the receiving git's answer. Fails before the
-    /// transfer if `new` does not descend from the run's base commit, or if guard cannot accept the agent's objects.
+    /// Transfers the objects of the agent's commit `new` to the user's repository, and asks the receiving git to move
+    /// the ref `name` there from the commit `old` to the commit `new`. Returns the receiving git's answer. Fails before
+    /// the transfer if `new` does not descend from the run's base commit, or if guard cannot accept the agent's objects.
     pub(crate) fn push(
         &self,
         name: &str,
@@ -37,20 +51,99 @@ impl Workspace {
         new: &str,
         limits: &Limits,
     ) -> Result<Report, ReceiveError> {
-        check_only_plain_files(&self.quarantine().join("objects")).map_err(ReceiveError::Unreadable)?;
+        let source = Source {
+            objects: self.quarantine().join("objects"),
+            base: self.record.base.clone(),
+            tip: self.record.tip.clone(),
+        };
+        self.push_from(&source, name, old, new, limits)
+    }
+
+    /// Checks the objects of the commit `new`, which guard made from files of the worktree, as [`Self::push_from`] checks
+    /// those of received commits. Transfers nothing.
+    pub(crate) fn check_objects(
+        &self,
+        source: &Source,
+        new: &str,
+        limits: &Limits,
+    ) -> Result<(), ReceiveError> {
+        let dir = self.prepare_sender(source)?;
+        let failed = |error: io::Error| {
+            ReceiveError::Unreadable(format!("cannot use a pipe between two git processes: {error}"))
+        };
+        let (from, to) = io::pipe().map_err(failed)?;
+        self.check_trees(source, new, limits)?;
+        let mut sender = self.sender(source, new, to.into(), limits)?;
+        let checker = self.checker(source, from.into(), limits);
+        let checker = match checker {
+            Ok(checker) => checker,
+            Err(error) => {
+                sender.terminate();
+                return Err(error);
+            }
+        };
+        let answer = checker.finish();
+        let sent = sender.finish();
+        let answer = answer?;
+        crate::workspace::at("remove", &dir, crate::sys::remove_tree::remove_tree(&dir))?;
+        if GitMessage::PackTooLarge.is_in(&answer.message) {
+            return Err(ReceiveError::TooLarge { limit: limits.bytes });
+        }
+        let sent = sent?;
+        if !answer.status.success() {
+            return Err(ReceiveError::BadObjects(answer.message));
+        }
+        if !sent.status.success() {
+            return Err(ReceiveError::Unreadable(sent.message));
+        }
+        Ok(())
+    }
+
+    /// Starts `git index-pack`, which reads a pack from the pipe `from` and checks its objects. It is the program with
+    /// which `git receive-pack` checks them, and it gets the same options.
+    fn checker(&self, source: &Source, from: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
         let dir = self.run_folder.join("sender");
-        crate::workspace::at("create", &dir, create_sender_dir(&dir, &self.sender_object_dirs(), self))?;
+        let checker = self
+            .sender_git("index-pack", source, &[&dir], limits)?
+            .args(["--stdin", "--fix-thin", "--strict"])
+            .arg(format!("--max-input-size={}", limits.bytes))
+            .max_output(1 << 20);
+        Ok(checker.start_with_stdin(from)?)
+    }
+
+    /// Creates the git directory in which the sending git runs, and returns its path. Fails if guard cannot accept the
+    /// files in the source's object directory.
+    fn prepare_sender(&self, source: &Source) -> Result<PathBuf, ReceiveError> {
+        check_only_plain_files(&source.objects).map_err(ReceiveError::Unreadable)?;
+        let dir = self.run_folder.join("sender");
+        let objects = self.sender_object_dirs(source);
+        crate::workspace::at("create", &dir, create_sender_dir(&dir, &objects, self))?;
+        Ok(dir)
+    }
+
+    /// Transfers the objects of the commit `new` from `source` to the user's repository, and asks the receiving git to
+    /// move the ref `name` there from the commit `old` to the commit `new`. Returns the receiving git's answer. Fails
+    /// before the transfer if `new` does not descend from the base of the source, or if guard cannot accept the objects.
+    pub(crate) fn push_from(
+        &self,
+        source: &Source,
+        name: &str,
+        old: &str,
+        new: &str,
+        limits: &Limits,
+    ) -> Result<Report, ReceiveError> {
+        self.prepare_sender(source)?;
         // The sending git packs objects while another git checks the ancestry. No process reads the pipe until that
         // check has passed.
         let failed = |error: io::Error| {
             ReceiveError::Unreadable(format!("cannot use a pipe between two git processes: {error}"))
         };
         let (from, to) = io::pipe().map_err(failed)?;
-        let mut ancestry_check = self.start_ancestry_check(new, limits)?;
+        let mut ancestry_check = self.start_ancestry_check(source, new, limits)?;
         let format = &self.record.object_format;
         let command = format!("{old} {new} {name}\0 report-status quiet object-format={format} agent=guard");
         let written = (&to).write_all(format!("{:04x}{command}0000", command.len() + 4).as_bytes());
-        let sender = written.map_err(failed).and_then(|()| self.sender(new, to.into(), limits));
+        let sender = written.map_err(failed).and_then(|()| self.sender(source, new, to.into(), limits));
         let mut sender = match sender {
             Ok(sender) => sender,
             Err(error) => {
@@ -59,8 +152,8 @@ impl Workspace {
             }
         };
         let receiver = self
-            .finish_ancestry_check(new, ancestry_check, limits)
-            .and_then(|()| self.check_trees(new, limits))
+            .finish_ancestry_check(source, new, ancestry_check, limits)
+            .and_then(|()| self.check_trees(source, new, limits))
             .and_then(|()| self.receiver(from.into(), limits));
         let receiver = match receiver {
             Ok(receiver) => receiver,
@@ -141,30 +234,41 @@ impl Workspace {
         Ok(receiver.start_with_stdin(from)?)
     }
 
-    /// Starts a git process that checks whether the commit `new` descends from the run's base commit. The receiving
+    /// Starts a git process that checks whether the commit `new` descends from the base of the source. The receiving
     /// git checks that too, but only after it has stored the objects, and the objects of a refused push must not stay
     /// in the repository.
-    fn start_ancestry_check(&self, new: &str, limits: &Limits) -> Result<Running, ReceiveError> {
-        let base = format!("^{}", self.record.base);
-        let way =
-            self.reader("rev-list", limits)?.args(["--ancestry-path", "--max-count=1", new, &base, "--"]);
+    fn start_ancestry_check(
+        &self,
+        source: &Source,
+        new: &str,
+        limits: &Limits,
+    ) -> Result<Running, ReceiveError> {
+        let base = format!("^{}", source.base);
+        let way = self.reader("rev-list", source, limits)?.args([
+            "--ancestry-path",
+            "--max-count=1",
+            new,
+            &base,
+            "--",
+        ]);
         Ok(way.start()?)
     }
 
     /// Waits for the process from [`Self::start_ancestry_check`]. Fails if the commit `new` does not descend from the
-    /// run's base commit.
+    /// base of the source.
     fn finish_ancestry_check(
         &self,
+        source: &Source,
         new: &str,
         ancestry_check: Running,
         limits: &Limits,
     ) -> Result<(), ReceiveError> {
         let answer = ancestry_check.finish()?;
         let is_there = answer.status.success() && answer.output.trim_ascii_end() == new.as_bytes();
-        if is_there || new == self.record.base {
+        if is_there || new == source.base {
             return Ok(());
         }
-        let kind = self.reader("cat-file", limits)?.args(["-t", new]).output()?;
+        let kind = self.reader("cat-file", source, limits)?.args(["-t", new]).output()?;
         if !kind.status.success() {
             return Err(ReceiveError::Unreadable(kind.message));
         }
@@ -179,11 +283,11 @@ impl Workspace {
 
     /// Fails if a new commit has more paths than git can handle in reasonable memory and time, or if there are more
     /// than [`MAX_NEW_COMMITS`] new commits.
-    fn check_trees(&self, new: &str, limits: &Limits) -> Result<(), ReceiveError> {
+    fn check_trees(&self, source: &Source, new: &str, limits: &Limits) -> Result<(), ReceiveError> {
         let listed = self
-            .reader("rev-list", limits)?
+            .reader("rev-list", source, limits)?
             .arg(format!("--max-count={}", MAX_NEW_COMMITS + 1))
-            .args([new, &format!("^{}", self.record.base), &format!("^{}", self.record.tip), "--"])
+            .args([new, &format!("^{}", source.base), &format!("^{}", source.tip), "--"])
             .max_output(16 << 20)
             .run()
             .map_err(|error| match error {
@@ -195,7 +299,7 @@ impl Workspace {
             let problem = format!("there are more than {MAX_NEW_COMMITS} new commits");
             return Err(ReceiveError::Trees(TreeSizeError::TooLarge(problem)));
         }
-        Ok(tree_size::check(self.reader("cat-file", limits)?, &commits, self.max_paths())?)
+        Ok(tree_size::check(self.reader("cat-file", source, limits)?, &commits, self.max_paths())?)
     }
 
     /// Returns the maximum number of paths that a commit of the run may have.
@@ -203,34 +307,52 @@ impl Workspace {
         tree_size::max_paths(tree_size::index_entries(&self.record.admin_dir.join("index")))
     }
 
-    /// Returns the object directories that the sending git reads: first that of the quarantine repository (the run's
-    /// private git directory), then those of the user's repository.
-    fn sender_object_dirs(&self) -> Vec<PathBuf> {
-        let mut objects = vec![self.quarantine().join("objects")];
+    /// Returns the object directories that the sending git reads: first that of the source, then those of the user's
+    /// repository.
+    fn sender_object_dirs(&self, source: &Source) -> Vec<PathBuf> {
+        let mut objects = vec![source.objects.clone()];
         objects.extend(self.record.objects.iter().cloned());
         objects
     }
 
     /// Starts the sending git, which writes the pack of the commit `new` to the pipe `to`.
-    fn sender(&self, new: &str, to: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
-        let wanted = format!("{new}\n^{}\n^{}\n", self.record.base, self.record.tip);
+    fn sender(
+        &self,
+        source: &Source,
+        new: &str,
+        to: OwnedFd,
+        limits: &Limits,
+    ) -> Result<Running, ReceiveError> {
+        let wanted = format!("{new}\n^{}\n^{}\n", source.base, source.tip);
         let sender = self
-            .reader("pack-objects", limits)?
+            .reader("pack-objects", source, limits)?
             .args(["--revs", "--thin", "--stdout", "--delta-base-offset", "--quiet"])
             .arg(format!("--threads={}", threads()))
             .input(wanted.into_bytes());
         Ok(sender.start_with_stdout(to)?)
     }
 
-    /// Builds a jailed (sandboxed) git call that reads the agent's objects. The call uses a git directory that guard
-    /// has created, so the agent's configuration does not apply.
-    fn reader(&self, verb: &str, limits: &Limits) -> Result<Git, ReceiveError> {
+    /// Builds a jailed (sandboxed) git call that reads the objects of the source, and writes nothing.
+    fn reader(&self, verb: &str, source: &Source, limits: &Limits) -> Result<Git, ReceiveError> {
+        self.sender_git(verb, source, &[], limits)
+    }
+
+    /// Builds a jailed (sandboxed) git call that reads the objects of the source, and may write to the directories
+    /// `write`. The call uses a git directory that guard has created, so the agent's configuration does not apply.
+    fn sender_git(
+        &self,
+        verb: &str,
+        source: &Source,
+        write: &[&Path],
+        limits: &Limits,
+    ) -> Result<Git, ReceiveError> {
         let dir = self.run_folder.join("sender");
-        let objects = self.sender_object_dirs();
+        let objects = self.sender_object_dirs(source);
         let mut read: Vec<&Path> = objects.iter().map(PathBuf::as_path).collect();
         read.push(&dir);
-        let bounds = Bounds { cpu_seconds: limits.time.as_secs() + 1, memory: 4 << 30, file: 1 << 20 };
-        let jail = Jail::new(program()?, &read, &[], true, bounds).map_err(WorkspaceError::from)?;
+        let file = if write.is_empty() { 1 << 20 } else { libc::RLIM_INFINITY };
+        let bounds = Bounds { cpu_seconds: limits.time.as_secs() + 1, memory: 4 << 30, file };
+        let jail = Jail::new(program()?, &read, write, true, bounds).map_err(WorkspaceError::from)?;
         Ok(Git::new(Trust::Neutral, verb)?
             .git_dir(&dir)
             .current_dir(&dir)

@@ -4,10 +4,11 @@
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::checkout_files::CheckoutFiles;
 use super::ignored_files;
 use super::ignored_files::Ignored;
 use super::quarantine::{self, Committer, QuarantineSpec};
@@ -33,6 +34,8 @@ pub struct Workspace {
     carried_changes: usize,
     /// Ignored files and directories and submodules of the user's worktree that the run did not get.
     left_behind: Vec<PathBuf>,
+    /// Texts for the user about files that guard left out of the run because of symbolic links.
+    notes: Vec<String>,
     /// Passwords and tokens in the user's git settings, which guard redacts from everything it records.
     credentials: Vec<Vec<u8>>,
     _lock: Lock,
@@ -63,6 +66,7 @@ impl Workspace {
             uncommitted: false,
             carried_changes: 0,
             left_behind: Vec::new(),
+            notes: Vec::new(),
             credentials: settings.credentials(),
             _lock: lock,
             _worktree_lock: worktree_lock,
@@ -86,6 +90,9 @@ impl Workspace {
         settings: &Settings,
         request: &Request,
     ) -> Result<(), WorkspaceError> {
+        if let Some(top) = repository.toplevel.as_ref().filter(|_| !self.record.here) {
+            check_fifos(top)?;
+        }
         // Start these git queries now, so that they run while guard writes files.
         let refs = quarantine::refs_call(repository)?.start()?;
         let changes = self.start_status(repository)?;
@@ -100,9 +107,12 @@ impl Workspace {
         self.record.write(&self.run_folder)?;
         let refs = refs.join().unwrap_or_else(|_| Ok(Vec::new()))?;
         self.uncommitted = changes.is_some_and(crate::workspace::git::command::Running::has_output);
-        self.record.excludes = quarantine::user_git_file(repository, settings, "core.excludesfile", "ignore");
+        let mut files = CheckoutFiles::new(repository, &self.record.worktree)?;
+        let excludes = quarantine::user_git_file(repository, settings, "core.excludesfile", "ignore");
+        self.record.excludes = files.usable(&excludes);
         let hooks = self.run_folder.join("hooks");
-        let brought = hooks::install(repository, settings, request.skip_hooks, &request.trailers, &hooks);
+        let skip = request.skip_hooks;
+        let brought = hooks::install(repository, settings, skip, &request.trailers, &hooks, &mut files);
         let hooks = at("copy hooks to", &hooks, brought)?;
         let identity = request.identity.as_ref().map(|(name, email)| (name.as_str(), email.as_str()));
         let parts = QuarantineSpec {
@@ -117,18 +127,12 @@ impl Workspace {
             committer: Committer { identity, sign: request.sign },
         };
         let git = self.quarantine();
-        at("create", &git, quarantine::create(&git, &self.refs_before(), &parts))?;
+        at("create", &git, quarantine::create(&git, &self.refs_before(), &parts, &mut files))?;
         let gitfile = self.gitfile();
         at("write", &gitfile, fs::write(&gitfile, gitfile::content(&git)))?;
         if let Some(from) = repository.toplevel.as_ref().filter(|_| !self.record.here) {
-            let within = (!repository.trusted).then_some(from.as_path());
-            let brought = extra_files::install(
-                from,
-                within,
-                &self.record.worktree,
-                &request.copy,
-                &request.link_readonly,
-            );
+            let (copy, link) = (&request.copy, &request.link_readonly);
+            let brought = extra_files::install(from, &self.record.worktree, copy, link, &mut files);
             self.record.brought = at("copy files to", &self.record.worktree, brought)?;
         }
         if let Some(top) = repository.toplevel.as_ref().filter(|_| request.with_changes && !self.record.here)
@@ -139,13 +143,15 @@ impl Workspace {
             self.uncommitted = false;
         }
         if let (Some(top), Some(listing)) = (&checkout, listing) {
-            let ignored = ignored_files::finish_listing(listing, top);
+            let ignored = ignored_files::finish_listing(listing, top, &mut files);
             self.select_dependencies(top, ignored, request.with_dependencies)?;
             if request.with_dependencies && !self.record.here {
-                let left_behind = ignored_files::copy_submodules(repository, top, &self.record.worktree)?;
+                let worktree = &self.record.worktree;
+                let left_behind = ignored_files::copy_submodules(repository, top, worktree, &mut files)?;
                 self.left_behind.extend(left_behind);
             }
         }
+        self.notes = files.into_notes();
         self.exclude_links()?;
         self.record.submodules = if self.record.here { self.submodule_pointers()? } else { Vec::new() };
         check_interrupted()?;
@@ -301,6 +307,7 @@ impl Workspace {
             uncommitted: false,
             carried_changes: 0,
             left_behind: Vec::new(),
+            notes: Vec::new(),
             credentials: Vec::new(),
             _lock: lock,
             _worktree_lock: worktree_lock,
@@ -391,6 +398,12 @@ impl Workspace {
         &self.left_behind
     }
 
+    /// Returns texts for the user about files that guard left out of the run because of symbolic links. Returns none
+    /// after [`Self::load`].
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// Makes the worktree's `.git` file point to the quarantine repository (the run's private git directory). Needed
     /// in runs without a mount namespace.
     pub fn point_at_quarantine(&self) -> Result<(), WorkspaceError> {
@@ -409,6 +422,20 @@ impl Workspace {
         }
         let pointed = gitfile::point_at(&record.worktree, &record.admin_dir, &self.run_folder);
         at("write the .git file of", &record.worktree, pointed)
+    }
+}
+
+/// Fails if there is a FIFO in place of a file at the top of the user's worktree that git reads: every git call there would
+/// wait for a writer until its timeout.
+fn check_fifos(top: &Path) -> Result<(), WorkspaceError> {
+    let is_fifo = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.file_type().is_fifo());
+    let mut files = [".gitattributes", ".gitignore", ".gitmodules"].into_iter().map(|name| top.join(name));
+    match files.find(is_fifo) {
+        None => Ok(()),
+        Some(file) => Err(WorkspaceError::refused(
+            format!("{} is a FIFO, for which git would wait", file.display()),
+            "an earlier run may have created it; remove it, or bring back the file that was there",
+        )),
     }
 }
 

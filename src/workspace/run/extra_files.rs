@@ -11,8 +11,9 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::checkout_files::{CheckoutFiles, open_plain_directory};
+use crate::sys::copy_tree::{CopyBudget, copy_opened, open_directory};
 use crate::sys::remove_tree::remove_tree;
-use crate::workspace::git::gitfile::{CopyBudget, copy_tree};
 
 /// An untracked file or directory of the user that guard copied or linked into the worktree of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -34,51 +35,52 @@ pub struct ExtraFile {
 }
 
 /// Copies the paths `copy` and links the paths `link` from the user's worktree `from` into the worktree `to`. Skips
-/// paths that are missing in `from`, already exist in `to`, or resolve to a path outside `within` (if it is given).
-/// Also skips paths below a symbolic link, because the commit may contain a link in place of a directory.
+/// paths that are missing in `from` or already exist in `to`, and paths that `files` leaves out. Also skips paths below a
+/// symbolic link, because the commit may contain a link in place of a directory.
 pub(crate) fn install(
     from: &Path,
-    within: Option<&Path>,
     to: &Path,
     copy: &[String],
     link: &[String],
+    files: &mut CheckoutFiles,
 ) -> io::Result<Vec<ExtraFile>> {
-    let within = within.map(Path::canonicalize).transpose()?;
     let mut brought: Vec<ExtraFile> = Vec::new();
     let wanted = copy.iter().map(|path| (path, false)).chain(link.iter().map(|path| (path, true)));
-    for (path, is_link) in wanted {
-        let path = PathBuf::from(path);
-        if !is_inside(&path) || brought.iter().any(|known| known.path == path) {
+    for (name, is_link) in wanted {
+        let path = PathBuf::from(name);
+        let place = to.join(&path);
+        if !is_inside(&path)
+            || brought.iter().any(|known| known.path == path)
+            || place.symlink_metadata().is_ok()
+            || !has_plain_parents(to, &path)
+        {
             continue;
         }
-        let (source, place) = (from.join(&path), to.join(&path));
-        let Ok(source) = source.canonicalize() else { continue };
-        let leads_out = within.as_ref().is_some_and(|root| !source.starts_with(root));
-        if leads_out || place.symlink_metadata().is_ok() || !has_plain_parents(to, &path) {
-            continue;
-        }
+        let Some(source) = files.open(name, &from.join(&path))? else { continue };
         if let Some(parent) = place.parent() {
             fs::create_dir_all(parent)?;
         }
         let seal = if is_link {
-            symlink(&source, &place)?;
+            symlink(&source.real, &place)?;
             String::new()
         } else {
-            copy_tree(&source, &place, &mut CopyBudget { bytes: u64::MAX, ..CopyBudget::default() })?;
+            let mut budget = CopyBudget { bytes: u64::MAX, ..CopyBudget::default() };
+            copy_opened(&source.file, &place, &mut budget)?;
             metadata_digest(&place)?
         };
-        brought.push(ExtraFile { path, is_link, is_layer: false, from: source, seal });
+        brought.push(ExtraFile { path, is_link, is_layer: false, from: source.real, seal });
     }
     Ok(brought)
 }
 
 /// Selects the directories of the user's worktree that the run gets as overlay mounts. The launcher mounts or links
 /// them later, when it knows whether the run has a mount namespace. Skips paths that already exist in the run's
-/// worktree or have no parent directory there, or that resolve to a path outside the user's worktree.
+/// worktree or have no parent directory there, and paths with a symbolic link in the user's worktree.
 pub(crate) fn select_layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<Vec<ExtraFile>> {
     let from = from.canonicalize()?;
+    let top = open_directory(&from)?;
     let layer = |path: &PathBuf| {
-        let source = from.join(path).canonicalize().ok().filter(|source| source.starts_with(&from))?;
+        open_plain_directory(&top, path).ok()?;
         let is_free =
             is_inside(path) && to.join(path).symlink_metadata().is_err() && has_plain_parents(to, path);
         // If the run's commit has no such parent directory, nothing in the run uses the dependencies.
@@ -87,7 +89,7 @@ pub(crate) fn select_layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Re
             path: path.clone(),
             is_link: true,
             is_layer: true,
-            from: source,
+            from: from.join(path),
             seal: String::new(),
         })
     };
@@ -146,6 +148,11 @@ fn hash_metadata(path: &Path, hasher: &mut Sha256) -> io::Result<()> {
     Ok(())
 }
 
+/// True if the copy in the run's worktree has not changed since guard made it.
+pub(crate) fn is_unchanged_copy(worktree: &Path, one: &ExtraFile) -> bool {
+    !one.is_link && metadata_digest(&worktree.join(&one.path)).is_ok_and(|now| now == one.seal)
+}
+
 /// Removes the copies and links that have not changed since guard made them. Keeps copies for which `is_ignored`
 /// returns true, because git does not show them as new files.
 pub(crate) fn remove_unchanged(
@@ -168,7 +175,7 @@ pub(crate) fn remove_unchanged(
                 // keep them.
                 let _ = fs::remove_dir(&place);
             }
-        } else if !is_ignored(&one.path) && metadata_digest(&place).is_ok_and(|now| now == one.seal) {
+        } else if !is_ignored(&one.path) && is_unchanged_copy(worktree, one) {
             remove_tree(&place)?;
         }
     }

@@ -1,4 +1,5 @@
 //! Creates the git workspace of a run: worktree, branch and quarantine repository.
+pub(crate) mod checkout_files;
 pub(crate) mod create;
 pub(crate) mod extra_files;
 pub(crate) mod hooks;

@@ -6,12 +6,12 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use crate::sys::fs::{Links, OpenError, open_regular_file};
+use super::checkout_files::{CheckoutFiles, Opened};
 use crate::workspace::git::command::Git;
 use crate::workspace::git::config::Settings;
 use crate::workspace::git::outcome::GitError;
@@ -64,7 +64,12 @@ pub(crate) fn refs_call(repository: &Repository) -> Result<Git, GitError> {
 
 /// Creates the quarantine repository (the run's private git directory) in the directory `git`. Also writes a copy of
 /// its `packed-refs` to the file `before`, which the agent cannot write.
-pub(crate) fn create(git: &Path, before: &Path, parts: &QuarantineSpec<'_>) -> io::Result<()> {
+pub(crate) fn create(
+    git: &Path,
+    before: &Path,
+    parts: &QuarantineSpec<'_>,
+    files: &mut CheckoutFiles,
+) -> io::Result<()> {
     let create_dir = |name: &str| DirBuilder::new().mode(0o700).recursive(true).create(git.join(name));
     for name in ["objects/info", "objects/pack", "refs/heads", "refs/tags", "info"] {
         create_dir(name)?;
@@ -84,12 +89,12 @@ pub(crate) fn create(git: &Path, before: &Path, parts: &QuarantineSpec<'_>) -> i
         (user_git_file(parts.repository, parts.settings, "core.attributesfile", "attributes"), ATTRIBUTES),
     ];
     for (from, to) in copies {
-        copy_if_exists(&from, &git.join(to))?;
+        copy_if_exists(&from, &git.join(to), files)?;
     }
     // A split index stores its larger part in other files in the same directory.
     for entry in fs::read_dir(parts.admin_dir)?.flatten() {
         if entry.file_name().as_bytes().starts_with(b"sharedindex.") {
-            copy_if_exists(&entry.path(), &git.join(entry.file_name()))?;
+            copy_if_exists(&entry.path(), &git.join(entry.file_name()), files)?;
         }
     }
     Ok(())
@@ -104,33 +109,25 @@ const ATTRIBUTES: &str = "info/user-attributes";
 /// size.
 const MAX_BYTES: u64 = 64 << 20;
 
-fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {
+/// Copies a file if it exists. Follows the user's own symbolic links, because users often keep such files as links.
+fn copy_if_exists(from: &Path, to: &Path, files: &mut CheckoutFiles) -> io::Result<()> {
     let is_index = to.file_name().is_some_and(|name| name.as_bytes().ends_with(b"index"));
-    // Follow symbolic links, because users often keep such files as links, but do not block on a FIFO.
-    let copy = || -> io::Result<()> {
-        let most = if is_index { u64::MAX } else { MAX_BYTES };
-        let mut file = open_regular_file(from, most, Links::Follow).map_err(|error| match error {
-            OpenError::Io(error) => error,
-            OpenError::NotRegular | OpenError::TooLarge { .. } => {
-                let problem =
-                    format!("{} is not a regular file, or is too large to be copied", from.display());
-                io::Error::new(io::ErrorKind::InvalidData, problem)
-            }
-        })?;
-        let mut copied = fs::File::create(to)?;
-        io::copy(&mut file, &mut copied)?;
-        // Keep the modification time, because git compares file times with that of an index: see
-        // `gitfile::copy_index`.
-        copied.set_modified(file.metadata()?.modified()?)
-    };
-    match copy() {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            Ok(())
-        }
+    let opened = match files.open_tracked(&from.display().to_string(), from) {
         // Skip a file that the user cannot read: git ignores it too.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_index => Ok(()),
-        copied => copied,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_index => return Ok(()),
+        opened => opened?,
+    };
+    let Some(Opened { file, .. }) = opened else { return Ok(()) };
+    let data = file.metadata()?;
+    let most = if is_index { u64::MAX } else { MAX_BYTES };
+    if !data.is_file() || data.len() > most {
+        let problem = format!("{} is not a regular file, or is too large to be copied", from.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
     }
+    let mut copied = fs::File::create(to)?;
+    io::copy(&mut file.take(most), &mut copied)?;
+    // Keep the modification time, because git compares file times with that of an index: see `gitfile::copy_index`.
+    copied.set_modified(data.modified()?)
 }
 
 /// Returns the path of a global git file of the user: the path in the setting `key`, or git's default path for the

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::extra_files::ExtraFile;
 use crate::sys::fs::{Durability, replace_file};
+use crate::workspace::receive::Limits;
 use crate::workspace::{WorkspaceError, at};
 
 const FILE: &str = "workspace.json";
@@ -97,9 +98,21 @@ pub struct Record {
     /// The path and the content of each submodule's `.git` file before the run.
     #[serde(default)]
     pub submodules: Vec<(String, String)>,
+    /// The commit that the user had checked out when they started the run; `None` for the `HEAD` of the main working tree.
+    #[serde(default)]
+    pub target: Option<String>,
+    /// The maximum size of the objects that guard takes from the run, in bytes; `None` for the default.
+    #[serde(default)]
+    pub receive_bytes: Option<u64>,
 }
 
 impl Record {
+    /// Returns the limits for objects that guard takes from the run, as the run's policy set them.
+    pub fn limits(&self) -> Limits {
+        let default = Limits::default();
+        Limits { bytes: self.receive_bytes.unwrap_or(default.bytes), ..default }
+    }
+
     /// The names of the files that describe a workspace in the run's directory.
     pub(crate) const FILES: [&str; 2] = [FILE, LOCK];
 
@@ -144,7 +157,7 @@ impl Record {
             Durability::Unsynced
         };
         let text = serde_json::to_vec_pretty(self).map_err(io::Error::other);
-        at("write", &path, text.and_then(|text| replace_file(&path, &text, 0o666, sync)))
+        at("write", &path, text.and_then(|text| replace_file(&path, &text, 0o600, sync)))
     }
 }
 

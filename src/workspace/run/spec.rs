@@ -13,6 +13,7 @@ use crate::policy::Policy;
 use crate::workspace::git::outcome::GitError;
 use crate::workspace::git::repository::{Head, Repository};
 use crate::workspace::git::stderr_messages::GitMessage;
+use crate::workspace::receive::Limits;
 use crate::workspace::{WorkspaceError, at};
 
 /// What kind of workspace to create, and where.
@@ -27,6 +28,9 @@ pub struct Request {
     pub name: Option<String>,
     /// The commit that the run starts from; `None` for the user's `HEAD`.
     pub base: Option<String>,
+    /// The commit that the user has checked out where they started the run, if that is not the run's own branch. The
+    /// findings of the run are about what the branch adds to it. `None` for the `HEAD` of the main working tree.
+    pub target: Option<String>,
     /// True to work in the user's linked worktree, from which guard found the repository, and on its branch
     /// (`--here`).
     pub here: bool,
@@ -54,6 +58,9 @@ pub struct Request {
     pub sign: bool,
     /// True to give the run none of the user's hooks.
     pub skip_hooks: bool,
+    /// The maximum size of the objects that guard takes from the run, in bytes, when it receives commits and when it
+    /// commits what the run left uncommitted; `None` for the default.
+    pub receive_bytes: Option<u64>,
 }
 
 impl Request {
@@ -69,6 +76,7 @@ impl Request {
             trailers: policy.git.trailers.clone(),
             sign: policy.git.sign,
             skip_hooks: !policy.git.hooks,
+            receive_bytes: Some(Limits::new(policy).bytes),
             ..Self::default()
         }
     }
@@ -163,6 +171,8 @@ impl WorkspaceSpec {
             excludes: PathBuf::new(),
             brought: Vec::new(),
             submodules: Vec::new(),
+            target: request.target.clone(),
+            receive_bytes: request.receive_bytes,
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Copies the user's uncommitted changes into the worktree of a run, if the user asked for that.
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::extra_files::{has_plain_parents, is_inside};
-use crate::workspace::git::gitfile::{CopyBudget, copy_tree};
+use crate::sys::copy_tree::{CopyBudget, copy_path, open_directory};
 use crate::workspace::git::repository::Repository;
 use crate::workspace::{WorkspaceError, at};
 
@@ -34,6 +35,7 @@ pub(crate) fn apply(
     }
     let call = repository.git("ls-files")?.worktree(top).current_dir(top);
     let names = call.args(["--others", "--exclude-standard", "-z"]).run()?;
+    let top = at("open", top, top.canonicalize().and_then(|top| open_directory(&top)))?;
     let mut untracked = 0;
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
         let path = Path::new(OsStr::from_bytes(name.strip_suffix(b"/").unwrap_or(name)));
@@ -51,7 +53,7 @@ pub(crate) fn apply(
             at("create", parent, std::fs::create_dir_all(parent))?;
         }
         let mut budget = CopyBudget { bytes: MAX_FILE_BYTES, ..CopyBudget::default() };
-        at("copy to", &place, copy_tree(&top.join(path), &place, &mut budget))?;
+        at("copy to", &place, copy_path(top.as_fd(), path, &place, &mut budget))?;
         untracked += 1;
     }
     Ok(files + untracked)

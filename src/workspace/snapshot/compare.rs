@@ -94,6 +94,42 @@ pub struct Difference {
     pub by: Actor,
 }
 
+impl Difference {
+    /// True if the user's own git commands make such a change all the time (`git commit`, `fetch`, `switch`, `stash`,
+    /// `worktree add`), nothing in it can make a program run, and no agent could have made it: a run cannot write to the
+    /// repository, and the difference is outside every directory that this run could write to.
+    pub fn is_ordinary(&self) -> bool {
+        let rest = worktree_of(&self.name).map_or_else(|| self.name.clone(), |(_, rest)| rest);
+        self.by == Actor::Others
+            && match self.kind {
+                Kind::Index | Kind::Reflog | Kind::Head => true,
+                // git reads other objects in place of those that these refs replace.
+                Kind::Ref => {
+                    self.name.bytes().starts_with(b"refs/")
+                        && !self.name.bytes().starts_with(b"refs/replace/")
+                }
+                // A whole worktree that was added or removed has no further path.
+                Kind::Worktree => {
+                    worktree_of(&self.name).is_none()
+                        || rest.bytes() == b"locked"
+                        || is_written_by_commands(rest.bytes())
+                }
+                Kind::Other => {
+                    is_written_by_commands(rest.bytes())
+                        || matches!(rest.bytes(), b"gc.pid" | b"gc.log" | b"info/refs")
+                }
+                Kind::Config
+                | Kind::Hook
+                | Kind::Attributes
+                | Kind::Exclude
+                | Kind::Grafts
+                | Kind::Shallow
+                | Kind::Alternates
+                | Kind::Module => false,
+            }
+    }
+}
+
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, .. } = self;

@@ -114,6 +114,7 @@ impl State {
 
 /// An open directory. Its methods open files relative to its descriptor, so they reach the same directory even if
 /// another process renames it or puts another one in its place.
+#[derive(Debug)]
 pub(crate) struct OpenDirectory(OwnedFd);
 
 /// An entry of a directory.
@@ -230,6 +231,12 @@ impl OpenDirectory {
             }
         }
         Ok(entries)
+    }
+}
+
+impl From<OwnedFd> for OpenDirectory {
+    fn from(directory: OwnedFd) -> Self {
+        Self(directory)
     }
 }
 

@@ -24,6 +24,7 @@ use super::git::outcome::GitOutput;
 use super::git::repository::{Repository, is_id};
 use super::git::stderr_messages::GitMessage;
 use super::inspect::list;
+use super::run::checkout_files::CheckoutFiles;
 use super::run::create::{Workspace, trusted_settings};
 use super::run::path_text;
 use super::run::quarantine::user_git_file;
@@ -132,6 +133,8 @@ impl TaskTree {
         if repository.commit(&branch)?.is_some() {
             return Err(branch_taken(&branch));
         }
+        let excludes = user_git_file(repository, &settings, "core.excludesfile", "ignore");
+        let excludes = CheckoutFiles::new(repository, &worktree)?.usable(&excludes);
         Ok(Self {
             mark: mark.to_string(),
             common_dir: repository.common_dir.clone(),
@@ -140,14 +143,15 @@ impl TaskTree {
             base,
             worktree,
             scratch: scratch.to_path_buf(),
-            excludes: user_git_file(repository, &settings, "core.excludesfile", "ignore"),
+            excludes,
         })
     }
 
     /// Returns the path of the user's global ignore file for a repository.
     pub fn user_excludes(repository: &Repository) -> Result<PathBuf, WorkspaceError> {
         let settings = Settings::parse(&Settings::list_call(repository)?.run()?);
-        Ok(user_git_file(repository, &settings, "core.excludesfile", "ignore"))
+        let excludes = user_git_file(repository, &settings, "core.excludesfile", "ignore");
+        Ok(CheckoutFiles::new(repository, &repository.place())?.usable(&excludes))
     }
 
     /// Creates the branch and the worktree, unless they exist already. Removes a worktree that git did not finish

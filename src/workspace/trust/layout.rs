@@ -11,7 +11,6 @@ use super::paths::{is_inside_repository, is_same_file, printable, printable_path
 use crate::workspace::git::config::Settings;
 use crate::workspace::git::gitfile::read_small;
 use crate::workspace::git::repository::Repository;
-use crate::workspace::run::hooks;
 
 /// The directories in a git directory that git or guard reads or writes, each with the depth to which guard checks
 /// it. Neither git nor guard reads deeper entries.
@@ -99,17 +98,6 @@ pub(crate) fn check_parts(repository: &Repository, doubts: &mut Vec<String>) {
                 doubts.push(format!("the repository borrows objects from {}", printable(line)));
             }
         }
-    }
-}
-
-/// Checks the hooks directory if it is inside the repository, because guard copies it and follows its symbolic links.
-/// Trusts a hooks directory outside the repository, because the user chose it. Leaves the directory `hooks` of the git
-/// directory to [`check_parts`].
-pub(crate) fn check_hooks(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
-    let Some(dir) = hooks::source(repository, settings) else { return };
-    if is_inside_repository(&dir, repository) && !is_same_file(&dir, &repository.common_dir.join("hooks")) {
-        let mut left = hooks::MAX_FILES;
-        LayoutWalk { repository, doubts, left: &mut left }.walk(&dir, MAX_DEPTH);
     }
 }
 

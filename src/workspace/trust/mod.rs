@@ -29,7 +29,6 @@ pub(crate) fn check(repository: &Repository, settings: &Settings) -> Result<(), 
     let mut doubts = Vec::new();
     layout::check_pointer(repository, settings, &mut doubts);
     layout::check_parts(repository, &mut doubts);
-    layout::check_hooks(repository, settings, &mut doubts);
     settings::check_all(repository, settings, &mut doubts);
     // guard's later git calls use the common directory, which may have settings that do not apply in this worktree.
     let beside = repository.common_dir.join("config.worktree");

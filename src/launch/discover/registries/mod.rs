@@ -23,6 +23,7 @@ mod url;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::sys::agent_paths::{AgentPaths, state_directory};
 use search::Search;
 pub use search::{Registries, Tool};
 
@@ -44,7 +45,9 @@ pub fn find_registries_with(
 ) -> Registries {
     let home = home.filter(|home| home.is_absolute());
     let worktree = directory.and_then(|directory| worktree_of(directory, home));
-    let mut search = Search { tool, home, environment, etc, worktree, found: Registries::default() };
+    let agent_paths = AgentPaths::read(home, state_directory().as_deref()).ok();
+    let found = Registries::default();
+    let mut search = Search { tool, home, environment, etc, worktree, agent_paths, found };
     match tool {
         Tool::Cargo => cargo::search(&mut search),
         Tool::Npm => npm::search(&mut search),

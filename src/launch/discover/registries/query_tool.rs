@@ -257,6 +257,9 @@ fn read_output(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
 /// Writes an answer to the cache. If that fails, guard runs the tool again the next time.
 fn write_cache(file: &Path, answer: &str) {
     let Some(directory) = file.parent() else { return };
-    let _ = std::fs::create_dir_all(directory)
-        .and_then(|()| replace_file(file, answer.as_bytes(), 0o666, Durability::Unsynced));
+    let _ = std::fs::DirBuilder::new()
+        .mode(0o700)
+        .recursive(true)
+        .create(directory)
+        .and_then(|()| replace_file(file, answer.as_bytes(), 0o600, Durability::Unsynced));
 }

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::url;
+use crate::sys::agent_paths::AgentPaths;
 
 /// The largest settings file that guard reads, in bytes.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -57,6 +58,8 @@ pub(super) struct Search<'a> {
     /// The worktree in which agents work; `None` if there is none. guard reads no settings and executes no program in
     /// it.
     pub(super) worktree: Option<PathBuf>,
+    /// The places in which agents may have worked earlier; `None` if guard cannot read their record.
+    pub(super) agent_paths: Option<AgentPaths>,
     pub(super) found: Registries,
 }
 
@@ -78,10 +81,16 @@ impl Search<'_> {
         self.directory(variable).or_else(|| Some(self.home?.join(default)))
     }
 
-    /// Returns true if an agent may have written this path, because the path is in the worktree.
+    /// Returns true if an agent may have written this path, or a link on the way to it.
     pub(super) fn is_agent_writable(&self, path: &Path) -> bool {
         let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-        self.worktree.as_ref().is_some_and(|worktree| real.starts_with(worktree))
+        let Some(agent_paths) = &self.agent_paths else { return true };
+        let leads_through_place = || match agent_paths.first_place(path) {
+            Ok(place) => place.is_some(),
+            // The path does not exist.
+            Err(_) => agent_paths.place_of(&real).is_some(),
+        };
+        self.worktree.as_ref().is_some_and(|worktree| real.starts_with(worktree)) || leads_through_place()
     }
 
     /// Returns the text of a settings file; `None` if the file does not exist. If an agent may have written the file,
