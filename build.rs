@@ -12,7 +12,7 @@ fn main() {
 /// Compiles the shim for `launch/plan/shims.rs` to include. Links it statically if a static C library is installed,
 /// because a static program starts faster.
 fn build_shim() {
-    for source in ["shims/main.rs", "src/supervisor/shim/protocol.rs"] {
+    for source in ["shims/main.rs", "src/run/supervisor/shim/protocol.rs"] {
         println!("cargo:rerun-if-changed={source}");
     }
     let variable = |name: &str| env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"));

@@ -10,9 +10,9 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guard::command::{Context, Cwd, Request};
-use guard::decide::{self, judge};
-use guard::policy::{Policy, PolicyDirs, load};
+use guard::judge::command::{Context, Cwd, Request};
+use guard::judge::decide::{self, judge};
+use guard::judge::policy::{Policy, PolicyDirs, load};
 
 fn main() {
     // The allocator returns a large block to the kernel when the block is freed, unless an even larger block was freed

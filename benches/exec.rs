@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use guard::agent::{OutputFormat, OutputParser, named};
-use guard::agent_exec::{ExecRequest, Executor, Running};
+use guard::agents::adapter::{OutputFormat, OutputParser, named};
+use guard::agents::exec::{ExecRequest, Executor, Running};
 
 /// If root starts the benchmark, the measurements run as the user with this id.
 const USER: u32 = 1000;
@@ -376,7 +376,7 @@ impl Bench {
         }
         let url = format!("http://{}", serve());
         let adapter = named("gemini").expect("an adapter");
-        let ask = guard::agent::InvocationSpec {
+        let ask = guard::agents::adapter::InvocationSpec {
             format: OutputFormat::default(),
             prompt: "say something".to_string(),
             model: Some("gemini-2.5-flash".to_string()),

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guard::workspace::findings::{Inspection, inspect};
-use guard::workspace::snapshot::{ExpectedChanges, Fingerprint};
+use guard::git::review::findings::{Inspection, inspect};
+use guard::git::snapshot::{ExpectedChanges, Fingerprint};
 
 /// The longest time that two snapshots of a repository and their comparison should take together.
 const BAR: Duration = Duration::from_millis(50);

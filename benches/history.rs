@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use guard::history::{Applied, GeminiHistoryManager, HistoryConfig, Role};
+use guard::agents::history::{Applied, GeminiHistoryManager, HistoryConfig, Role};
 
 const MESSAGES: usize = 10_000;
 

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use guard::batch::queue::{Claim, ClaimLimits, Ending, Lease, NewBatch, Queue, open_queue};
-use guard::batch::{BatchOptions, NewTask, TaskFailure, TaskKind};
+use guard::work::batch::queue::{Claim, ClaimLimits, Ending, Lease, NewBatch, Queue, open_queue};
+use guard::work::batch::{BatchOptions, NewTask, TaskFailure, TaskKind};
 
 const TASKS: usize = 20_000;
 

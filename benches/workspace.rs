@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use guard::workspace::{KeepPolicy, Limits, Repository, Request, Workspace};
+use guard::git::{KeepPolicy, Limits, Repository, Request, Workspace};
 
 /// Runs the installed git without the user's and the system's configuration.
 fn git(folder: &Path, args: &[&str]) -> String {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
-use guard::research::{
+use guard::work::research::{
     Agent, AgentContext, AgentError, AgentUpdate, BackendEvent, BackendStream, FinalResult, LlmBackend,
     LlmCall, LlmClient, LlmConfig, LlmError, LlmRequest, LlmUsage, ResultMetadata, UpdateStream, next_update,
     update_stream,

@@ -7,7 +7,7 @@
 //! boundary: neither the shim nor a replacement for it can start a program that the policy does not allow.
 #![allow(clippy::print_stderr, reason = "the refusal is printed where the agent looks")]
 
-#[path = "../src/supervisor/shim/protocol.rs"]
+#[path = "../src/run/supervisor/shim/protocol.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the supervisor's half of the protocol is in the same file")]
 mod protocol;
 

@@ -4,7 +4,7 @@
 
 use std::sync::LazyLock;
 
-use guard::agent::{AGENTS, Adapter, Ending, OutputFormat, OutputParser, named};
+use guard::agents::adapter::{AGENTS, Adapter, Ending, OutputFormat, OutputParser, named};
 use libfuzzer_sys::fuzz_target;
 
 static ADAPTERS: LazyLock<Vec<Adapter>> =

@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use guard::egress::key_removal::{KeyForms, KeyMasker};
+use guard::run::egress::key_removal::{KeyForms, KeyMasker};
 use libfuzzer_sys::fuzz_target;
 
 // The first byte sets the length of the pieces, and the second one the length of the key. Then come the key and the

@@ -4,7 +4,7 @@
 
 use std::sync::LazyLock;
 
-use guard::egress::token_usage::{Places, Scanner};
+use guard::run::egress::token_usage::{Places, Scanner};
 use libfuzzer_sys::fuzz_target;
 
 static PLACES: LazyLock<Places> = LazyLock::new(|| {

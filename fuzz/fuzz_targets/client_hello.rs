@@ -2,7 +2,7 @@
 //! and a name that it returns must be a possible host name.
 #![no_main]
 
-use guard::egress::tls_client_hello::{Hello, LIMIT, read};
+use guard::run::egress::tls_client_hello::{Hello, LIMIT, read};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

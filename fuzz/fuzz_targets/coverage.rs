@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use guard::batch::coverage::{Format, Scope, read_coverage};
+use guard::work::batch::coverage::{Format, Scope, read_coverage};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 //! list of strings, and each string must be in that memory.
 #![no_main]
 
-use guard::supervisor::fuzzing::{arguments, started_with};
+use guard::run::supervisor::fuzzing::{arguments, started_with};
 use libfuzzer_sys::fuzz_target;
 
 /// The size of the memory region with the strings, in bytes.

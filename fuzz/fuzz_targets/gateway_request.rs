@@ -4,8 +4,8 @@
 
 use std::sync::LazyLock;
 
-use guard::egress::fuzzing::request;
-use guard::policy::{GATEWAYS, Gateway, gateway};
+use guard::run::egress::fuzzing::request;
+use guard::judge::policy::{GATEWAYS, Gateway, gateway};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 

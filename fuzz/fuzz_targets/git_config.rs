@@ -2,7 +2,7 @@
 //! has bytes, and must normalize their names.
 #![no_main]
 
-use guard::workspace::findings::{effect, settings};
+use guard::git::review::findings::{effect, settings};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -2,7 +2,7 @@
 //! and an entry that covers another one must allow every connection that the other one allows.
 #![no_main]
 
-use guard::policy::{Host, HostAccess, HostEntry};
+use guard::judge::policy::{Host, HostAccess, HostEntry};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

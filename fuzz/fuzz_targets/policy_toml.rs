@@ -2,8 +2,8 @@
 //! it must not panic.
 #![no_main]
 
-use guard::decide::load_text;
-use guard::policy::{PolicyDirs, PolicyError, Source};
+use guard::judge::decide::load_text;
+use guard::judge::policy::{PolicyDirs, PolicyError, Source};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use guard::workspace::fuzzing::{branch, changed_refs};
+use guard::git::fuzzing::{branch, changed_refs};
 use libfuzzer_sys::fuzz_target;
 
 static GIT_DIR: LazyLock<PathBuf> = LazyLock::new(|| {

@@ -3,9 +3,9 @@
 
 use std::sync::LazyLock;
 
-use guard::command::{Context, Cwd, Request};
-use guard::decide::judge;
-use guard::policy::{Policy, PolicyDirs, load};
+use guard::judge::command::{Context, Cwd, Request};
+use guard::judge::decide::judge;
+use guard::judge::policy::{Policy, PolicyDirs, load};
 use libfuzzer_sys::fuzz_target;
 
 static POLICY: LazyLock<Policy> =

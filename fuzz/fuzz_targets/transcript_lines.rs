@@ -2,7 +2,7 @@
 //! event or error, and both ways must return the same.
 #![no_main]
 
-use guard::transcript::{Reader, Step};
+use guard::run::transcript::{Reader, Step};
 use libfuzzer_sys::fuzz_target;
 
 /// A reader that returns a few bytes at a time, like a file that is still growing.

@@ -2,7 +2,7 @@
 //! after it is encoded and decoded again.
 #![no_main]
 
-use guard::supervisor::shim::protocol::{Answer, Question};
+use guard::run::supervisor::shim::protocol::{Answer, Question};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::{Failure, note};
-use crate::agent::{AGENTS, Adapter, OutputParser, Profile, named, of_program};
-use crate::agent_exec::{apply_conclusion, check_version, ending};
-use crate::launch::{CopiedLogin, LoginError, OutputReader, RunRequest, SavedHistory};
-use crate::outcome::RunResult;
-use crate::policy::Config;
+use crate::agents::adapter::{AGENTS, Adapter, OutputParser, Profile, named, of_program};
+use crate::agents::exec::{apply_conclusion, check_version, ending};
+use crate::run::launch::{CopiedLogin, LoginError, OutputReader, RunRequest, SavedHistory};
+use crate::run::outcome::RunResult;
+use crate::judge::policy::Config;
 
 /// Returns the agent that a command line starts: the agent `wanted`, which the user named, or else the agent whose
 /// program the command runs. Returns `None` if `wanted` is `none`, if there is no command, or if no agent has this
@@ -160,7 +160,7 @@ fn history_place(agent: &str, request: &RunRequest) -> PathBuf {
     let directory = request.checkout.as_ref().map_or(&request.folder, |checkout| &checkout.common_dir);
     let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.clone());
     let digest = Sha256::digest(directory.as_os_str().as_bytes());
-    let id = crate::hex::encode(&digest[..8]);
+    let id = crate::text::hex::encode(&digest[..8]);
     let named_after = match directory.file_name() {
         Some(name) if name == ".git" => directory.parent().and_then(Path::file_name),
         name => name,
@@ -187,7 +187,7 @@ impl AgentOutput {
             agent: profile.adapter.name.clone(),
             is_interactive: has_terminal,
             reading: profile.asks_model.then(|| OutputParser::new(profile.adapter.clone(), profile.format)),
-            printed_text: profile.format == crate::agent::OutputFormat::Text,
+            printed_text: profile.format == crate::agents::adapter::OutputFormat::Text,
         }
     }
 }

@@ -13,13 +13,15 @@ use super::checkout::{Checkout, split};
 use super::defaults::{BUILT_IN_POLICY, check_extends, commit_command, uncommitted_note};
 use super::exit_code::Exit;
 use super::{Failure, note, policy_files, run_reference};
-use crate::command::{Context, Cwd};
-use crate::decide::{self, AllowRule, CannotAllow, rules_to_allow};
-use crate::outcome::RunResult;
-use crate::policy::{self, Policy, PolicyDirs, PolicyError, ProjectConfig, Source};
+use crate::judge::command::{Context, Cwd};
+use crate::judge::decide;
+use crate::judge::decide::{AllowRule, CannotAllow, rules_to_allow};
+use crate::run::outcome::RunResult;
+use crate::judge::policy;
+use crate::judge::policy::{Policy, PolicyDirs, PolicyError, ProjectConfig, Source};
 use crate::sys::fs::{Durability, Links, OpenError, read_regular_file, replace_file};
-use crate::terminal_text;
-use crate::transcript::{Event, EventType, Run, Step};
+use crate::text::terminal_text;
+use crate::run::transcript::{Event, EventType, Run, Step};
 
 /// Returns the policy with additional rules, which allow the commands that the user gave with `--allow`. A command that
 /// the policy already allows is no error: a script with the option must keep working after the user has saved the rule.
@@ -457,7 +459,7 @@ impl Target {
                 };
                 let policy = policy::load_source(source, &PolicyDirs::from_environment())?;
                 let context = context();
-                let command = crate::command::Request::Shell(value.as_bytes().to_vec());
+                let command = crate::judge::command::Request::Shell(value.as_bytes().to_vec());
                 if decide::judge(&policy, &command, &context).0.action() == policy::Action::Allow {
                     return Ok(text.to_string());
                 }

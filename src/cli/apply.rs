@@ -13,14 +13,12 @@ use super::review::{is_confirmed, write_findings};
 use super::take_over_args::Apply;
 use super::worktree_lookup::{find_or_newest, here};
 use super::{Failure, note};
-use crate::launch::danger_finding;
-use crate::outcome::{Finding, RunResult};
-use crate::terminal_text;
-use crate::transcript::{Run, RunState};
-use crate::workspace::findings::Danger;
-use crate::workspace::{
-    ApplyMethod, ApplyPlan, ApplyRequest, KeepPolicy, Planned, Repository, Workspace, WorkspaceError,
-};
+use crate::run::launch::danger_finding;
+use crate::run::outcome::{Finding, RunResult};
+use crate::text::terminal_text;
+use crate::run::transcript::{Run, RunState};
+use crate::git::review::findings::Danger;
+use crate::git::{ApplyMethod, ApplyPlan, ApplyRequest, KeepPolicy, Planned, Repository, Workspace, WorkspaceError};
 
 /// Applies everything on the branch of a run that the user's branch does not have, whichever runs made it.
 pub(super) fn run(args: &Apply, out: &mut dyn Write) -> Result<Exit, Failure> {

@@ -6,9 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::batch_args::{
-    BATCH_EXAMPLES, Batch, SERVE_EXAMPLES, ServeArgs, StoreOption, WORKER_EXAMPLES, WorkerArgs,
-};
+use super::batch_args::{BATCH_EXAMPLES, Batch, SERVE_EXAMPLES, ServeArgs, StoreOption, WORKER_EXAMPLES, WorkerArgs};
 use super::chat_args::{CHAT_EXAMPLES, Chat, HISTORY_EXAMPLES, History};
 use super::colour::ColourOptions;
 use super::control_args::{CONTROL_EXAMPLES, Control};
@@ -17,22 +15,14 @@ pub(crate) use super::exec_args::Exec;
 use super::log_args::{LOG_EXAMPLES, REPLAY_EXAMPLES, VERIFY_EXAMPLES};
 pub(crate) use super::log_args::{Log, Replay, Verify};
 use super::logging::LogOptions;
-use super::policy_args::{
-    ALLOW_EXAMPLES, CHECK_EXAMPLES, CONFIG_EXAMPLES, INIT_EXAMPLES, LEARN_EXAMPLES, WHY_EXAMPLES,
-};
-pub(crate) use super::policy_args::{
-    Allow, Audit, Check, ConfigAction, Format, Init, Learn, LearnNetwork, Policy, Why,
-};
+use super::policy_args::{ALLOW_EXAMPLES, CHECK_EXAMPLES, CONFIG_EXAMPLES, INIT_EXAMPLES, LEARN_EXAMPLES, WHY_EXAMPLES};
+pub(crate) use super::policy_args::{Allow, Audit, Check, ConfigAction, Format, Init, Learn, LearnNetwork, Policy, Why};
 use super::research_args::{RESEARCH_EXAMPLES, Research};
 use super::run_args::RUN_EXAMPLES;
 pub(crate) use super::run_args::{NamespaceChoice, Run};
 use super::runs_args::{ATTACH_EXAMPLES, Attach, PS_EXAMPLES, Ps, RUNS_EXAMPLES, Runs, STOP_EXAMPLES, Stop};
-use super::shell_args::{
-    COMPLETIONS_EXAMPLES, Complete, Completions, HELP_EXAMPLES, Help, MAN_EXAMPLES, Man,
-};
-use super::take_over_args::{
-    APPLY_EXAMPLES, Apply, DIFF_EXAMPLES, Diff, RESTORE_EXAMPLES, Restore, UNDO_EXAMPLES, Undo,
-};
+use super::shell_args::{COMPLETIONS_EXAMPLES, Complete, Completions, HELP_EXAMPLES, Help, MAN_EXAMPLES, Man};
+use super::take_over_args::{APPLY_EXAMPLES, Apply, DIFF_EXAMPLES, Diff, RESTORE_EXAMPLES, Restore, UNDO_EXAMPLES, Undo};
 use super::task_args::{TASK_EXAMPLES, Task, WORKFLOW_EXAMPLES, Workflow};
 use super::worktree_args::WORKTREE_EXAMPLES;
 pub(crate) use super::worktree_args::Worktree;

@@ -10,10 +10,10 @@ use super::run_reference::{open_transcript, unreadable};
 use super::runs_args::Attach;
 use super::terminal_filter::Screen;
 use super::{Failure, note};
-use crate::outcome::RunResult;
+use crate::run::outcome::RunResult;
 use crate::sys::signals;
-use crate::terminal_text;
-use crate::transcript::{Event, EventType, Run, Step};
+use crate::text::terminal_text;
+use crate::run::transcript::{Event, EventType, Run, Step};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 

@@ -10,10 +10,10 @@ use super::checkout::split;
 use super::exit_code::Exit;
 use super::json::print_json;
 use super::{Failure, note};
-use crate::decide::load;
-use crate::policy::PolicyDirs;
-use crate::policy_audit;
-use crate::policy_audit::{Audit, Change, Corpus};
+use crate::judge::decide::load;
+use crate::judge::policy::PolicyDirs;
+use crate::judge::audit;
+use crate::judge::audit::{Audit, Change, Corpus};
 use crate::sys::agent_paths::open_named_file;
 use crate::sys::directory::Directory;
 use crate::sys::fs::Durability;
@@ -33,7 +33,7 @@ pub(super) fn run(args: &Args, dirs: &PolicyDirs, out: &mut dyn Write) -> Result
         })?;
         corpora.push(corpus);
     }
-    let audit = policy_audit::run(&policies, &corpora);
+    let audit = audit::run(&policies, &corpora);
     if let Some((corpus, policy)) = audit.unused_labels.first() {
         let (message, hint) = match policy {
             Some(policy) => (
@@ -65,11 +65,11 @@ pub(super) fn run(args: &Args, dirs: &PolicyDirs, out: &mut dyn Write) -> Result
 
 fn print(format: Format, audit: &Audit, changes: &[Change], out: &mut dyn Write) -> Result<(), Failure> {
     match format {
-        Format::Text => out.write_all(policy_audit::text(audit).as_bytes())?,
+        Format::Text => out.write_all(audit::text(audit).as_bytes())?,
         Format::Json => print_json(&rows_json(audit, changes), out)?,
-        Format::Sarif => print_json(&policy_audit::sarif(audit, changes), out)?,
+        Format::Sarif => print_json(&audit::sarif(audit, changes), out)?,
         Format::Junit => {
-            let xml = policy_audit::junit(audit, changes).map_err(|error| {
+            let xml = audit::junit(audit, changes).map_err(|error| {
                 Failure::usage(format!("cannot write the JUnit report: {error}"), "use another --format")
             })?;
             out.write_all(xml.as_bytes())?;
@@ -86,7 +86,7 @@ fn snapshot(
     audit: &Audit,
     out: &mut dyn Write,
 ) -> Result<bool, Failure> {
-    let today = policy_audit::text(audit);
+    let today = audit::text(audit);
     let failed = |error: io::Error, what: &str, hint: &str| {
         Failure::usage(format!("cannot {what} the snapshot {}: {error}", path.display()), hint)
     };
@@ -104,7 +104,7 @@ fn snapshot(
     let hint = "create the snapshot with --snapshot FILE --update";
     let committed = open_named_file(path).and_then(io::read_to_string);
     let committed = committed.map_err(|error| failed(error, "read", hint))?;
-    let changes = policy_audit::compare(&committed, &today).map_err(|error| {
+    let changes = audit::compare(&committed, &today).map_err(|error| {
         Failure::usage(
             error.to_string(),
             "rewrite the snapshot with --snapshot FILE --update, and review the difference",
@@ -151,9 +151,9 @@ fn contradictions(audit: &Audit) -> Vec<String> {
                 label.name(),
                 audit.policies[policy],
                 match answer.action {
-                    crate::policy::Action::Allow => "allows",
-                    crate::policy::Action::Ask => "asks about",
-                    crate::policy::Action::Deny => "denies",
+                    crate::judge::policy::Action::Allow => "allows",
+                    crate::judge::policy::Action::Ask => "asks about",
+                    crate::judge::policy::Action::Deny => "denies",
                 },
                 answer.rule,
                 row.text

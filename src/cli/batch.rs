@@ -10,16 +10,14 @@ use serde_json::json;
 use super::batch_args::{Batch, BatchAction, StoreOption};
 use super::exit_code::Exit;
 use super::json::print_json;
-use super::table::{self, Column};
+use super::table;
+use super::table::Column;
 use super::{Failure, note};
-use crate::batch::queue::{BatchRow, NewBatch};
-use crate::batch::{
-    BatchResponse, BatchStatus, LARGEST_INPUT, Page, Queue, QueueError, TaskResult, TaskStatus, TaskTypes,
-    WorkerLock, open_queue, parse_tasks, respond, start_local_worker,
-};
+use crate::work::batch::queue::{BatchRow, NewBatch};
+use crate::work::batch::{BatchResponse, BatchStatus, LARGEST_INPUT, Page, Queue, QueueError, TaskResult, TaskStatus, TaskTypes, WorkerLock, open_queue, parse_tasks, respond, start_local_worker};
 use crate::sys::agent_paths::{open_named_file, own_real_path};
-use crate::terminal_text;
-use crate::transcript::runs_dir;
+use crate::text::terminal_text;
+use crate::run::transcript::runs_dir;
 
 /// The number of results that guard reads from the queue at once. With `--json` and `--jsonl`, guard prints these
 /// results before it reads the next ones, so the memory that it needs does not grow with the batch.
@@ -170,7 +168,7 @@ fn known(queue: &mut dyn Queue, id: &str) -> Result<BatchRow, Failure> {
 
 /// Reads and checks a submission from a file, or from standard input if `file` is `-`. `directory` is the value of
 /// `--dir`; the default is the current directory.
-fn read_tasks(file: &Path, directory: Option<&Path>) -> Result<Vec<crate::batch::NewTask>, Failure> {
+fn read_tasks(file: &Path, directory: Option<&Path>) -> Result<Vec<crate::work::batch::NewTask>, Failure> {
     let name = if file == Path::new("-") { "standard input".to_string() } else { file.display().to_string() };
     let bad = |problem: String| {
         let hint = "a submission is a JSON array such as [{\"task_id\": \"1\", \"type\": \"echo\", \"parameters\": {}}]; nothing was queued";
@@ -335,7 +333,7 @@ fn list(batches: &[BatchRow], json: bool, out: &mut dyn Write) -> Result<(), Fai
                 "response_id": row.id,
                 "created": time(row),
                 "status": BatchStatus::of(row),
-                "counts": crate::batch::Counts::from(row),
+                "counts": crate::work::batch::Counts::from(row),
             })
         });
         print_json(&rows.collect(), out)?;
@@ -359,7 +357,7 @@ fn list(batches: &[BatchRow], json: bool, out: &mut dyn Write) -> Result<(), Fai
         column("SUBMITTED", false, 2, cells(&|row| time(row).chars().take(19).collect())),
         column("TASKS", true, 0, cells(&|row| row.total().to_string())),
         column("PENDING", true, 0, cells(&|row| row.open().to_string())),
-        column("FAILED", true, 1, cells(&|row| row.count(crate::batch::TaskState::Failed).to_string())),
+        column("FAILED", true, 1, cells(&|row| row.count(crate::work::batch::TaskState::Failed).to_string())),
     ];
     table::write(columns, table::width(), out)?;
     Ok(())
@@ -390,7 +388,7 @@ fn watch(queue: &mut dyn Queue, id: &str, out: &mut dyn Write) -> Result<Exit, F
     if is_terminal {
         let _ = writeln!(io::stderr());
     }
-    let failed = row.count(crate::batch::TaskState::Failed);
+    let failed = row.count(crate::work::batch::TaskState::Failed);
     for_each_result(queue, id, |result| {
         if let Some(error) = result.error {
             writeln!(
@@ -410,11 +408,11 @@ fn progress(row: &BatchRow) -> String {
     let done = total - open;
     let filled = usize::try_from(done * BAR_WIDTH as u64 / total.max(1)).unwrap_or(0);
     let bar: String = (0..BAR_WIDTH).map(|at| if at < filled { '█' } else { '░' }).collect();
-    let failed = match row.count(crate::batch::TaskState::Failed) {
+    let failed = match row.count(crate::work::batch::TaskState::Failed) {
         0 => String::new(),
         failed => format!(" · {failed} failed"),
     };
-    let running = row.count(crate::batch::TaskState::Running);
+    let running = row.count(crate::work::batch::TaskState::Running);
     format!("{bar} {done} of {} ended · {running} running{failed}", count(total, "task"))
 }
 

@@ -110,7 +110,7 @@ pub(crate) enum ModeChoice {
     OwnHistory,
 }
 
-impl From<ModeChoice> for crate::conversation::Mode {
+impl From<ModeChoice> for crate::agents::conversation::Mode {
     fn from(mode: ModeChoice) -> Self {
         match mode {
             ModeChoice::Auto => Self::Auto,
@@ -222,7 +222,7 @@ pub(crate) enum ExportFormat {
     Json,
 }
 
-impl From<ExportFormat> for crate::conversation::Format {
+impl From<ExportFormat> for crate::agents::conversation::Format {
     fn from(format: ExportFormat) -> Self {
         match format {
             ExportFormat::Markdown => Self::Markdown,

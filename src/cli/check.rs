@@ -11,9 +11,9 @@ use super::args::Check;
 use super::exit_code::Exit;
 use super::output_schemas::VerdictJson;
 use super::{Failure, stdout_colour};
-use crate::command::{Context, Cwd, Request};
-use crate::decide::{Decision, Verdict, judge_and_explain};
-use crate::policy::{Action, Policy};
+use crate::judge::command::{Context, Cwd, Request};
+use crate::judge::decide::{Decision, Verdict, judge_and_explain};
+use crate::judge::policy::{Action, Policy};
 
 /// The maximum length of a line of `--stdin`, in bytes. guard stops with an error at a longer line, without reading the
 /// rest of it.

@@ -10,7 +10,8 @@ use serde_json::json;
 use super::exit_code::Exit;
 use super::json::print_json;
 use super::{Failure, stdout_colour};
-use crate::policy::{self, Host, HostAccess, Policy};
+use crate::judge::policy;
+use crate::judge::policy::{Host, HostAccess, Policy};
 
 /// The output of `guard check --connect --json`.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -51,7 +52,7 @@ pub(super) fn run(
     })?;
     let environment: Vec<_> = std::env::vars_os().collect();
     let (rules, notes) =
-        crate::launch::network_rules(policy, super::user_directories::home().as_deref(), &environment);
+        crate::run::launch::network_rules(policy, super::user_directories::home().as_deref(), &environment);
     let judged = rules
         .judge(&host, port, HostAccess::Tunnel)
         .and_then(|allowed| rules.judge_known_address(&host, port).map(|()| allowed));

@@ -12,8 +12,8 @@ use super::exit_code::Exit;
 use super::run_reference::short_ids;
 use super::shell_args::{Complete, CompletedValues, Completions, Shell};
 use super::{Failure, args};
-use crate::policy::PolicyDirs;
-use crate::transcript::runs_dir;
+use crate::judge::policy::PolicyDirs;
+use crate::run::transcript::runs_dir;
 
 /// The maximum number of runs that guard prints for a completion script. It prints the newest ones.
 const MOST_RUNS: usize = 100;

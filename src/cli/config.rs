@@ -13,8 +13,8 @@ use super::defaults::Defaults;
 use super::exit_code::Exit;
 use super::json::print_json;
 use super::{Failure, policy_files, run};
-use crate::policy::{PROJECT_CONFIG, PROJECT_POLICY, PolicyDirs};
-use crate::terminal_text;
+use crate::judge::policy::{PROJECT_CONFIG, PROJECT_POLICY, PolicyDirs};
+use crate::text::terminal_text;
 
 pub(super) fn config(action: &ConfigAction, out: &mut dyn Write) -> Result<Exit, Failure> {
     match action {
@@ -69,7 +69,7 @@ fn show(with_origin: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Fail
 }
 
 fn trust_policy(named: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let policy = crate::decide::load(named, &PolicyDirs::from_environment(), false)?;
+    let policy = crate::judge::decide::load(named, &PolicyDirs::from_environment(), false)?;
     for path in policy_files::trust(&policy)? {
         let path = terminal_text::replace(&path.to_string_lossy());
         writeln!(out, "you have confirmed this content of {path}")?;
@@ -189,7 +189,7 @@ fn installed_agents() -> Vec<&'static str> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_installed =
         |name: &&str| std::env::split_paths(&path).any(|directory| directory.join(name).is_file());
-    crate::agent::AGENTS.iter().map(|(name, _)| *name).filter(is_installed).collect()
+    crate::agents::adapter::AGENTS.iter().map(|(name, _)| *name).filter(is_installed).collect()
 }
 
 /// Returns the text of the `.guard/config.toml` that guard proposes for a project, with an explanation of each choice.

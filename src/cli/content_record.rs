@@ -17,7 +17,7 @@ const HASH_BYTES: u64 = 64;
 
 /// Returns the SHA-256 hash of bytes in hexadecimal digits.
 pub(super) fn hash(bytes: &[u8]) -> String {
-    crate::hex::encode(Sha256::digest(bytes))
+    crate::text::hex::encode(Sha256::digest(bytes))
 }
 
 /// The record of the last content of one thing.

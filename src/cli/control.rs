@@ -11,9 +11,9 @@ use super::batch::QueuePlace;
 use super::control_args::Control;
 use super::exit_code::Exit;
 use super::research::RESEARCH;
-use crate::control::{AckStatus, AgentAck, AgentCommand, ControlError};
-use crate::terminal_text;
-use crate::work_commands::{WorkError, WorkStores};
+use crate::agents::control::{AckStatus, AgentAck, AgentCommand, ControlError};
+use crate::text::terminal_text;
+use crate::work::commands::{WorkError, WorkStores};
 
 pub(super) fn run(args: &Control, out: &mut dyn Write) -> Result<Exit, Failure> {
     let command = command(args)?;

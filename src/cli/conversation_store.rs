@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::Failure;
 use super::run::user_config;
-use crate::conversation::{ConversationError, Conversations, HistorySettings};
-use crate::transcript::runs_dir;
+use crate::agents::conversation::{ConversationError, Conversations, HistorySettings};
+use crate::run::transcript::runs_dir;
 
 /// How long a command waits for a summary of older messages after it has printed the answer.
 pub(super) const SUMMARY_WAIT: Duration = Duration::from_secs(60);

@@ -11,14 +11,12 @@ use std::path::{Path, PathBuf};
 use super::checkout::{Checkout, split};
 use super::content_record::{ContentRecord, hash};
 use super::{Failure, args};
-use crate::policy::{
-    self, Config, PROJECT_CONFIG, PROJECT_POLICY, Policy, PolicyDirs, ProjectConfig, RunDefaults, Severity,
-    Source, TimeLimit,
-};
+use crate::judge::policy;
+use crate::judge::policy::{Config, PROJECT_CONFIG, PROJECT_POLICY, Policy, PolicyDirs, ProjectConfig, RunDefaults, Severity, Source, TimeLimit};
 use crate::sys::agent_paths::{AgentPaths, PlaceKind, state_directory};
 use crate::sys::fs::{Links, read_regular_file};
-use crate::terminal_text;
-use crate::workspace::{Repository, files_at, main_directory};
+use crate::text::terminal_text;
+use crate::git::{Repository, files_at, main_directory};
 
 /// The policy of runs if neither the command line nor a configuration names one.
 pub(super) const BUILT_IN_POLICY: &str = "strict";
@@ -81,7 +79,7 @@ impl Project {
         // If the directory does not exist, is a file, or may not be entered by the user, there is nothing to read. The
         // run itself reports these errors.
         let can_be_entered = directory.join(".").symlink_metadata().is_ok();
-        if !can_be_entered || !crate::launch::may_be_in_repository(directory) {
+        if !can_be_entered || !crate::run::launch::may_be_in_repository(directory) {
             return Ok(None);
         }
         let files = files_at(directory, revision, &[PROJECT_CONFIG, PROJECT_POLICY], LARGEST_PROJECT);
@@ -119,7 +117,7 @@ impl Project {
         check_extends(text)?;
         let source = Source { name: PROJECT_POLICY.to_string(), text: text.clone().into(), built_in: false };
         let dirs = PolicyDirs::from_environment();
-        let policy = crate::decide::load_text(source, &dirs)?;
+        let policy = crate::judge::decide::load_text(source, &dirs)?;
         let is_known = |source: &Source| {
             source.built_in
                 || source.name == PROJECT_POLICY
@@ -207,7 +205,7 @@ impl Defaults {
         };
         let policy = match (&policy_origin, &project) {
             (Origin::Project, Some(project)) if policy_name == PROJECT_POLICY => project.policy()?,
-            _ => crate::decide::load(&policy_name, &PolicyDirs::from_environment(), false)?,
+            _ => crate::judge::decide::load(&policy_name, &PolicyDirs::from_environment(), false)?,
         };
         Ok(Self { policy, policy_origin, policy_name, user: config.run.clone(), user_place, project })
     }
@@ -488,7 +486,7 @@ fn looser(base: &str, policy: &Policy) -> Result<Vec<String>, Failure> {
     if extends_base && !loosens {
         return Ok(Vec::new());
     }
-    let base = crate::decide::load(base, &PolicyDirs::from_environment(), false)?;
+    let base = crate::judge::decide::load(base, &PolicyDirs::from_environment(), false)?;
     let lines = policy::diff(&base, policy);
     Ok(lines.into_iter().map(|line| format!("policy {}: {line}", policy.name)).collect())
 }

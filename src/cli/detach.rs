@@ -18,7 +18,7 @@ use super::run_reference::short_ids;
 use super::run_reference::store;
 use super::{Failure, note};
 use crate::sys::process;
-use crate::transcript::{EventType, Line, Observer};
+use crate::run::transcript::{EventType, Line, Observer};
 
 /// Says which of the two processes the caller of [`fork`] is now, and contains the files through which it
 /// communicates with the other process.
@@ -104,7 +104,7 @@ pub(super) fn await_start(background: Background, json: bool, out: &mut dyn Writ
         });
     }
     io::stderr().write_all(&content(error)?)?;
-    let transcript = store()?.folder().join(&run_id).join(crate::transcript::FILE);
+    let transcript = store()?.folder().join(&run_id).join(crate::run::transcript::FILE);
     if json {
         print_json(
             &json!({ "run_id": run_id, "pid": pid.as_raw(), "transcript": transcript.to_string_lossy() }),

@@ -13,9 +13,9 @@ use super::quantities::{count, listed};
 use super::take_over_args::Diff;
 use super::worktree_lookup::{find_or_newest, target_commit};
 use super::{Failure, note};
-use crate::terminal_text;
-use crate::transcript::{Run, RunState};
-use crate::workspace::{Record, Repository, ReviewStart, WholeWork, WorkReader};
+use crate::text::terminal_text;
+use crate::run::transcript::{Run, RunState};
+use crate::git::{Record, Repository, ReviewStart, WholeWork, WorkReader};
 
 /// The maximum number of commits that the JSON output lists.
 const MOST_COMMITS: usize = 1_000;

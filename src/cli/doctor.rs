@@ -6,11 +6,12 @@ use serde_json::json;
 
 use super::Failure;
 use super::exit_code::Exit;
-use super::machine_checks::{self, CheckState, MachineCheck};
-use crate::launch::why_no_shims;
-use crate::policy::{PolicyDirs, load};
+use super::machine_checks;
+use super::machine_checks::{CheckState, MachineCheck};
+use crate::run::launch::why_no_shims;
+use crate::judge::policy::{PolicyDirs, load};
 use crate::sandbox::{HeldBoundary, Kernel, held_boundaries, probe};
-use crate::transcript::runs_dir;
+use crate::run::transcript::runs_dir;
 
 /// Prints the report. Returns `Exit::Success` only if guard can enforce all built-in policies and all policies of the
 /// user on this machine, and nothing else keeps runs from working.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::policy::TimeLimit;
+use crate::judge::policy::TimeLimit;
 
 /// Parses a time in whole seconds.
 pub(super) fn parse_seconds(text: &str) -> Result<u64, String> {

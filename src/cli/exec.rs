@@ -10,12 +10,12 @@ use super::exec_progress::ExecProgress;
 use super::executor::{cancel_both_on_signals, cancel_without_reader, executor, exit, print_event};
 use super::exit_code::Exit;
 use super::{Failure, note, terminal_summary};
-use crate::agent::{AgentEvent, RequestText};
-use crate::agent_exec::{Cancel, ExecRequest, ExecResult};
-use crate::conversation::GivenOptions;
-use crate::outcome::ErrorKind;
+use crate::agents::adapter::{AgentEvent, RequestText};
+use crate::agents::exec::{Cancel, ExecRequest, ExecResult};
+use crate::agents::conversation::GivenOptions;
+use crate::run::outcome::ErrorKind;
 use crate::sys::agent_paths::open_named_file;
-use crate::terminal_text;
+use crate::text::terminal_text;
 
 /// The maximum size of a request, in bytes. guard rejects a larger request.
 const LARGEST: u64 = 16 << 20;

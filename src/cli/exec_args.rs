@@ -51,7 +51,7 @@ pub(crate) enum TemplateLanguage {
     Zh,
 }
 
-impl From<TemplateLanguage> for crate::agent::Language {
+impl From<TemplateLanguage> for crate::agents::adapter::Language {
     fn from(language: TemplateLanguage) -> Self {
         match language {
             TemplateLanguage::En => Self::English,
@@ -129,7 +129,7 @@ pub(crate) enum SandboxChoice {
     WorkspaceWrite,
 }
 
-impl From<SandboxChoice> for crate::agent_exec::Sandbox {
+impl From<SandboxChoice> for crate::agents::exec::Sandbox {
     fn from(choice: SandboxChoice) -> Self {
         match choice {
             SandboxChoice::ReadOnly => Self::ReadOnly,

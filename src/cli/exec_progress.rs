@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::agent::AgentEvent;
-use crate::terminal_text;
+use crate::agents::adapter::AgentEvent;
+use crate::text::terminal_text;
 
 /// The time between two updates of the progress line.
 const PERIOD: Duration = Duration::from_millis(200);

@@ -8,11 +8,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Failure;
 use super::exit_code::Exit;
-use crate::agent::AgentEvent;
-use crate::agent_exec::{Cancel, ExecResult, Executor};
-use crate::launch;
-use crate::outcome::ErrorKind;
-use crate::transcript::runs_dir;
+use crate::agents::adapter::AgentEvent;
+use crate::agents::exec::{Cancel, ExecResult, Executor};
+use crate::run::launch;
+use crate::run::outcome::ErrorKind;
+use crate::run::transcript::runs_dir;
 
 /// Creates the executor. To run an agent, the executor starts another process of this guard binary. It stores sessions
 /// in the current user's state directory.

@@ -1,6 +1,6 @@
 //! The exit codes of all `guard` commands.
 
-use crate::policy::Action;
+use crate::judge::policy::Action;
 
 /// The exit codes of one or more commands: the names of the commands, and each code with its meaning.
 pub type ExitCodes = (&'static str, &'static [(&'static str, &'static str)]);

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::colour::stderr_colour;
-use crate::policy::{Diagnostic, PolicyError, Severity};
-use crate::terminal_text;
+use crate::judge::policy::{Diagnostic, PolicyError, Severity};
+use crate::text::terminal_text;
 
 /// The maximum number of problems that guard prints in one report about a policy or a workflow.
 const MOST_SHOWN: usize = 50;

@@ -8,13 +8,12 @@ use serde::Serialize;
 use super::chat_args::History;
 use super::conversation_store::conversations;
 use super::exit_code::Exit;
-use super::table::{self, Column};
+use super::table;
+use super::table::Column;
 use super::{Failure, executor, note};
-use crate::agent_exec::Cancel;
-use crate::conversation::{
-    ConversationLine, Conversations, FilesUndone, NextPrompt, Record, Turn, TurnState,
-};
-use crate::terminal_text;
+use crate::agents::exec::Cancel;
+use crate::agents::conversation::{ConversationLine, Conversations, FilesUndone, NextPrompt, Record, Turn, TurnState};
+use crate::text::terminal_text;
 
 /// How long `guard history compact` waits for the summary.
 const SUMMARY_WAIT: Duration = Duration::from_secs(300);
@@ -290,7 +289,7 @@ fn undo(conversations: &Conversations, id: &str, json: bool, out: &mut dyn Write
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conversation::ShownSummary;
+    use crate::agents::conversation::ShownSummary;
 
     #[test]
     fn diff_prints_facts_that_the_summary_lost() {

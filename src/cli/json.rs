@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Failure;
-use crate::terminal_text::is_unsafe;
+use crate::text::terminal_text::is_unsafe;
 
 /// Prints a value as indented JSON, which people can also read.
 pub(super) fn print_json(value: &Value, out: &mut dyn Write) -> Result<(), Failure> {

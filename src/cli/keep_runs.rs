@@ -10,9 +10,10 @@ use std::time::{Duration, SystemTime};
 use jiff::{SignedDuration, Timestamp};
 
 use super::runs::{disk_use, holds_work};
-use crate::policy::StateConfig;
-use crate::transcript::{RunState, Store};
-use crate::workspace::{self, SnapshotLimits};
+use crate::judge::policy::StateConfig;
+use crate::run::transcript::{RunState, Store};
+use crate::git;
+use crate::git::SnapshotLimits;
 
 /// The name of a file in the directory of runs. Its modification time says when guard last deleted all old runs.
 const MARKER: &str = ".last-cleanup";
@@ -76,7 +77,7 @@ pub(super) fn delete_old_runs(limits: &StateConfig, finished_run: &str) {
 /// Deletes the snapshots that exceed the configured limits, but not that of the run that has just finished.
 pub(super) fn delete_old_snapshots(config: &StateConfig, finished_run: &str) {
     let Ok(store) = Store::open() else { return };
-    for snapshot in workspace::expire_snapshots(store.folder(), snapshot_limits(config), Some(finished_run)) {
+    for snapshot in git::expire_snapshots(store.folder(), snapshot_limits(config), Some(finished_run)) {
         tracing::info!(run = %snapshot.id(), "deleted an old snapshot");
     }
 }

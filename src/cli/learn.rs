@@ -5,16 +5,18 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 
-use super::args::{self, Learn, LearnNetwork};
+use super::args;
+use super::args::{Learn, LearnNetwork};
 use super::checkout::{Checkout, split};
 use super::exit_code::Exit;
 use super::{Failure, allow, note, policy_files, run_reference};
-use crate::decide::{self, Learned, Seen, SeenCommand, learn};
-use crate::policy::{Action, Policy, PolicyDirs, Source};
+use crate::judge::decide;
+use crate::judge::decide::{Learned, Seen, SeenCommand, learn};
+use crate::judge::policy::{Action, Policy, PolicyDirs, Source};
 use crate::sys::directory::{Directory, DirectoryError, Identity};
 use crate::sys::fs::{Durability, replace_file};
-use crate::terminal_text;
-use crate::transcript::{Event, EventType, Step};
+use crate::text::terminal_text;
+use crate::run::transcript::{Event, EventType, Step};
 
 /// The maximum number of different program starts that guard learns from. guard ignores further ones.
 const MAX_COMMANDS: usize = 100_000;

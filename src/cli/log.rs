@@ -9,8 +9,8 @@ use super::args::Log;
 use super::exit_code::Exit;
 use super::run_reference::{find, open_transcript, unreadable};
 use super::{Failure, note};
-use crate::terminal_text;
-use crate::transcript::{Event, EventType, Run, RunState, Step, Stream};
+use crate::text::terminal_text;
+use crate::run::transcript::{Event, EventType, Run, RunState, Step, Stream};
 
 /// How often `--follow` checks the transcript for new events.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

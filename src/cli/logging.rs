@@ -27,7 +27,7 @@ use tracing_subscriber::{Layer, fmt};
 use super::Failure;
 use super::checkout::split;
 use crate::sys::directory::Directory;
-use crate::terminal_text;
+use crate::text::terminal_text;
 
 /// The environment variable that contains the log filter.
 const FILTER: &str = "GUARD_LOG";

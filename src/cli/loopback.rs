@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use super::Failure;
-use crate::client_access::{Listening, Roots, Token};
+use crate::servers::access::{Listening, Token};
+use crate::work::roots::Roots;
 
 /// Returns the directories that clients may name: those of `--root`, or the current directory.
 pub(super) fn roots(given: &[PathBuf]) -> Result<Roots, Failure> {

@@ -13,12 +13,12 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access};
 use serde::Serialize;
 
-use crate::agent::{AGENTS, Adapter, named};
-use crate::agent_exec::check_version;
-use crate::policy::{Config, GATEWAYS, GatewayConfig, key_variables};
+use crate::agents::adapter::{AGENTS, Adapter, named};
+use crate::agents::exec::check_version;
+use crate::judge::policy::{Config, GATEWAYS, GatewayConfig, key_variables};
 use crate::sys::programs::ProgramSearch;
-use crate::terminal_text;
-use crate::transcript::runs_dir;
+use crate::text::terminal_text;
+use crate::run::transcript::runs_dir;
 
 /// The oldest version of git that guard supports.
 const OLDEST_GIT: (u64, u64) = (2, 38);

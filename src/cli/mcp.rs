@@ -10,9 +10,9 @@ use super::batch::QueuePlace;
 use super::exit_code::Exit;
 use super::loopback::{Loopback, roots};
 use super::{Failure, note};
-use crate::client_access::Stop;
-use crate::launch;
-use crate::mcp::{BatchAccess, McpConfig, PATH, serve, serve_http};
+use crate::servers::access::Stop;
+use crate::run::launch;
+use crate::servers::mcp::{BatchAccess, McpConfig, PATH, serve, serve_http};
 
 pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     let roots = roots(&args.root)?;

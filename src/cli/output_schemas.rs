@@ -5,15 +5,16 @@ use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 
 use super::check_connect::ConnectJson;
-use crate::agent::AgentEvent;
-use crate::agent_exec::{ExecRequest, ExecResult};
-use crate::command::Analysis;
-use crate::conversation::TurnResult;
-use crate::decide::{Decision, Verdict};
-use crate::outcome::RunResult;
-use crate::policy::{self, Location};
-use crate::research;
-use crate::transcript::Event;
+use crate::agents::adapter::AgentEvent;
+use crate::agents::exec::{ExecRequest, ExecResult};
+use crate::judge::command::Analysis;
+use crate::agents::conversation::TurnResult;
+use crate::judge::decide::{Decision, Verdict};
+use crate::run::outcome::RunResult;
+use crate::judge::policy;
+use crate::judge::policy::Location;
+use crate::work::research;
+use crate::run::transcript::Event;
 
 /// The output of `guard check --json`, and of `guard check --stdin` for each command.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -166,12 +167,12 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn intent(intent: &crate::command::Intent) -> IntentJson {
-    let path = |used: &crate::command::PathUse| PathJson {
+fn intent(intent: &crate::judge::command::Intent) -> IntentJson {
+    let path = |used: &crate::judge::command::PathUse| PathJson {
         path: lossy(&used.path),
         access: match used.access {
-            crate::command::Access::Read => "read",
-            crate::command::Access::Write => "write",
+            crate::judge::command::Access::Read => "read",
+            crate::judge::command::Access::Write => "write",
         },
     };
     IntentJson {
@@ -195,7 +196,7 @@ pub const SCHEMAS: &[Published] = &[
     ("check.schema.json", || titled(as_written::<VerdictJson<'static>>(), "guard check --json")),
     ("event.schema.json", || titled(as_written::<Event>(), "a line of a transcript")),
     ("connect.schema.json", || titled(as_written::<ConnectJson<'static>>(), "guard check --connect --json")),
-    ("openapi.json", crate::serve::document),
+    ("openapi.json", crate::servers::serve::document),
     ("exec-event.schema.json", || titled(as_written::<AgentEvent>(), "guard exec --stream-json: an event")),
     ("exec-request.schema.json", || titled(as_read::<ExecRequest>(), "guard exec: a request")),
     ("exec-result.schema.json", || titled(as_written::<ExecResult>(), "guard exec: the result")),

@@ -8,8 +8,9 @@ use super::args;
 use super::exit_code::Exit;
 use super::json::print_json;
 use super::{Failure, stdout_colour, write_diagnostics};
-use crate::decide::{load, load_text};
-use crate::policy::{self, Diagnostic, Policy, PolicyDirs, PolicyError, Severity, diff, find};
+use crate::judge::decide::{load, load_text};
+use crate::judge::policy;
+use crate::judge::policy::{Diagnostic, Policy, PolicyDirs, PolicyError, Severity, diff, find};
 
 pub(super) fn run(args: args::Policy, out: &mut dyn Write) -> Result<Exit, Failure> {
     let dirs = PolicyDirs::from_environment();

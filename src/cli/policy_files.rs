@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::Failure;
 use super::content_record::{ContentRecord, hash};
-use crate::policy::{PROJECT_POLICY, Policy};
+use crate::judge::policy::{PROJECT_POLICY, Policy};
 use crate::sys::agent_paths::{AgentPaths, AgentPlace, PlaceKind};
-use crate::terminal_text;
+use crate::text::terminal_text;
 
 /// The directory, in guard's state directory, with a file for each policy file: the hash of the content in use.
 const DIRECTORY: &str = "policy-files";

@@ -11,7 +11,7 @@ use std::path::Path;
 use super::user_directories::config_dir;
 use super::{Failure, note};
 use crate::sys::fs::chmod;
-use crate::transcript::runs_dir;
+use crate::run::transcript::runs_dir;
 
 /// How many levels of directories guard repairs. Other users cannot reach the levels below.
 const LEVELS: usize = 2;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::terminal_text;
+use crate::text::terminal_text;
 
 /// Formats a number with its noun: `1 commit`, `2 commits`.
 pub(super) fn count(number: usize, singular: &str) -> String {

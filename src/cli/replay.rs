@@ -11,7 +11,7 @@ use super::exit_code::Exit;
 use super::run_reference::{find, open_transcript, unreadable};
 use super::terminal_filter::Screen;
 use super::{Failure, note};
-use crate::transcript::{EventType, Step};
+use crate::run::transcript::{EventType, Step};
 
 pub(super) fn run(args: &Replay, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut pace = pace(args)?;
@@ -25,7 +25,7 @@ pub(super) fn run(args: &Replay, out: &mut dyn Write) -> Result<Exit, Failure> {
             Step::End { .. } => break,
         };
         if event.event_type == EventType::TranscriptCut {
-            note(&format!("guard: note: {}", crate::terminal_text::escape(&event.message)));
+            note(&format!("guard: note: {}", crate::text::terminal_text::escape(&event.message)));
         }
         let Some((_, bytes)) = event.output() else { continue };
         if let Some(pause) = pace.pause(event.time()) {

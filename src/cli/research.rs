@@ -14,21 +14,17 @@ use super::research_args::{Research, llm_config};
 use super::research_display::{Lines, LiveDisplay, StreamDisplay};
 use super::run::user_config;
 use super::{Failure, note};
-use crate::agent;
-use crate::agent_exec::Executor;
-use crate::control::{CommandReader, CommandWatch};
-use crate::launch;
-use crate::outcome::ErrorKind;
-use crate::policy::PolicyDirs;
-use crate::research::{
-    Agent, AgentContext, AgentError, DeepResearchAgent, EventRegistry, ExecutorBackend, Journal,
-    JournalError, LlmClient, Report, ResearchFailed, RunControl, Started, UnknownEvents, ValidationMode,
-    next_update,
-};
+use crate::agents::adapter;
+use crate::agents::exec::Executor;
+use crate::agents::control::{CommandReader, CommandWatch};
+use crate::run::launch;
+use crate::run::outcome::ErrorKind;
+use crate::judge::policy::PolicyDirs;
+use crate::work::research::{Agent, AgentContext, AgentError, DeepResearchAgent, EventRegistry, ExecutorBackend, Journal, JournalError, LlmClient, Report, ResearchFailed, RunControl, Started, UnknownEvents, ValidationMode, next_update};
 use crate::sys::directory::Directory;
 use crate::sys::fs::{Durability, replace_file};
-use crate::terminal_text;
-use crate::transcript::runs_dir;
+use crate::text::terminal_text;
+use crate::run::transcript::runs_dir;
 
 /// The name of the directory in the state directory that contains the journals of all research runs.
 pub(super) const RESEARCH: &str = "research";
@@ -264,13 +260,13 @@ fn started(args: &Research) -> Result<Started, Failure> {
         let message = format!("{} is not a directory", directory.display());
         return Err(Failure::usage(message, "give an existing directory with --cd DIR"));
     }
-    if let Some(name) = args.agent.as_ref().filter(|name| agent::named(name).is_none()) {
-        let names: Vec<&str> = agent::AGENTS.iter().map(|(name, _)| *name).collect();
+    if let Some(name) = args.agent.as_ref().filter(|name| adapter::named(name).is_none()) {
+        let names: Vec<&str> = adapter::AGENTS.iter().map(|(name, _)| *name).collect();
         let hint = format!("give one of these with --agent NAME: {}", names.join(", "));
         return Err(Failure::usage(format!("unknown agent {name:?}"), hint));
     }
     if let Some(name) = &args.policy {
-        crate::policy::load(name, &PolicyDirs::from_environment())?;
+        crate::judge::policy::load(name, &PolicyDirs::from_environment())?;
     }
     Ok(Started {
         query,
@@ -300,7 +296,7 @@ fn policy_of(started: &Started, journal: &Journal) -> Result<Option<String>, Fai
     replace_file(&path, text.as_bytes(), 0o600, Durability::Unsynced)?;
     // Check the policy now: a bad host is a mistake on the command line, which should not first appear in a
     // sub-query.
-    crate::policy::load(&path.to_string_lossy(), &PolicyDirs::from_environment())?;
+    crate::judge::policy::load(&path.to_string_lossy(), &PolicyDirs::from_environment())?;
     Ok(Some(path.to_string_lossy().into_owned()))
 }
 
@@ -353,7 +349,7 @@ fn fail(args: &Research, report: &Report, error: &AgentError, out: &mut dyn Writ
         research_id: report.research_id.clone(),
     };
     if args.stream_json {
-        print_event(&crate::research::AgentUpdate::research_failed(&failed), out)?;
+        print_event(&crate::work::research::AgentUpdate::research_failed(&failed), out)?;
     } else if args.json {
         super::json::to_writer(&mut *out, &failed).map_err(io::Error::from)?;
         writeln!(out)?;

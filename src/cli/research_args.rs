@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::durations::parse_seconds;
-use crate::research::{LlmConfig, RequestLimits, ResearchConfig, default_model};
+use crate::work::research::{LlmConfig, RequestLimits, ResearchConfig, default_model};
 
 pub(crate) const RESEARCH_EXAMPLES: &str = "\
 Examples:

@@ -10,12 +10,9 @@ use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 
 use super::line_width::{columns, cut, terminal_width};
 use super::{logging, note};
-use crate::agent::json_objects;
-use crate::research::{
-    AgentUpdate, EVENT_DECOMPOSITION_COMPLETE, EVENT_DECOMPOSITION_STARTED, EVENT_FINAL_RESULT,
-    EVENT_RESEARCH_NOTE, EVENT_SYNTHESIS_STARTED,
-};
-use crate::terminal_text;
+use crate::agents::adapter::json_objects;
+use crate::work::research::{AgentUpdate, EVENT_DECOMPOSITION_COMPLETE, EVENT_DECOMPOSITION_STARTED, EVENT_FINAL_RESULT, EVENT_RESEARCH_NOTE, EVENT_SYNTHESIS_STARTED};
+use crate::text::terminal_text;
 
 /// The maximum number of characters that the display shows of a sub-query or an error.
 const LONGEST: usize = 60;
@@ -269,7 +266,7 @@ fn bar_width() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::research::FinalResult;
+    use crate::work::research::FinalResult;
 
     #[test]
     fn lines_are_as_documented() {

@@ -16,14 +16,15 @@ use super::runs::parse_age;
 use super::take_over_args::Restore;
 use super::worktree_lookup::here;
 use super::{Failure, note};
-use crate::launch::danger_finding;
-use crate::outcome::Finding;
-use crate::terminal_text;
-use crate::workspace::{self, Repository, SavedWork};
+use crate::run::launch::danger_finding;
+use crate::run::outcome::Finding;
+use crate::text::terminal_text;
+use crate::git;
+use crate::git::{Repository, SavedWork};
 
 pub(super) fn run(args: &Restore, out: &mut dyn Write) -> Result<Exit, Failure> {
     let repository = here()?;
-    let saved = workspace::saved_work(&repository, store()?.folder())?;
+    let saved = git::saved_work(&repository, store()?.folder())?;
     match (&args.name, &args.expire) {
         (Some(name), _) => restore(args, &repository, &saved, name, out),
         (None, Some(age)) => expire(args, &repository, &saved, age, out),
@@ -149,8 +150,8 @@ fn restore(
     let work = find(saved, name)?;
     let branch = args.branch.clone().unwrap_or_else(|| default_branch(work));
     let only = name.starts_with("refs/").then_some(name);
-    let restored = workspace::chosen_ref(work, only)?;
-    let dangers = workspace::saved_dangers(repository, restored)?;
+    let restored = git::chosen_ref(work, only)?;
+    let dangers = git::saved_dangers(repository, restored)?;
     let findings: Vec<Finding> = dangers.into_iter().map(danger_finding).collect();
     if !args.json {
         write_findings(&findings, out)?;
@@ -163,7 +164,7 @@ fn restore(
             return Ok(Exit::Problem);
         }
     }
-    workspace::restore(repository, restored, &branch)?;
+    git::restore(repository, restored, &branch)?;
     if args.json {
         let value = json!({
             "branch": branch, "commit": restored.commit, "ref": restored.name, "findings": findings,
@@ -205,7 +206,7 @@ fn expire(
     }
     if !args.dry_run {
         for work in &old {
-            workspace::remove_saved(repository, work)?;
+            git::remove_saved(repository, work)?;
         }
     }
     if args.json {

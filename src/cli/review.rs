@@ -3,8 +3,8 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use super::{Failure, note};
-use crate::outcome::Finding;
-use crate::terminal_text;
+use crate::run::outcome::Finding;
+use crate::text::terminal_text;
 
 /// The maximum number of findings that guard prints.
 const MOST_FINDINGS: usize = 20;

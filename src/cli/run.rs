@@ -6,26 +6,25 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::agent_run::{self, AgentOutput};
+use super::agent_run;
+use super::agent_run::AgentOutput;
 use super::args;
 use super::defaults::{Defaults, uncommitted_note};
 use super::exit_code::Exit;
 use super::run_plan::show_plan;
-use super::run_report::{
-    Form, failure_result, print_failure, print_not_started, report, report_launch_failure, report_plan_error,
-    report_workspace_problem, result_before_start,
-};
+use super::run_report::{Form, failure_result, print_failure, print_not_started, report, report_launch_failure, report_plan_error, report_workspace_problem, result_before_start};
 use super::run_workspace::{OpenedWorkspace, WorkspaceRequest};
 use super::user_directories::{config_dir, home};
 use super::{Failure, detach, keep_runs, note, policy_files, terminal_summary};
-use crate::agent::{Profile, missing_key};
-use crate::launch::{self, HomeState, Keys, Launch, LaunchPlan, Options, RunRequest, Streams};
-use crate::outcome::{ErrorKind, RunResult, duration};
-use crate::policy::{Budget, Config, Policy, Severity};
+use crate::agents::adapter::{Profile, missing_key};
+use crate::run::launch;
+use crate::run::launch::{HomeState, Keys, Launch, LaunchPlan, Options, RunRequest, Streams};
+use crate::run::outcome::{ErrorKind, RunResult, duration};
+use crate::judge::policy::{Budget, Config, Policy, Severity};
 use crate::sys::fs::resolve_existing;
 use crate::sys::process;
-use crate::terminal_text;
-use crate::transcript::{Line, Observer, runs_dir};
+use crate::text::terminal_text;
+use crate::run::transcript::{Line, Observer, runs_dir};
 
 /// Runs the command, in this process or in the background (`--detach`), or only prints the plan of the run
 /// (`--dry-run`).
@@ -239,7 +238,7 @@ fn with_defaults(arguments: &args::Run, config: &Config) -> Result<(args::Run, P
     let prefix = defaults.branch_prefix().map(str::to_string);
     let mut policy = super::allow::allow_for_one_run(defaults.policy, &arguments.allow)?;
     if let Some(prefix) = prefix {
-        if !crate::policy::is_branch_prefix(&prefix) {
+        if !crate::judge::policy::is_branch_prefix(&prefix) {
             return Err(Failure::usage(
                 format!("branch_prefix = {prefix:?} is not a valid prefix of a branch name"),
                 "set a prefix such as \"task/\"; `guard config show --origin` says which file sets it",
@@ -331,8 +330,8 @@ pub(super) fn user_config() -> Result<Config, Failure> {
         None => Config::default(),
     };
     for name in config.agent.keys() {
-        if crate::agent::named(name).is_none_or(|agent| agent.login.is_none()) {
-            let known = crate::agent::AGENTS.iter().filter_map(|(name, _)| crate::agent::named(name));
+        if crate::agents::adapter::named(name).is_none_or(|agent| agent.login.is_none()) {
+            let known = crate::agents::adapter::AGENTS.iter().filter_map(|(name, _)| crate::agents::adapter::named(name));
             let known: Vec<String> =
                 known.filter(|agent| agent.login.is_some()).map(|agent| agent.name).collect();
             let message = format!(
@@ -409,9 +408,9 @@ fn request(
     // guard keeps out of the run only the keys that the gateways of this run use. It treats other keys like any other
     // variable.
     let presets = policy.network.presets.iter().chain(&requested_presets);
-    let gateways = presets.filter_map(|name| crate::policy::preset(name)).flat_map(|preset| preset.gateway);
+    let gateways = presets.filter_map(|name| crate::judge::policy::preset(name)).flat_map(|preset| preset.gateway);
     let kept: Vec<&str> = gateways
-        .filter_map(|gateway| crate::policy::key_variables(&gateway.name))
+        .filter_map(|gateway| crate::judge::policy::key_variables(&gateway.name))
         .flatten()
         .copied()
         .collect();

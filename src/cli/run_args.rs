@@ -195,7 +195,7 @@ pub(crate) enum NamespaceChoice {
     Off,
 }
 
-impl From<NamespaceChoice> for crate::policy::Namespaces {
+impl From<NamespaceChoice> for crate::judge::policy::Namespaces {
     fn from(choice: NamespaceChoice) -> Self {
         match choice {
             NamespaceChoice::Auto => Self::Auto,

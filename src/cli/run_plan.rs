@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use super::Failure;
 use super::exit_code::Exit;
 use super::run_report::Form;
-use crate::launch::LaunchPlan;
-use crate::policy::Budget;
+use crate::run::launch::LaunchPlan;
+use crate::judge::policy::Budget;
 
 pub(super) fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit, Failure> {
     if form != Form::PassThrough {
@@ -87,7 +87,7 @@ pub(super) fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> R
     writeln!(out, "\nvariables")?;
     let hidden = |name: &OsString| {
         plan.redact.iter().any(|text| {
-            crate::policy::Pattern::new(text).is_ok_and(|pattern| pattern.matches(name.as_bytes()))
+            crate::judge::policy::Pattern::new(text).is_ok_and(|pattern| pattern.matches(name.as_bytes()))
         })
     };
     for (name, value) in &plan.environment {

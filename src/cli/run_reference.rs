@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::Failure;
-use crate::terminal_text;
-use crate::transcript::{FindError, Reader, Run, Store};
-use crate::workspace::{Repository, main_directory};
+use crate::text::terminal_text;
+use crate::run::transcript::{FindError, Reader, Run, Store};
+use crate::git::{Repository, main_directory};
 
 /// The minimum length of the ids that tables print. If a text of at least this length may be part of an id, guard
 /// looks for an id before it looks for a name.

@@ -8,11 +8,13 @@ use super::args;
 use super::exit_code::Exit;
 use super::run_workspace::WorkspaceProblem;
 use super::{Failure, note, terminal_summary};
-use crate::launch::{self, Finished, LaunchError, LaunchPlan, RunRequest};
-use crate::outcome::{Denial, ErrorDetail, ErrorKind, HostTraffic, RunResult, TranscriptPlace, duration};
-use crate::terminal_text;
-use crate::transcript::{EventType, runs_dir};
-use crate::workspace::{self, Record};
+use crate::run::launch;
+use crate::run::launch::{Finished, LaunchError, LaunchPlan, RunRequest};
+use crate::run::outcome::{Denial, ErrorDetail, ErrorKind, HostTraffic, RunResult, TranscriptPlace, duration};
+use crate::text::terminal_text;
+use crate::run::transcript::{EventType, runs_dir};
+use crate::git;
+use crate::git::Record;
 
 /// The output format of `guard run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -339,7 +341,7 @@ fn reference(run_id: &str, branch: &str) -> String {
     let newest = || {
         let runs = runs_dir().ok()?;
         let record = Record::read(&runs.join(run_id)).ok()?;
-        workspace::newest(&runs, &record.common_dir).ok()?
+        git::newest(&runs, &record.common_dir).ok()?
     };
     let is_newest = newest().is_some_and(|(_, record)| record.run_id == run_id);
     if is_newest { "@".to_string() } else { branch.to_string() }

@@ -6,14 +6,12 @@ use std::path::{Path, PathBuf};
 use super::args;
 use super::exit_code::Exit;
 use super::note;
-use crate::launch::{Checkout, GitSession, check_links, is_shared_directory, may_be_in_repository};
-use crate::outcome::ErrorKind;
-use crate::policy::Policy;
-use crate::terminal_text;
-use crate::workspace::{
-    self, KeepPolicy, Limits, Record, Repository, Request, State, Workspace, WorkspaceError, foreign_link,
-    is_path_inside,
-};
+use crate::run::launch::{Checkout, GitSession, check_links, is_shared_directory, may_be_in_repository};
+use crate::run::outcome::ErrorKind;
+use crate::judge::policy::Policy;
+use crate::text::terminal_text;
+use crate::git;
+use crate::git::{KeepPolicy, Limits, Record, Repository, Request, State, Workspace, WorkspaceError, foreign_link, is_path_inside};
 
 /// The maximum number of paths that a message lists in one line.
 const MOST_LISTED: usize = 6;
@@ -190,7 +188,7 @@ impl WorkspaceRequest<'_> {
     fn killed_run(&self, repository: &Repository) -> Result<Option<(PathBuf, Record)>, WorkspaceProblem> {
         let Some(branch) = self.given_branch(repository)? else { return Ok(None) };
         let full_name = format!("refs/heads/{branch}");
-        let last = workspace::newest_on_branch(self.runs, &repository.common_dir, &full_name)?;
+        let last = git::newest_on_branch(self.runs, &repository.common_dir, &full_name)?;
         let was_killed = |state: State| matches!(state, State::Open | State::Receiving | State::Received);
         Ok(last.filter(|(_, record)| was_killed(record.state)))
     }
@@ -198,7 +196,7 @@ impl WorkspaceRequest<'_> {
     /// Prints that a killed run has commits that guard has not received, and how to receive them. guard does not
     /// receive them by itself: they would be in no result, and nobody would review them.
     fn note_unreceived(folder: &Path, record: &Record) {
-        if workspace::has_unreceived_commits(folder, record) {
+        if git::has_unreceived_commits(folder, record) {
             let (run, branch) = (&record.run_id, short_branch(&record.branch));
             note(&format!(
                 "guard: the earlier run {run} on {branch} was killed. guard has not received its commits, and this run starts without them. To get them, use `guard worktree receive {run}` before anything else, including this run, adds commits to {branch}"

@@ -13,13 +13,14 @@ use super::json::print_json;
 use super::run_reference::short_ids;
 use super::run_reference::store;
 use super::runs_args::{Ps, Runs, RunsAction};
-use super::table::{self, Column};
+use super::table;
+use super::table::Column;
 use super::{Failure, note};
-use crate::outcome::ErrorKind;
-use crate::policy::TimeLimit;
-use crate::terminal_text;
-use crate::transcript::{Run, RunState, Store};
-use crate::workspace::{Record, Repository, State, main_directory, moved_files};
+use crate::run::outcome::ErrorKind;
+use crate::judge::policy::TimeLimit;
+use crate::text::terminal_text;
+use crate::run::transcript::{Run, RunState, Store};
+use crate::git::{Record, Repository, State, main_directory, moved_files};
 
 /// The minimum age of runs that `guard runs prune` deletes if the user gives neither `--older-than` nor `--keep`.
 const DEFAULT_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::policy::TimeLimit;
+use crate::judge::policy::TimeLimit;
 
 fn parse_seconds(text: &str) -> Result<u64, String> {
     let parsed = TimeLimit::parse(text).map(|time| time.0);

@@ -12,10 +12,10 @@ use super::exit_code::Exit;
 use super::loopback::{Loopback, roots};
 use super::worker::{concurrency, task_context};
 use super::{Failure, note};
-use crate::batch::{StopFlag, TaskTypes, Worker, WorkerLock, WorkerOptions};
-use crate::client_access::Stop;
-use crate::launch;
-use crate::serve::{ConversationService, Listener, ServeConfig, Socket, serve};
+use crate::work::batch::{StopFlag, TaskTypes, Worker, WorkerLock, WorkerOptions};
+use crate::servers::access::Stop;
+use crate::run::launch;
+use crate::servers::serve::{ConversationService, Listener, ServeConfig, Socket, serve};
 use crate::sys::process::exit_now;
 
 /// The exit code of guard after a second signal.

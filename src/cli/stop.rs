@@ -15,8 +15,8 @@ use super::run_reference::{find, short_ids};
 use super::runs::{outcome, state_text};
 use super::runs_args::Stop;
 use super::{Failure, note};
-use crate::terminal_text;
-use crate::transcript::{Run, RunState};
+use crate::text::terminal_text;
+use crate::run::transcript::{Run, RunState};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 

@@ -13,18 +13,15 @@ use super::task_args::{Task, TaskBounds, TaskCommand, TaskOutput, TaskTests};
 use super::task_progress::{Form, TaskProgress};
 use super::task_store::{RESUME_HINT, failed, task_store};
 use super::{Failure, note, workflow};
-use crate::agent::{MissingKey, missing_key, named};
-use crate::agent_exec::Cancel;
-use crate::outcome::ErrorKind;
+use crate::agents::adapter::{MissingKey, missing_key, named};
+use crate::agents::exec::Cancel;
+use crate::run::outcome::ErrorKind;
 #[cfg(debug_assertions)]
-use crate::pipeline::task::journal::Journal;
-use crate::pipeline::task::journal::TaskRow;
-use crate::pipeline::{
-    Agent, Bounds, Ending, LimitOverrides, PipelineError, Runner, Status, TaskEvent, TaskSettings, TaskStore,
-    Workflow, load, name_of, safety,
-};
-use crate::policy::{Config, PolicyDirs};
-use crate::workspace::{Repository, Request, TaskTree, WorkspaceError};
+use crate::work::pipeline::task::journal::Journal;
+use crate::work::pipeline::task::journal::TaskRow;
+use crate::work::pipeline::{Agent, Bounds, Ending, LimitOverrides, PipelineError, Runner, Status, TaskEvent, TaskSettings, TaskStore, Workflow, load, name_of, safety};
+use crate::judge::policy::{Config, PolicyDirs};
+use crate::git::{Repository, Request, TaskTree, WorkspaceError};
 
 /// The maximum length of a request, in bytes. Users should put a longer request into a file of the repository.
 const LONGEST_REQUEST: usize = 110 << 10;
@@ -256,7 +253,7 @@ fn test_command(arguments: &TaskTests) -> Result<Option<Vec<String>>, Failure> {
 }
 
 fn has_changes(top: &Path) -> bool {
-    crate::workspace::has_changes(top).unwrap_or(false)
+    crate::git::has_changes(top).unwrap_or(false)
 }
 
 fn gates(arguments: &Task, workflow: &Workflow) -> Result<Vec<String>, Failure> {
@@ -287,7 +284,7 @@ fn plan_worktree(
     (repository, base, prefix): (&Repository, &str, Option<&String>),
 ) -> Result<(String, TaskTree), Failure> {
     let first = arguments.name.clone().unwrap_or_else(|| name_of(request));
-    let policy = crate::policy::load("strict", &PolicyDirs::from_environment())?;
+    let policy = crate::judge::policy::load("strict", &PolicyDirs::from_environment())?;
     let prefix = prefix.unwrap_or(&policy.git.branch_prefix);
     for n in 1..100 {
         let name = if n == 1 { first.clone() } else { format!("{first}-{n}") };

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::Failure;
 use super::exit_code::Exit;
 use super::task_store::{failed, task_store};
-use crate::pipeline;
-use crate::pipeline::task::journal::{Decision, Journal, TaskRow};
-use crate::pipeline::{PipelineError, Status, TaskSettings, TaskStore};
-use crate::workspace::{Repository, TaskTree};
+use crate::work::pipeline;
+use crate::work::pipeline::task::journal::{Decision, Journal, TaskRow};
+use crate::work::pipeline::{PipelineError, Status, TaskSettings, TaskStore};
+use crate::git::{Repository, TaskTree};
 
 pub(super) fn list(task_store: &TaskStore, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let tasks = task_store.journal().map_err(failed)?.tasks().map_err(failed)?;

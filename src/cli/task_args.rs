@@ -104,7 +104,7 @@ impl<T: std::str::FromStr> std::str::FromStr for LimitArg<T> {
 }
 
 fn parse_branch_prefix(text: &str) -> Result<String, String> {
-    let is_valid = crate::policy::is_branch_prefix(text);
+    let is_valid = crate::judge::policy::is_branch_prefix(text);
     if is_valid {
         Ok(text.to_string())
     } else {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::json;
 
-use crate::pipeline::TaskEvent;
-use crate::terminal_text;
-use crate::transcript::EventType;
+use crate::work::pipeline::TaskEvent;
+use crate::text::terminal_text;
+use crate::run::transcript::EventType;
 
 /// How guard shows the progress of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use super::Failure;
 use super::executor::executor;
-use crate::pipeline::{PipelineError, TaskStore};
-use crate::transcript::runs_dir;
+use crate::work::pipeline::{PipelineError, TaskStore};
+use crate::run::transcript::runs_dir;
 
 /// The hint in errors about tasks that guard cannot read or write.
 const STATE_DIR_HINT: &str = "guard stores tasks below $XDG_STATE_HOME (default ~/.local/state): check free space and permissions there";

@@ -2,9 +2,9 @@
 //! ends. With `-v`, `guard run` prints the whole summary instead of the second line.
 
 use super::run_reference;
-use crate::launch::{LaunchPlan, Limits};
-use crate::outcome::{ErrorKind, RunResult};
-use crate::terminal_text;
+use crate::run::launch::{LaunchPlan, Limits};
+use crate::run::outcome::{ErrorKind, RunResult};
+use crate::text::terminal_text;
 
 /// The maximum number of hosts that the first line lists.
 const MOST_HOSTS: usize = 3;
@@ -141,7 +141,7 @@ fn ending_of(result: &RunResult, why: &str, log: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::{Denial, Worktree};
+    use crate::run::outcome::{Denial, Worktree};
 
     #[test]
     fn durations_are_as_short_as_they_can_be() {

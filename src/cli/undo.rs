@@ -12,17 +12,16 @@ use super::json::print_json;
 use super::keep_runs::snapshot_limits;
 use super::quantities::count;
 use super::run::user_config;
-use super::run_reference::{self, Candidate, pick, short_ids, store};
+use super::run_reference;
+use super::run_reference::{Candidate, pick, short_ids, store};
 use super::runs::{parse_age, size};
 use super::take_over_args::Undo as Arguments;
 use super::{Failure, note};
-use crate::terminal_text;
-use crate::transcript::{Run, RunState};
-use crate::workspace::snapshot::Name;
-use crate::workspace::{
-    self, DirectorySnapshot, SavedSnapshot, Selection, SkipReason, SnapshotKind, SnapshotLimits,
-    SnapshotRequest, StepKind, Undo, UndoPlan, UndoReport,
-};
+use crate::text::terminal_text;
+use crate::run::transcript::{Run, RunState};
+use crate::git::snapshot::Name;
+use crate::git;
+use crate::git::{DirectorySnapshot, SavedSnapshot, Selection, SkipReason, SnapshotKind, SnapshotLimits, SnapshotRequest, StepKind, Undo, UndoPlan, UndoReport};
 
 /// The maximum number of paths of one kind that guard lists for a person.
 const MOST_SHOWN: usize = 20;
@@ -32,7 +31,7 @@ pub(super) fn run(args: &Arguments, out: &mut dyn Write) -> Result<Exit, Failure
         return expire(age, args.dry_run, args.json, out);
     }
     let directory = directory(args.dir.as_deref())?;
-    let all = workspace::saved_snapshots(store()?.folder());
+    let all = git::saved_snapshots(store()?.folder());
     if args.list {
         return list(&of_directory(&all, &directory), args.json, out);
     }
@@ -66,7 +65,7 @@ fn of_directory(all: &[SavedSnapshot], directory: &Path) -> Vec<SavedSnapshot> {
 /// Returns true if there is a snapshot of the run with this id, or a unique beginning or end of it.
 pub(super) fn has_snapshot(name: &str) -> bool {
     let Ok(store) = store() else { return false };
-    let all = workspace::saved_snapshots(store.folder());
+    let all = git::saved_snapshots(store.folder());
     pick(name, &candidates(all.iter())).is_ok()
 }
 
@@ -346,7 +345,7 @@ fn write_plan(
     }
     for kind in [StepKind::Restore, StepKind::Revert, StepKind::Mode, StepKind::Remove] {
         // A repository is removed as a whole, so its files are not listed.
-        let is_shown = |step: &&workspace::UndoStep| {
+        let is_shown = |step: &&git::UndoStep| {
             step.kind == kind && (kind != StepKind::Remove || !is_in_repository(&step.path))
         };
         let steps: Vec<_> = plan.steps.iter().filter(is_shown).collect();
@@ -506,11 +505,11 @@ fn expire(age: &str, dry_run: bool, is_json: bool, out: &mut dyn Write) -> Resul
     let is_old =
         |saved: &SavedSnapshot| now.duration_since(saved.taken()).is_ok_and(|elapsed| elapsed >= old);
     let deleted: Vec<SavedSnapshot> = if dry_run {
-        workspace::saved_snapshots(&runs).into_iter().filter(is_old).collect()
+        git::saved_snapshots(&runs).into_iter().filter(is_old).collect()
     } else {
         // A limit of zero would mean that there is none.
         let age = old.max(Duration::from_nanos(1));
-        workspace::expire_snapshots(&runs, SnapshotLimits { age, bytes: 0 }, None)
+        git::expire_snapshots(&runs, SnapshotLimits { age, bytes: 0 }, None)
     };
     if is_json {
         let ids: Vec<&str> = deleted.iter().map(SavedSnapshot::id).collect();
@@ -518,7 +517,7 @@ fn expire(age: &str, dry_run: bool, is_json: bool, out: &mut dyn Write) -> Resul
         return Ok(Exit::Success);
     }
     let verb = if dry_run { "would delete" } else { "deleted" };
-    let left = size(workspace::snapshots_disk_use(&runs));
+    let left = size(git::snapshots_disk_use(&runs));
     writeln!(out, "{verb} {}; all snapshots together take {left}", count(deleted.len(), "snapshot"))?;
     Ok(Exit::Success)
 }
@@ -528,14 +527,14 @@ fn expire(age: &str, dry_run: bool, is_json: bool, out: &mut dyn Write) -> Resul
 pub(super) fn clean(dry_run: bool, out: &mut dyn Write) -> Result<(), Failure> {
     let runs = store()?.folder().to_path_buf();
     if !dry_run {
-        let deleted = workspace::expire_snapshots(&runs, snapshot_limits(&user_config()?.state), None);
+        let deleted = git::expire_snapshots(&runs, snapshot_limits(&user_config()?.state), None);
         if !deleted.is_empty() {
             writeln!(out, "deleted {} for `guard undo`", count(deleted.len(), "old snapshot"))?;
         }
     }
-    let kept = workspace::saved_snapshots(&runs).len();
+    let kept = git::saved_snapshots(&runs).len();
     if kept > 0 {
-        let bytes = size(workspace::snapshots_disk_use(&runs));
+        let bytes = size(git::snapshots_disk_use(&runs));
         writeln!(
             out,
             "kept {} for `guard undo`, {bytes}; `guard undo --expire TIME` deletes older ones",

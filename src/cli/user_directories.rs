@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::policy::Config;
+use crate::judge::policy::Config;
 
 /// Returns the directory of the user's configuration and policies; `None` if the environment names no such directory.
 pub(super) fn config_dir() -> Option<PathBuf> {

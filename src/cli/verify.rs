@@ -9,8 +9,9 @@ use super::args::Verify;
 use super::exit_code::Exit;
 use super::json::print_json;
 use super::run_reference::{find, unreadable};
-use crate::terminal_text;
-use crate::transcript::{self, Check, Outcome};
+use crate::text::terminal_text;
+use crate::run::transcript;
+use crate::run::transcript::{Check, Outcome};
 
 pub(super) fn run(args: &Verify, out: &mut dyn Write) -> Result<Exit, Failure> {
     let expected = args.head.as_deref().map(hash).transpose()?;

@@ -12,13 +12,14 @@ use super::args::Why;
 use super::exit_code::Exit;
 use super::json::print_json;
 use super::{Failure, allow, run_reference};
-use crate::command::Request;
-use crate::decide::{self, judge_and_explain, rules_to_allow};
-use crate::launch::LaunchPlan;
-use crate::policy::Action;
-use crate::terminal_text;
-use crate::transcript::{Event, EventType};
-use crate::workspace::{Repository, main_directory};
+use crate::judge::command::Request;
+use crate::judge::decide;
+use crate::judge::decide::{judge_and_explain, rules_to_allow};
+use crate::run::launch::LaunchPlan;
+use crate::judge::policy::Action;
+use crate::text::terminal_text;
+use crate::run::transcript::{Event, EventType};
+use crate::git::{Repository, main_directory};
 
 /// The maximum number of refusals of a run that guard explains as text. With `--json`, guard explains all of them.
 const MOST_EXPLAINED: usize = 100;

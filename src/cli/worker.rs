@@ -9,10 +9,10 @@ use super::batch_args::WorkerArgs;
 use super::exit_code::Exit;
 use super::serve::INTERRUPTED;
 use super::{Failure, executor, note};
-use crate::batch::{StopFlag, TaskContext, Worker, WorkerEnd, WorkerLock, WorkerOptions};
-use crate::launch;
+use crate::work::batch::{StopFlag, TaskContext, Worker, WorkerEnd, WorkerLock, WorkerOptions};
+use crate::run::launch;
 use crate::sys::process::exit_now;
-use crate::transcript::runs_dir;
+use crate::run::transcript::runs_dir;
 
 /// How long a worker with `--until-idle` must have had no task before it exits.
 const IDLE_TIME: Duration = Duration::from_secs(2);

@@ -7,9 +7,9 @@ use serde_json::json;
 use super::exit_code::Exit;
 use super::task_args::Workflow;
 use super::{Failure, stdout_colour, write_diagnostics};
-use crate::pipeline;
-use crate::pipeline::WorkflowError;
-use crate::policy::{PolicyDirs, Severity};
+use crate::work::pipeline;
+use crate::work::pipeline::WorkflowError;
+use crate::judge::policy::{PolicyDirs, Severity};
 
 pub(super) fn run(command: &Workflow, out: &mut dyn Write) -> Result<Exit, Failure> {
     let dirs = PolicyDirs::from_environment();

@@ -13,14 +13,13 @@ use super::exit_code::Exit;
 use super::json::print_json;
 use super::quantities::{count, listed};
 use super::run_reference::{short_ids, store};
-use super::table::{self, Column};
+use super::table;
+use super::table::Column;
 use super::worktree_lookup::{entries, find, short_branch, target_commit};
 use super::{Failure, note};
-use crate::terminal_text;
-use crate::workspace::{
-    self, DisposeReport, Entry, KeepPolicy, OtherRef, ReceiveError, Received, Repository, State, Workspace,
-    WorkspaceError,
-};
+use crate::text::terminal_text;
+use crate::git;
+use crate::git::{DisposeReport, Entry, KeepPolicy, OtherRef, ReceiveError, Received, Repository, State, Workspace, WorkspaceError};
 
 /// The width of the columns before the path in `guard worktree list`, with the gaps between them, if run ids are shown
 /// with eight characters and every other column has its maximum width.
@@ -94,7 +93,7 @@ fn list(all: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
             Ok(record) => rows.push((record, entry.is_busy)),
         }
     }
-    let column = |title, leave_out, widest, cell: &dyn Fn(&workspace::Record, bool) -> String| {
+    let column = |title, leave_out, widest, cell: &dyn Fn(&git::Record, bool) -> String| {
         let cells = rows.iter().map(|(record, is_busy)| terminal_text::one_line(&cell(record, *is_busy)));
         Column { title, cells: cells.collect(), is_number: false, widest, shrinks: false, leave_out }
     };
@@ -120,7 +119,7 @@ fn list(all: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
 
 fn diff(run: &str, stat: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let (folder, record) = find(run)?;
-    let text = workspace::diff(&folder, stat, target_commit(&record)?.as_deref())?;
+    let text = git::diff(&folder, stat, target_commit(&record)?.as_deref())?;
     if std::io::IsTerminal::is_terminal(&std::io::stdout()) {
         // An agent's files can contain control sequences, which the terminal would interpret.
         for line in String::from_utf8_lossy(&text).lines() {
@@ -146,7 +145,7 @@ fn diff(run: &str, stat: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
 
 fn preview(run: &str, into: Option<&str>, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let (folder, record) = find(run)?;
-    let preview = workspace::preview(&folder, into)?;
+    let preview = git::preview(&folder, into)?;
     let names = |paths: &[PathBuf]| -> Vec<String> {
         paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
     };
@@ -222,7 +221,7 @@ fn clean(request: &CleanRequest<'_>, out: &mut dyn Write) -> Result<Exit, Failur
     let mut repository = None;
     let (folders, disposal): (Vec<PathBuf>, KeepPolicy) = if request.runs.is_empty() {
         repository = request.repository()?;
-        let is_meant = |record: &workspace::Record| {
+        let is_meant = |record: &git::Record| {
             record.state != State::Removed
                 && repository.as_ref().is_none_or(|repository| record.common_dir == *repository)
         };
@@ -274,7 +273,7 @@ fn clean_one(
     folder: &Path,
     disposal: KeepPolicy,
     dry_run: bool,
-) -> Result<(workspace::Record, DisposeReport), WorkspaceError> {
+) -> Result<(git::Record, DisposeReport), WorkspaceError> {
     let mut workspace = Workspace::load(folder)?;
     let report = if dry_run {
         let kept = workspace.record().here || disposal == KeepPolicy::Auto && workspace.holds_new_work()?;
@@ -286,7 +285,7 @@ fn clean_one(
 }
 
 fn write_disposed(
-    record: &workspace::Record,
+    record: &git::Record,
     report: &DisposeReport,
     dry_run: bool,
     out: &mut dyn Write,

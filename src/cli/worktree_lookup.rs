@@ -6,10 +6,11 @@ use jiff::Timestamp;
 
 use super::Failure;
 use super::run_reference::{Candidate, pick, store};
-use crate::workspace::{self, Entry, Head, Repository, State};
+use crate::git;
+use crate::git::{Entry, Head, Repository, State};
 
 pub(super) fn entries() -> Result<Vec<Entry>, Failure> {
-    Ok(workspace::list(store()?.folder())?)
+    Ok(git::list(store()?.folder())?)
 }
 
 /// Returns the repository that contains the current directory. Fails if there is none.
@@ -25,7 +26,7 @@ pub(super) fn here() -> Result<Repository, Failure> {
 
 /// Returns the commit that is checked out in the current directory, if `guard apply` could bring the work of the run
 /// there; `None` outside the run's repository, and in a working tree of the run's branch.
-pub(super) fn target_commit(record: &workspace::Record) -> Result<Option<String>, Failure> {
+pub(super) fn target_commit(record: &git::Record) -> Result<Option<String>, Failure> {
     let current = std::env::current_dir().unwrap_or_default();
     let found = Repository::find(&current)?.filter(|repository| {
         let is_own = matches!(&repository.head, Head::Branch(name, _) if *name == record.branch)
@@ -37,10 +38,10 @@ pub(super) fn target_commit(record: &workspace::Record) -> Result<Option<String>
 
 /// Finds the workspace of the run that the user named. Without a name, and for `@`, finds the newest workspace that has
 /// a worktree in the repository of the current directory.
-pub(super) fn find_or_newest(name: Option<&str>) -> Result<(PathBuf, workspace::Record), Failure> {
+pub(super) fn find_or_newest(name: Option<&str>) -> Result<(PathBuf, git::Record), Failure> {
     match name.filter(|name| *name != "@") {
         Some(name) => find(name),
-        None => workspace::newest(store()?.folder(), &here()?.common_dir)?.ok_or_else(|| {
+        None => git::newest(store()?.folder(), &here()?.common_dir)?.ok_or_else(|| {
             Failure::usage(
                 "no run has a worktree in this repository",
                 "`guard worktree list` lists the worktrees of runs; `guard restore --list` lists saved work",
@@ -50,16 +51,16 @@ pub(super) fn find_or_newest(name: Option<&str>) -> Result<(PathBuf, workspace::
 }
 
 /// Finds the workspace of a run, by the run's id, the beginning or end of the id, its branch, its name, `@` or `@N`.
-pub(super) fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> {
-    let mut known: Vec<(PathBuf, workspace::Record)> =
+pub(super) fn find(name: &str) -> Result<(PathBuf, git::Record), Failure> {
+    let mut known: Vec<(PathBuf, git::Record)> =
         entries()?.into_iter().filter_map(|entry| Some((entry.run_folder, entry.record.ok()?))).collect();
-    let candidate = |(_, record): &(PathBuf, workspace::Record)| {
+    let candidate = |(_, record): &(PathBuf, git::Record)| {
         // Do not find a removed worktree by its branch: by now the branch may belong to another run or to the user.
         let branch = (record.state != State::Removed).then(|| short_branch(record).to_string());
         Candidate {
             id: record.run_id.clone(),
             branch,
-            repository: Some(workspace::main_directory(&record.common_dir).to_path_buf()),
+            repository: Some(git::main_directory(&record.common_dir).to_path_buf()),
             started: time_of(&record.run_id),
         }
     };
@@ -89,7 +90,7 @@ pub(super) fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> 
     })
 }
 
-pub(super) fn short_branch(record: &workspace::Record) -> &str {
+pub(super) fn short_branch(record: &git::Record) -> &str {
     record.branch.trim_start_matches("refs/heads/")
 }
 

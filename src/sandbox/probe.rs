@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::boundaries::{LANDLOCK_RENAMES, LANDLOCK_SCOPES, held_boundaries};
 use super::mounts::{MountPlan, apply_mount_plan, prepare_mounts};
-use crate::policy::{Namespaces, Policy};
+use crate::judge::policy::{Namespaces, Policy};
 use crate::sys::{process, seccomp};
 
 /// A kernel feature that guard has probed, in a form for users.
@@ -212,7 +212,7 @@ pub fn unheld_boundaries(landlock: i32, has_namespaces: bool) -> Option<String> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{PolicyDirs, load};
+    use crate::judge::policy::{PolicyDirs, load};
 
     fn missing(landlock: i32, namespaces: Result<(), String>, wanted: Namespaces) -> String {
         let kernel = Kernel { release: String::new(), landlock, listener: true, tracing: true, namespaces };

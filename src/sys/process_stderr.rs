@@ -18,7 +18,7 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, PROC_SUPER_MAGIC, SYSFS_MAGIC, fstat
 use nix::sys::termios::{LocalFlags, tcgetattr};
 
 use super::process;
-use crate::terminal_text;
+use crate::text::terminal_text;
 
 /// The maximum number of writer threads. A pipe that nobody reads blocks its thread; guard drops further lines.
 const MOST_WRITERS: usize = 16;

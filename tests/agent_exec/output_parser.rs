@@ -1,7 +1,7 @@
 //! Tests the parsers for each output format of a CLI. The constants are also seed inputs of a fuzz target.
 
-use guard::agent::{AgentEvent, Conclusion, Ending, OutputFormat, OutputParser, Wait, named};
-use guard::outcome::ErrorKind;
+use guard::agents::adapter::{AgentEvent, Conclusion, Ending, OutputFormat, OutputParser, Wait, named};
+use guard::run::outcome::ErrorKind;
 use serde_json::json;
 
 fn in_format(format: OutputFormat) -> OutputParser {

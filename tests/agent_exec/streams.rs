@@ -7,9 +7,9 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures_core::Stream;
-use guard::agent::AgentEvent;
-use guard::agent_exec::{DROPPED, ExecRequest, ExecResult, Executor, RESULT, Running};
-use guard::outcome::ErrorKind;
+use guard::agents::adapter::AgentEvent;
+use guard::agents::exec::{DROPPED, ExecRequest, ExecResult, Executor, RESULT, Running};
+use guard::run::outcome::ErrorKind;
 use serde_json::json;
 
 use super::{is_event, is_result, scripted};

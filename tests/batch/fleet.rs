@@ -4,7 +4,7 @@
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use guard::batch::queue::open_queue;
+use guard::work::batch::queue::open_queue;
 use serde_json::{Value, json};
 
 use super::command_line::submit;

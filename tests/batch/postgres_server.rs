@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use guard::batch::queue::{ClaimLimits, Queue, QueueError, open_queue};
+use guard::work::batch::queue::{ClaimLimits, Queue, QueueError, open_queue};
 
 use super::queue_conformance::{completed, limits, submit, task};
 use crate::support::http_server::Authority;

@@ -1,7 +1,7 @@
 //! Tests commands that change a batch in progress, in both stores. The queue must execute each command id once.
 
-use guard::batch::queue::Queue;
-use guard::batch::{BatchChange, Changed};
+use guard::work::batch::queue::Queue;
+use guard::work::batch::{BatchChange, Changed};
 
 use super::queue_conformance::{Store, limits, submit, task};
 
@@ -40,7 +40,7 @@ fn a_batch_gets_another_priority() {
     for store in ALL {
         let Some(store) = store() else { return };
         let mut queue = store.open();
-        let urgent = |id: &str| guard::batch::NewTask { priority: 5, ..task(id) };
+        let urgent = |id: &str| guard::work::batch::NewTask { priority: 5, ..task(id) };
         submit(&mut *queue, "a", vec![urgent("1"), urgent("2")]);
         submit(&mut *queue, "b", vec![task("1"), urgent("2")]);
         change(&mut *queue, "c1", BatchChange::Priority(9));

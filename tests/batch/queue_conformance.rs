@@ -12,11 +12,11 @@ use std::path::PathBuf;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use guard::batch::queue::{
+use guard::work::batch::queue::{
     BatchRow, Claim, ClaimLimits, Ending, Lease, MOST_TAKEOVERS, NewBatch, Queue, QueueError, TaskRow,
     open_queue,
 };
-use guard::batch::{BatchOptions, NewTask, TaskFailure, TaskKind, TaskState};
+use guard::work::batch::{BatchOptions, NewTask, TaskFailure, TaskKind, TaskState};
 use serde_json::{Map, Value, json};
 
 use crate::support::{Random, Scratch, shared_postgres, wait_until};

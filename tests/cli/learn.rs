@@ -1,6 +1,6 @@
 //! Tests `guard learn`: the policy it writes must allow the observed command and nothing else.
 
-use guard::policy::{Action, PolicyDirs};
+use guard::judge::policy::{Action, PolicyDirs};
 
 use crate::policy_audit::corpora::corpora;
 use crate::support::{UserShell, guard_program, in_every_environment, skip};
@@ -26,9 +26,9 @@ fn a_learned_policy_lets_the_command_pass_and_refuses_the_rest() {
     user.types("guard run -q --policy ./again.toml -- make test");
     // Of all commands that `strict` refuses, the learned policy must allow only git tags.
     let learned = user.project.join("learned.toml");
-    let learned = guard::decide::load(learned.to_str().unwrap(), &PolicyDirs::default(), true).unwrap();
+    let learned = guard::judge::decide::load(learned.to_str().unwrap(), &PolicyDirs::default(), true).unwrap();
     let strict = crate::support::policy("strict");
-    let audit = guard::policy_audit::run(&[strict, learned], &corpora());
+    let audit = guard::judge::audit::run(&[strict, learned], &corpora());
     let mut refused = 0;
     for row in audit.rows.iter().filter(|row| row.verdicts[0].action == Action::Deny) {
         let is_refused = row.verdicts[1].action == Action::Deny;

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use guard::transcript::{self, EventType, Settings};
+use guard::run::transcript::{self, EventType, Settings};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 

@@ -44,9 +44,9 @@ fn a_log_is_written_when_it_is_asked_for() {
         "{debug}"
     );
     // The variable sets a filter, and the option `-v` must override it.
-    let (_, filtered) = outcome(&environment, &[], &[("GUARD_LOG", "guard::supervisor=debug")], "true");
+    let (_, filtered) = outcome(&environment, &[], &[("GUARD_LOG", "guard::run::supervisor=debug")], "true");
     assert!(filtered.contains("exec{") && !has_span(&filtered, "launch"), "{filtered}");
-    let (_, both) = outcome(&environment, &["-v"], &[("GUARD_LOG", "guard::supervisor=debug")], "true");
+    let (_, both) = outcome(&environment, &["-v"], &[("GUARD_LOG", "guard::run::supervisor=debug")], "true");
     assert!(!both.contains("exec{") && has_span(&both, "launch"), "{both}");
 }
 

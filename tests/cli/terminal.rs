@@ -105,8 +105,8 @@ fn one_interrupt_says_what_the_next_one_does() {
         terminal.shows("code-137");
         let last =
             environment.run_outside("ls -t \"$XDG_STATE_HOME\"/guard/runs/*/transcript.jsonl | head -n 1");
-        let checked = guard::transcript::check(std::path::Path::new(last.trim())).unwrap();
-        assert_eq!(checked.outcome, guard::transcript::Outcome::Complete);
+        let checked = guard::run::transcript::check(std::path::Path::new(last.trim())).unwrap();
+        assert_eq!(checked.outcome, guard::run::transcript::Outcome::Complete);
     });
 }
 

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use guard::command::{Context, Cwd, Request};
-use guard::decide::{Verdict, judge};
-use guard::policy::Policy;
+use guard::judge::command::{Context, Cwd, Request};
+use guard::judge::decide::{Verdict, judge};
+use guard::judge::policy::Policy;
 
 use crate::support::{argv, policy, shell};
 
@@ -224,7 +224,7 @@ fn recursive_aliases_of_git() {
 #[test]
 fn the_limits_of_a_policy_are_kept() {
     let text = "version = 1\nname = \"small\"\n[limits]\ncommand_bytes = 1024\ncommand_depth = 4\n";
-    let small: Policy = guard::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
+    let small: Policy = guard::judge::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
     denied_by("input.size", &shell(&small, "x".repeat(2000)));
     denied_by("input.depth", &shell(&small, "( ( ( ( ( ( a ) ) ) ) ) )"));
     let context = Context { cwd: Cwd::Unknown, ..Context::default() };

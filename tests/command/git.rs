@@ -1,6 +1,6 @@
 //! Tests details of the analysis of git commands that the verdict does not show.
 
-use guard::command::{Context, Cwd, Effects, Intent, Request, analyze};
+use guard::judge::command::{Context, Cwd, Effects, Intent, Request, analyze};
 
 fn first(text: &str) -> Intent {
     let context = Context { cwd: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };

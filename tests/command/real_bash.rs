@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use guard::command::{Context, Cwd, Request, accepts_shell_text};
-use guard::decide::judge;
+use guard::judge::command::{Context, Cwd, Request, accepts_shell_text};
+use guard::judge::decide::judge;
 use proptest::prelude::Strategy;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;

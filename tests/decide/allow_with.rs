@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use guard::command::{Analysis, Context, Cwd, Intent, Request};
-use guard::decide::{self, judge, judge_and_explain, rules_to_allow};
-use guard::policy::{self, Action, Policy, PolicyDirs, Source};
+use guard::judge::command::{Analysis, Context, Cwd, Intent, Request};
+use guard::judge::decide::{self, judge, judge_and_explain, rules_to_allow};
+use guard::judge::policy::{self, Action, Policy, PolicyDirs, Source};
 
 fn strict() -> Policy {
     decide::load("strict", &PolicyDirs::default(), false).unwrap()

@@ -1,7 +1,7 @@
 //! Property tests that must hold for any command and any policy.
 
-use guard::decide::load_text;
-use guard::policy::{Action, Policy, PolicyDirs, TOOLCHAINS};
+use guard::judge::decide::load_text;
+use guard::judge::policy::{Action, Policy, PolicyDirs, TOOLCHAINS};
 use proptest::prelude::*;
 
 use crate::support::{argv, shell, source, strict};
@@ -90,12 +90,12 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 /// Returns true if both verdicts have the same action and, unless the action is `allow`, the same rule.
-fn same(a: &guard::decide::Verdict, b: &guard::decide::Verdict) -> bool {
+fn same(a: &guard::judge::decide::Verdict, b: &guard::judge::decide::Verdict) -> bool {
     a.action() == b.action() && (a.action() == Action::Allow || a.cause.rule == b.cause.rule)
 }
 
 /// Returns true if the input was denied only for its depth, size or number of commands.
-fn is_limit(verdict: &guard::decide::Verdict) -> bool {
+fn is_limit(verdict: &guard::judge::decide::Verdict) -> bool {
     matches!(verdict.cause.rule.as_str(), "input.depth" | "input.size" | "input.count")
 }
 

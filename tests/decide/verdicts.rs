@@ -59,7 +59,7 @@ args = "*deny"
 action = "deny"
 reason = "r"
 "#;
-    let policy = guard::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
+    let policy = guard::judge::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
     let rule = |text: &str| shell(&policy, text).cause.rule;
     assert_eq!(rule("tool"), "a");
     assert_eq!(rule("tool ask"), "b");
@@ -85,7 +85,7 @@ verb = "branch"
 action = "allow"
 reason = "r"
 "#;
-    let policy = guard::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
+    let policy = guard::judge::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
     let rule = |text: &str| shell(&policy, text).cause.rule;
     let others: String = (0..1000).map(|number| format!(" old{number}")).collect();
     assert_eq!(rule(&format!("git branch -D{others}")), "branch");
@@ -110,7 +110,7 @@ refs = "refs/heads/scratch/*"
 action = "allow"
 reason = "r"
 "#;
-    let policy = guard::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
+    let policy = guard::judge::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
     let rule = |text: &str| shell(&policy, text).cause.rule;
     for text in [
         "git branch scratch/1",
@@ -148,13 +148,13 @@ fn very_many_options_are_judged_in_a_short_time() {
     let letters = "-q ".repeat(100_000);
     let words = "--all ".repeat(100_000);
     let verdict = shell(&strict, format!("git log {letters}{words}"));
-    assert_eq!(verdict.action(), guard::policy::Action::Allow, "{verdict:?}");
+    assert_eq!(verdict.action(), guard::judge::policy::Action::Allow, "{verdict:?}");
     assert!(began.elapsed() < std::time::Duration::from_secs(30), "{:?}", began.elapsed());
 }
 
 #[test]
 fn what_is_only_known_when_it_runs_is_marked() {
-    use guard::decide::Decision;
+    use guard::judge::decide::Decision;
     let strict = policy("strict");
     for text in [
         "git $VERB main",

@@ -262,7 +262,7 @@ fn events() -> String {
                    ([schemas](../../schemas/events), [AsyncAPI](../../schemas/asyncapi.json)).\n\n",
     );
     let of_research: Vec<(&str, &str)> =
-        guard::research::EVENTS.iter().map(|spec| (spec.event_type, spec.meaning)).collect();
+        guard::work::research::EVENTS.iter().map(|spec| (spec.event_type, spec.meaning)).collect();
     event_table(&of_research, &mut page);
     page
 }
@@ -299,7 +299,7 @@ fn error_kinds() -> String {
 }
 
 fn config_toml() -> String {
-    let config = schemars::schema_for!(guard::policy::Config).to_value();
+    let config = schemars::schema_for!(guard::judge::policy::Config).to_value();
     let mut page = format!(
         "# config.toml\n\n{GENERATED}The user's configuration is `$XDG_CONFIG_HOME/guard/config.toml`, or `~/.config/guard/config.toml`. \
          guard never reads it from a project, because it decides which program prints a key and which host receives it. An unknown key \
@@ -339,7 +339,7 @@ fn config_toml() -> String {
          \"https://models.example.org\"\n\n[prices.\"gemini-2.5-flash\"]\ninput = 0.30\noutput = 2.50\ncached = 0.075\n```\n",
     );
     let example = super::blocks(&page).pop().unwrap().text;
-    guard::policy::Config::parse(&example).unwrap();
+    guard::judge::policy::Config::parse(&example).unwrap();
     page
 }
 
@@ -358,7 +358,7 @@ const SECTIONS: [&str; 10] = [
 ];
 
 fn policy_format() -> String {
-    let policy = guard::policy::schema();
+    let policy = guard::judge::policy::schema();
     let properties = policy["properties"].as_object().unwrap();
     let mut page = format!(
         "# Policy format\n\n{GENERATED}A policy is a TOML file. [Policies](../guide/policies.md) explains how to write one. Editors can \

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use guard::outcome::ErrorKind;
-use guard::transcript::EventType;
+use guard::run::outcome::ErrorKind;
+use guard::run::transcript::EventType;
 
 /// The event types in the order of the page, grouped by the part of guard that records them.
 pub(super) const EVENTS: &[(&str, &[(&str, &str)])] = &[
@@ -206,7 +206,7 @@ fn every_event_type_is_documented() {
     let sections = EVENTS.iter().flat_map(|(_, events)| *events).chain(EXEC_EVENTS).chain(TASK_EVENTS);
     let documented: BTreeSet<&str> = sections.map(|(name, _)| *name).collect();
     let known: BTreeSet<&str> = EventType::ALL.iter().map(|event| event.as_str()).collect();
-    assert_eq!(documented, known, "left: tests/docs/meanings.rs, right: src/transcript");
+    assert_eq!(documented, known, "left: tests/docs/meanings.rs, right: src/run/transcript");
 }
 
 #[test]
@@ -215,5 +215,5 @@ fn every_error_kind_is_documented() {
     // `Unrecognized` stands for error kinds in results of a newer guard, so the documents do not list it.
     let known = ErrorKind::ALL.iter().filter(|kind| **kind != ErrorKind::Unrecognized);
     let known: BTreeSet<&str> = known.map(|kind| kind.as_str()).collect();
-    assert_eq!(documented, known, "left: tests/docs/meanings.rs, right: src/outcome");
+    assert_eq!(documented, known, "left: tests/docs/meanings.rs, right: src/run/outcome");
 }

@@ -174,7 +174,7 @@ fn tools_in_the_input_are_judged_like_all_others() {
 }
 
 fn base64(bytes: &[u8]) -> String {
-    guard::transcript::base64(bytes)
+    guard::run::transcript::base64(bytes)
 }
 
 /// Returns encodings of the key that a run could easily decode: each as the API sends it, and the part that depends on

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use guard::egress::tls_client_hello::{Hello, LIMIT, read};
+use guard::run::egress::tls_client_hello::{Hello, LIMIT, read};
 use proptest::prelude::*;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{

@@ -1,6 +1,6 @@
 //! Tests how guard counts the tokens that real APIs report.
 
-use guard::egress::token_usage::{Places, Scanner, Tokens};
+use guard::run::egress::token_usage::{Places, Scanner, Tokens};
 use proptest::prelude::*;
 
 fn places(input: &[&str], output: &[&str], cached: &[&str]) -> Places {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use guard::forge::{Protection, protection};
+use guard::work::forge::{Protection, protection};
 use serde_json::{Value, json};
 
 use super::{SECRET, impatient, is_silent, remote, remote_at, token};
@@ -330,12 +330,12 @@ fn a_certificate_of_the_machine_is_believed() {
     if std::env::var_os(AGAIN).is_some() {
         let variable = |name: &str| std::env::var(name).ok();
         let url = "git@ghe.example.test:acme/widget";
-        let remote = guard::forge::Remote::parse("origin", url, url, |name| match name {
+        let remote = guard::work::forge::Remote::parse("origin", url, url, |name| match name {
             "GITHUB_SERVER_URL" => Some("https://ghe.example.test".to_string()),
             name => variable(name),
         });
         let remote = remote.unwrap();
-        let token = guard::forge::Token::find(&remote).unwrap().unwrap();
+        let token = guard::work::forge::Token::find(&remote).unwrap().unwrap();
         assert_eq!(protection(&remote, Some(&token), "main"), Protection::Protected);
         return;
     }
@@ -368,7 +368,7 @@ fn the_companys_proxy_does_not_see_the_token() {
     let url = "https://ghe.example.test/acme/widget";
     let variables =
         super::environment(&[("GITHUB_API_URL", api), ("https_proxy", &proxy.url("")), ("GH_TOKEN", SECRET)]);
-    let remote = guard::forge::Remote::parse("origin", url, url, variables).unwrap();
+    let remote = guard::work::forge::Remote::parse("origin", url, url, variables).unwrap();
     let found = protection(&remote, Some(&token(&remote)), "main");
     assert!(why(&found).contains("the upstream proxy") && why(&found).contains("403"), "{found:?}");
     let asked = proxy.requests();
@@ -391,7 +391,7 @@ fn it_can_be_asked_from_within_a_runtime() {
 #[test]
 fn other_services_are_not_asked() {
     let url = "https://gitlab.example/acme/widget.git";
-    let remote = guard::forge::Remote::parse("origin", url, url, |_| None).unwrap();
+    let remote = guard::work::forge::Remote::parse("origin", url, url, |_| None).unwrap();
     let found = protection(&remote, None, "main");
     assert_eq!(why(&found), "https://gitlab.example/acme/widget.git is not on GitHub");
 }

@@ -8,7 +8,7 @@ mod secrets;
 
 use std::time::Duration;
 
-use guard::forge::{Kind, Remote, Token};
+use guard::work::forge::{Kind, Remote, Token};
 
 use crate::support::http_server::Server;
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use guard::forge::{ForgeError, Proposal, PullRequest, Remote, pull_request};
+use guard::work::forge::{ForgeError, Proposal, PullRequest, Remote, pull_request};
 use serde_json::{Value, json};
 
 use super::{SECRET, environment, impatient, is_silent, remote, token};

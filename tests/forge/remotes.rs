@@ -1,6 +1,6 @@
 //! guard must read the addresses of remotes as git does.
 
-use guard::forge::{Kind, Remote};
+use guard::work::forge::{Kind, Remote};
 use proptest::prelude::*;
 
 use super::environment;
@@ -149,7 +149,7 @@ fn remotes_are_read_as_git_reads_them() {
     }
     // In a linked worktree guard must read the same remote.
     fixture.git(&["worktree", "add", "--quiet", "../linked", "-b", "other"]);
-    let linked = guard::workspace::Repository::find(&fixture.scratch.0.join("linked")).unwrap().unwrap();
+    let linked = guard::git::Repository::find(&fixture.scratch.0.join("linked")).unwrap().unwrap();
     assert_eq!(Remote::with(&linked, "origin", |_| None).unwrap(), Some(origin));
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use guard::launch::discover::program_files::{Scope, installation};
+use guard::run::launch::discover::program_files::{Scope, installation};
 use guard::sys::agent_paths::AgentPaths;
 
 use crate::support::{Scratch, skip};

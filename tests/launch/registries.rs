@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use guard::launch::discover::registries::{Registries, Tool, find_registries, find_registries_with};
+use guard::run::launch::discover::registries::{Registries, Tool, find_registries, find_registries_with};
 
 use crate::support::{Scratch, make_program, skip};
 

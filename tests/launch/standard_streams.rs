@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guard::transcript::{Outcome, check};
+use guard::run::transcript::{Outcome, check};
 
 use crate::support::{
     expect_no_process_left, guard_program, in_every_environment, in_two_environments, one_environment,

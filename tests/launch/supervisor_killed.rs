@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use guard::transcript::{Outcome, check};
+use guard::run::transcript::{Outcome, check};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

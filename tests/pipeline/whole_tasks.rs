@@ -113,7 +113,7 @@ fn the_status_of_each_step_is_shown_without_a_terminal() {
 fn branches_have_a_prefix_of_the_users_own() {
     let fixture = TaskFixture::new();
     let workflow = fixture.repository.with_file_name("fixes.yaml");
-    let text = include_str!("../../workflows/default.yaml");
+    let text = include_str!("../../policies/workflows/default.yaml");
     std::fs::write(&workflow, text.replace("branch_prefix: task/", "branch_prefix: team/fix/")).unwrap();
     let workflow = workflow.to_str().unwrap();
     for (arguments, branch) in [

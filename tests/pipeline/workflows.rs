@@ -181,7 +181,7 @@ fn the_built_in_one_is_shown_and_drawn() {
     let list = text(&guard().args(["workflow", "list"]).output().unwrap());
     assert!(list.starts_with("default") && list.contains("built in"), "{list}");
     let shown = text(&guard().args(["workflow", "show", "default"]).output().unwrap());
-    assert_eq!(shown, include_str!("../../workflows/default.yaml"));
+    assert_eq!(shown, include_str!("../../policies/workflows/default.yaml"));
     let graph = text(&guard().args(["workflow", "graph", "default"]).output().unwrap());
     assert!(graph.contains("plan_review") && graph.contains("── REJECT ──► plan"), "{graph}");
     let chart = text(&guard().args(["workflow", "graph", "default", "--mermaid"]).output().unwrap());

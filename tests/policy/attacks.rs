@@ -1,7 +1,7 @@
 //! Attacks on policies: files that make a policy looser than it looks, or that could crash guard.
 
-use guard::decide::load_text;
-use guard::policy::{PolicyDirs, PolicyError};
+use guard::judge::decide::load_text;
+use guard::judge::policy::{PolicyDirs, PolicyError};
 
 use crate::support::{Scratch, guard, shell, source, text};
 

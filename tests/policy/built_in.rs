@@ -1,7 +1,7 @@
 //! Tests the policies that are part of the program.
 
-use guard::decide;
-use guard::policy::{PolicyDirs, Severity};
+use guard::judge::decide;
+use guard::judge::policy::{PolicyDirs, Severity};
 
 use crate::support::built_in;
 
@@ -25,7 +25,7 @@ fn every_rule_explains_itself() {
     for name in built_in() {
         for rule in crate::support::policy(name).rules {
             assert!(rule.reason.ends_with('.'), "{name} {}: {}", rule.id, rule.reason);
-            let denies = rule.action != guard::policy::Action::Allow;
+            let denies = rule.action != guard::judge::policy::Action::Allow;
             assert!(
                 !denies || !rule.instead.is_empty(),
                 "{name} {} does not say what to do instead",
@@ -38,7 +38,7 @@ fn every_rule_explains_itself() {
 
 #[test]
 fn an_example_that_no_longer_holds_is_found() {
-    let (_, strict) = guard::policy::BUILT_IN[0];
+    let (_, strict) = guard::judge::policy::BUILT_IN[0];
     let broken = strict.replacen("\"git checkout main\",", "\"git status\",", 1);
     assert_ne!(broken, strict);
     assert!(decide::load_text(crate::support::source(&broken), &PolicyDirs::default()).is_err());

@@ -1,7 +1,7 @@
 //! guard must show every mistake in a policy file, at its position, with the next step.
 
-use guard::decide::load_text;
-use guard::policy::{PolicyDirs, PolicyError};
+use guard::judge::decide::load_text;
+use guard::judge::policy::{PolicyDirs, PolicyError};
 
 use crate::support::{Scratch, guard, source, text};
 

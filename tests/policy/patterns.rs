@@ -1,7 +1,7 @@
 //! guard does not use regular expressions to match patterns with several stars. The result must be the same as in a
 //! shell.
 
-use guard::policy::Pattern;
+use guard::judge::policy::Pattern;
 use proptest::prelude::*;
 
 /// The reference implementation of a pattern match.

@@ -32,8 +32,8 @@ fn as_json(toml: &str) -> Value {
 
 #[test]
 fn built_in_policies_fit_the_schema_and_mistakes_do_not() {
-    let validator = jsonschema::validator_for(&guard::policy::schema()).unwrap();
-    for (name, text) in guard::policy::BUILT_IN {
+    let validator = jsonschema::validator_for(&guard::judge::policy::schema()).unwrap();
+    for (name, text) in guard::judge::policy::BUILT_IN {
         let errors: Vec<String> =
             validator.iter_errors(&as_json(text)).map(|error| error.to_string()).collect();
         assert!(errors.is_empty(), "{name}: {}", errors.join("\n"));

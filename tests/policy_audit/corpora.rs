@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
-use guard::policy_audit;
-use guard::policy_audit::Corpus;
+use guard::judge::audit;
+use guard::judge::audit::Corpus;
 
 use crate::support::{built_in, policy};
 
@@ -28,7 +28,7 @@ fn labels_hold_under_strict() {
     let labelled: usize =
         corpora.iter().flat_map(|corpus| &corpus.cases).filter(|case| case.label.is_some()).count();
     assert!(labelled >= 800, "only {labelled} labelled commands");
-    let audit = policy_audit::run(&[policy("strict")], &corpora);
+    let audit = audit::run(&[policy("strict")], &corpora);
     let wrong: Vec<String> = audit
         .rows
         .iter()
@@ -53,8 +53,8 @@ fn answers_of_every_policy_are_as_committed() {
     let policies: Vec<_> = built_in().into_iter().map(policy).collect();
     for corpus in corpora() {
         let name = corpus.name.trim_end_matches(".txt").to_string();
-        let audit = policy_audit::run(&policies, &[corpus]);
-        insta::assert_snapshot!(name, policy_audit::text(&audit));
+        let audit = audit::run(&policies, &[corpus]);
+        insta::assert_snapshot!(name, audit::text(&audit));
     }
 }
 
@@ -65,7 +65,7 @@ fn policies_are_not_looser_than_what_they_extend() {
     for (child, parent) in
         [("readonly", "strict"), ("developer", "strict"), ("auditor", "strict"), ("architect", "strict")]
     {
-        let audit = policy_audit::run(&[policy(parent), policy(child)], &corpora);
+        let audit = audit::run(&[policy(parent), policy(child)], &corpora);
         for row in &audit.rows {
             assert!(
                 row.verdicts[1].action >= row.verdicts[0].action,

@@ -3,7 +3,7 @@
 #[path = "../../examples/reflect_and_revise.rs"]
 mod reflect_and_revise;
 
-use guard::research::{Agent, EventRegistry, UnknownEvents, ValidationMode, Validity};
+use guard::work::research::{Agent, EventRegistry, UnknownEvents, ValidationMode, Validity};
 use serde_json::json;
 
 #[test]

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use guard::research::{AgentUpdate, next_update, update_stream};
+use guard::work::research::{AgentUpdate, next_update, update_stream};
 
 use super::{Researcher, events};
 

@@ -27,7 +27,7 @@ fn a_batch_is_submitted_polled_and_read() {
     );
     assert_eq!(last["results"][0]["output"], json!({ "text": "a" }));
     assert_eq!(last["results"][1]["error_kind"], "unknown_type");
-    let _: guard::batch::BatchResponse = serde_json::from_value(last.clone()).unwrap();
+    let _: guard::work::batch::BatchResponse = serde_json::from_value(last.clone()).unwrap();
 
     let one = server.get(&format!("/v1/batches/{id}/tasks/c%2F%C3%A4%20b?wait=5")).json();
     assert_eq!(one, last["results"][2]);
@@ -265,7 +265,7 @@ fn the_server_describes_itself() {
     let stranger = server.without("Authorization");
     assert_eq!(stranger.get("/healthz").json(), json!({ "status": "ok" }));
     let document = stranger.get("/v1/openapi.json").json();
-    assert_eq!(document, guard::serve::document());
+    assert_eq!(document, guard::servers::serve::document());
     assert!(document["paths"]["/v1/batches/{id}/events"]["get"]["responses"]["204"].is_object());
 }
 

@@ -1,6 +1,6 @@
 //! The supervisor reads the arguments of an exec from the memory of the caller.
 
-use guard::supervisor::fuzzing::arguments;
+use guard::run::supervisor::fuzzing::arguments;
 
 /// A process passes one long variable to an exec many times. guard must count each copy toward its limit on the size of
 /// arguments and variables, and must report the error that the kernel has for this (E2BIG).

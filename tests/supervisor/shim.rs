@@ -4,10 +4,10 @@
 use std::os::unix::net::UnixListener;
 use std::process::Output;
 
-use guard::command::Context;
-use guard::launch::SHIM_PROGRAM;
-use guard::supervisor::answer;
-use guard::supervisor::shim::protocol::{Answer, Question, SOCKET_VARIABLE};
+use guard::judge::command::Context;
+use guard::run::launch::SHIM_PROGRAM;
+use guard::run::supervisor::answer;
+use guard::run::supervisor::shim::protocol::{Answer, Question, SOCKET_VARIABLE};
 
 use crate::support::{Scratch, isolated_command, make_program, policy};
 

@@ -1,7 +1,7 @@
 //! A message of the shim protocol must arrive unchanged. The reader must refuse invalid frames quickly, without
 //! allocating much memory.
 
-use guard::supervisor::shim::protocol::{Answer, LARGEST_BODY, Question, VERSION};
+use guard::run::supervisor::shim::protocol::{Answer, LARGEST_BODY, Question, VERSION};
 use proptest::prelude::*;
 
 proptest! {

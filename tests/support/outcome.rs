@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use guard::transcript::{Outcome, check};
+use guard::run::transcript::{Outcome, check};
 use serde_json::{Value, json};
 
 /// The time limit for a run.

@@ -2,13 +2,13 @@
 
 use std::sync::LazyLock;
 
-use guard::command::{Context, Cwd, Request};
-use guard::decide::{Verdict, judge};
-use guard::policy::{Policy, PolicyDirs, Source, load};
+use guard::judge::command::{Context, Cwd, Request};
+use guard::judge::decide::{Verdict, judge};
+use guard::judge::policy::{Policy, PolicyDirs, Source, load};
 
 /// Returns the names of the built-in policies.
 pub(crate) fn built_in() -> Vec<&'static str> {
-    guard::policy::BUILT_IN.iter().map(|(name, _)| *name).collect()
+    guard::judge::policy::BUILT_IN.iter().map(|(name, _)| *name).collect()
 }
 
 /// Returns a built-in policy, which is loaded once.

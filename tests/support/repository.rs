@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use guard::workspace::{Repository, Request, Workspace};
+use guard::git::{Repository, Request, Workspace};
 
 use super::{Scratch, isolated_command};
 

@@ -1,7 +1,7 @@
 //! Each line of a transcript contains the hash of the previous one. guard must detect every change of a line.
 
 use guard::cli::SCHEMAS;
-use guard::transcript::{Check, EventType, Outcome, Problem, check};
+use guard::run::transcript::{Check, EventType, Outcome, Problem, check};
 use serde_json::{Value, json};
 
 use super::{RUN, events, path, short_run, start};

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use guard::transcript::{self, EventType, Outcome, Sink, Stream, check};
+use guard::run::transcript::{self, EventType, Outcome, Sink, Stream, check};
 use serde_json::json;
 
 use super::{events, path, settings, start};

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guard::transcript::{self, EventType, Outcome, Run, RunState, Settings, Stream, check};
+use guard::run::transcript::{self, EventType, Outcome, Run, RunState, Settings, Stream, check};
 use serde_json::json;
 
 use super::path;

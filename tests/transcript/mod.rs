@@ -11,7 +11,7 @@ mod store;
 
 use std::path::PathBuf;
 
-use guard::transcript::{self, Event, EventType, FILE, Reader, Recorder, Settings, Step, Writer};
+use guard::run::transcript::{self, Event, EventType, FILE, Reader, Recorder, Settings, Step, Writer};
 use serde_json::json;
 
 use crate::support::Scratch;

@@ -1,12 +1,12 @@
 //! Recorded output must be read back byte for byte, and must be stored as text if it is text.
 
-use guard::transcript::Stream;
+use guard::run::transcript::Stream;
 use proptest::prelude::*;
 
 use super::{events, start};
 use crate::support::Scratch;
 
-fn recorded(pieces: &[(Stream, Vec<u8>)]) -> Vec<guard::transcript::Event> {
+fn recorded(pieces: &[(Stream, Vec<u8>)]) -> Vec<guard::run::transcript::Event> {
     let scratch = Scratch::new("output");
     let (recorder, writer) = start(&scratch);
     for (stream, bytes) in pieces {
@@ -16,7 +16,7 @@ fn recorded(pieces: &[(Stream, Vec<u8>)]) -> Vec<guard::transcript::Event> {
     events(&scratch)
 }
 
-fn of(stream: Stream, events: &[guard::transcript::Event]) -> Vec<u8> {
+fn of(stream: Stream, events: &[guard::run::transcript::Event]) -> Vec<u8> {
     let outputs = events.iter().filter_map(|event| event.output());
     outputs.filter(|(from, _)| *from == stream).flat_map(|(_, bytes)| bytes).collect()
 }

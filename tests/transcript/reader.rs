@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use guard::transcript::{Event, LONGEST_LINE, Reader, Step};
+use guard::run::transcript::{Event, LONGEST_LINE, Reader, Step};
 
 use crate::support::Scratch;
 

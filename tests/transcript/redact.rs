@@ -1,6 +1,6 @@
 //! guard must redact every secret before it writes to disk, and must change nothing else.
 
-use guard::transcript::{self, EventType, MARK, Redactor, Settings, Stream, StreamRedactor};
+use guard::run::transcript::{self, EventType, MARK, Redactor, Settings, Stream, StreamRedactor};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! A transcript must not grow beyond its limit, and must say what it left out.
 
-use guard::transcript::{self, EventType, Outcome, Settings, Stream, check};
+use guard::run::transcript::{self, EventType, Outcome, Settings, Stream, check};
 use serde_json::json;
 
 use super::{events, path, settings, types};

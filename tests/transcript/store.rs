@@ -1,7 +1,7 @@
 //! guard lists runs by the first and last line of their transcripts, ignores other files beside them, and finds a run
 //! by a part of its id.
 
-use guard::transcript::{EventType, FindError, RunState, Store};
+use guard::run::transcript::{EventType, FindError, RunState, Store};
 use serde_json::json;
 
 use super::{settings, short_run, start};
@@ -119,6 +119,6 @@ fn a_long_last_line_is_found_too() {
     let commits: Vec<String> = (0..50_000).map(|index| format!("{index:040}")).collect();
     recorder.record(EventType::RunFinished, "", &json!({ "exit_code": 3, "commits": commits }));
     writer.finish().unwrap();
-    let run = guard::transcript::Run::read(&settings(&scratch).folder);
+    let run = guard::run::transcript::Run::read(&settings(&scratch).folder);
     assert_eq!((run.state, run.exit_code()), (RunState::Finished, Some(3)));
 }

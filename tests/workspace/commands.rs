@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use guard::workspace::{KeepPolicy, Limits};
+use guard::git::{KeepPolicy, Limits};
 use serde_json::Value;
 
 use crate::support::{TestRepository, agent_commit, agent_git, guard, text};

@@ -727,7 +727,7 @@ fn ignore_rules_mean_the_same_at_the_top() {
     }
     for (directory, text) in rules {
         std::fs::write(tree.join(directory).join(".gitignore"), text).unwrap();
-        all.extend(guard::workspace::fuzzing::ignore_rules(directory.as_bytes(), text.as_bytes()));
+        all.extend(guard::git::fuzzing::ignore_rules(directory.as_bytes(), text.as_bytes()));
     }
     let file = scratch.0.join("rules");
     std::fs::write(&file, &all).unwrap();

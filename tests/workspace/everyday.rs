@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use guard::workspace::{KeepPolicy, Limits, Record, Repository, State, Workspace};
+use guard::git::{KeepPolicy, Limits, Record, Repository, State, Workspace};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git};
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use guard::workspace::snapshot::{Actor, Difference, ExpectedChanges, Fingerprint, Kind, Name};
+use guard::git::snapshot::{Actor, Difference, ExpectedChanges, Fingerprint, Kind, Name};
 use proptest::prelude::*;
 
 use crate::support::{Scratch, isolated_command};

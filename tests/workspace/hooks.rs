@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use guard::workspace::{Request, Workspace};
+use guard::git::{Request, Workspace};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, make_program};
 
@@ -102,8 +102,8 @@ fn filters_and_the_users_lists_are_in_force_inside() {
     assert_eq!(agent_git(&workspace, &["status", "--porcelain"]), "");
     agent_commit(&workspace, "x.up", "CHANGED\n", "change");
     assert_eq!(agent_git(&workspace, &["cat-file", "blob", "HEAD:x.up"]), "changed");
-    workspace.receive(&guard::workspace::Limits::default()).unwrap();
-    workspace.dispose(guard::workspace::KeepPolicy::Auto).unwrap();
+    workspace.receive(&guard::git::Limits::default()).unwrap();
+    workspace.dispose(guard::git::KeepPolicy::Auto).unwrap();
     assert_eq!(git(workspace.worktree(), &["status", "--porcelain"]), "");
 }
 
@@ -129,8 +129,8 @@ fn untracked_things_come_and_go_as_asked() {
         "what is tracked stays as committed"
     );
     std::fs::write(at.join("notes"), "the agent's\n").unwrap();
-    workspace.receive(&guard::workspace::Limits::default()).unwrap();
-    let settled = workspace.dispose(guard::workspace::KeepPolicy::Auto).unwrap();
+    workspace.receive(&guard::git::Limits::default()).unwrap();
+    let settled = workspace.dispose(guard::git::KeepPolicy::Auto).unwrap();
     assert!(settled.kept);
     assert_eq!(git(&at, &["status", "--porcelain"]), "?? notes", "only what the agent changed is left");
     assert!(fixture.repository.join("node_modules/left/index.js").exists(), "a link is not followed");

@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use guard::workspace::{KeepPolicy, Limits, ReceiveError, RefError, Workspace};
+use guard::git::{KeepPolicy, Limits, ReceiveError, RefError, Workspace};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, isolated_command, make_program};
 
@@ -20,7 +20,7 @@ fn fifo(path: &Path) {
     nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
 }
 
-fn receive(workspace: &mut Workspace) -> Result<guard::workspace::Received, ReceiveError> {
+fn receive(workspace: &mut Workspace) -> Result<guard::git::Received, ReceiveError> {
     workspace.receive(&Limits { time: Duration::from_secs(20), ..Limits::default() })
 }
 

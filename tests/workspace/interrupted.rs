@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guard::workspace::{KeepPolicy, Limits, Record, Repository, Request, State, Workspace, list};
+use guard::git::{KeepPolicy, Limits, Record, Repository, Request, State, Workspace, list};
 
 use crate::support::{TestRepository, agent_commit, git, git_in};
 
@@ -104,7 +104,7 @@ fn a_workspace_belongs_to_one_process_at_a_time() {
     let fixture = TestRepository::new();
     let workspace = fixture.open("held");
     let folder = fixture.request("held").run_folder;
-    assert!(matches!(Workspace::load(&folder), Err(guard::workspace::WorkspaceError::Busy(_))));
+    assert!(matches!(Workspace::load(&folder), Err(guard::git::WorkspaceError::Busy(_))));
     assert!(list(folder.parent().unwrap()).unwrap()[0].is_busy);
     drop(workspace);
     Workspace::load(&folder).unwrap();

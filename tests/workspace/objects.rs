@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use guard::workspace::{KeepPolicy, Limits, ReceiveError, Workspace};
+use guard::git::{KeepPolicy, Limits, ReceiveError, Workspace};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, isolated_command};
 
@@ -51,7 +51,7 @@ fn set(workspace: &Workspace, id: &str) {
     std::fs::write(file, format!("{id}\n")).unwrap();
 }
 
-fn receive(workspace: &mut Workspace) -> Result<guard::workspace::Received, ReceiveError> {
+fn receive(workspace: &mut Workspace) -> Result<guard::git::Received, ReceiveError> {
     workspace.receive(&Limits { time: Duration::from_secs(30), ..Limits::default() })
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use guard::workspace::{KeepPolicy, Limits, Repository, Workspace, WorkspaceError};
+use guard::git::{KeepPolicy, Limits, Repository, Workspace, WorkspaceError};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, skip};
 
@@ -122,7 +122,7 @@ fn a_detached_head() {
     refused(
         Workspace::open(
             &fixture.find(),
-            &guard::workspace::Request { base: Some("nowhere".into()), ..fixture.request("x") },
+            &guard::git::Request { base: Some("nowhere".into()), ..fixture.request("x") },
         ),
         "is not a commit",
     );
@@ -161,7 +161,7 @@ fn paths_with_spaces_and_bytes_that_are_no_text() {
         let name = format!("odd{}", name.len());
         let workspace = works(&fixture, &name);
         assert!(workspace.worktree().join(file).exists());
-        let read = guard::workspace::Record::read(&fixture.request(&name).run_folder).unwrap();
+        let read = guard::git::Record::read(&fixture.request(&name).run_folder).unwrap();
         assert_eq!(read.worktree, workspace.worktree(), "the record keeps every byte");
         fixture.repository = kept;
     }
@@ -240,7 +240,7 @@ fn submodules_stay_empty_and_recorded() {
 #[test]
 fn here_works_in_a_linked_worktree_and_nowhere_else() {
     let mut fixture = TestRepository::new();
-    let here = |fixture: &TestRepository, name: &str| guard::workspace::Request {
+    let here = |fixture: &TestRepository, name: &str| guard::git::Request {
         here: true,
         ..fixture.request(name)
     };
@@ -281,7 +281,7 @@ fn names_that_are_taken_are_refused_and_nothing_is_touched() {
     refused(Workspace::open(&fixture.find(), &fixture.request("///")), "no letters");
     assert_eq!(fixture.snapshot(), before);
     // The branch `main` exists, so git cannot create a branch below `main/`.
-    let in_the_way = guard::workspace::Request { prefix: "main/".into(), ..fixture.request("x") };
+    let in_the_way = guard::git::Request { prefix: "main/".into(), ..fixture.request("x") };
     let error = Workspace::open(&fixture.find(), &in_the_way).unwrap_err();
     assert!(error.to_string().contains("main"), "{error}");
     assert_eq!(fixture.snapshot(), before);
@@ -299,7 +299,7 @@ fn worktrees_go_elsewhere_when_the_parent_is_not_ones_own() {
         workspace.worktree()
     );
     let root = fixture.scratch.0.join("elsewhere");
-    let asked = guard::workspace::Request { root: Some(root.clone()), ..fixture.request("asked") };
+    let asked = guard::git::Request { root: Some(root.clone()), ..fixture.request("asked") };
     assert!(fixture.open_with(&asked).worktree().starts_with(root));
 }
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use guard::workspace::{KeepPolicy, Limits, Record, Repository, Request, Workspace, WorkspaceError};
+use guard::git::{KeepPolicy, Limits, Record, Repository, Request, Workspace, WorkspaceError};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, git_in};
 
@@ -597,7 +597,7 @@ fn a_preview_runs_nothing_outside_its_jail() {
     workspace.dispose(KeepPolicy::Keep).unwrap();
     std::fs::write(fixture.repository.join("a.txt"), "ours\n").unwrap();
     fixture.git(&["commit", "--quiet", "-am", "ours"]);
-    let preview = guard::workspace::preview(workspace.run_folder(), None).unwrap();
+    let preview = guard::git::preview(workspace.run_folder(), None).unwrap();
     assert_eq!(preview.files, [Path::new("a.txt")]);
     assert!(!canary(&fixture).exists());
     git_in(&fixture.repository, &["merge", "task/merge"]);
@@ -618,8 +618,8 @@ fn a_diff_shows_changed_submodules() {
     agent_git(&workspace, &["commit", "--quiet", "-m", "another one"]);
     workspace.receive(&Limits::default()).unwrap();
     let diff =
-        String::from_utf8(guard::workspace::diff(workspace.run_folder(), false, None).unwrap()).unwrap();
+        String::from_utf8(guard::git::diff(workspace.run_folder(), false, None).unwrap()).unwrap();
     assert!(diff.contains(&format!("+Subproject commit {new}")), "{diff}");
-    let preview = guard::workspace::preview(workspace.run_folder(), None).unwrap();
+    let preview = guard::git::preview(workspace.run_folder(), None).unwrap();
     assert_eq!(preview.files, [Path::new(OsStr::from_bytes(b"lib"))]);
 }

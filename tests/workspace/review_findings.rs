@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use guard::workspace::findings::{
+use guard::git::review::findings::{
     AUTOMATIC_FILES, Danger, DangerKind, Inspection, effect, inspect, parse_automatic_files, settings,
 };
 use proptest::prelude::*;
@@ -655,7 +655,7 @@ fn listed(folder: &Path, text: &[u8]) -> Option<Vec<Vec<u8>>> {
 }
 
 fn read(text: &[u8]) -> Vec<Vec<u8>> {
-    let line = |setting: &guard::workspace::findings::Setting| match &setting.value {
+    let line = |setting: &guard::git::review::findings::Setting| match &setting.value {
         Some(value) => [&setting.key()[..], b"\n", value].concat(),
         None => setting.key(),
     };

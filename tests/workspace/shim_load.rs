@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guard::workspace::{KeepPolicy, Limits, State, Workspace, WorkspaceError, list};
+use guard::git::{KeepPolicy, Limits, State, Workspace, WorkspaceError, list};
 
 use crate::support::{
     Random, RunOutcome, TestEnvironment, in_every_environment, in_two_environments, is_root, one_environment,

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use guard::workspace::{KeepPolicy, Limits, ReceiveError, Request, Workspace};
+use guard::git::{KeepPolicy, Limits, ReceiveError, Request, Workspace};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, in_two_environments, skip_unsupported};
 
@@ -29,7 +29,7 @@ fn leaf(top: &Path) -> String {
     String::from_utf8_lossy(&output.stdout).trim_end().to_string()
 }
 
-fn receive(workspace: &mut Workspace) -> Result<guard::workspace::Received, ReceiveError> {
+fn receive(workspace: &mut Workspace) -> Result<guard::git::Received, ReceiveError> {
     workspace.receive(&Limits { time: Duration::from_secs(20), ..Limits::default() })
 }
 

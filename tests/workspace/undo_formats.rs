@@ -1,6 +1,6 @@
 //! The parsers that read a git index and the list of a snapshot accept any bytes, and read what git writes.
 
-use guard::workspace::fuzzing::{index_entries, snapshot_items};
+use guard::git::fuzzing::{index_entries, snapshot_items};
 use proptest::prelude::*;
 
 use crate::support::{Scratch, run_tool};

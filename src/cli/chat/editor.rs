@@ -21,7 +21,7 @@ use rustyline::{
 };
 
 use super::slash_commands::COMMANDS;
-use crate::terminal_text;
+use crate::text::terminal_text;
 
 /// The maximum number of messages in the history.
 const MOST_ENTRIES: usize = 1_000;

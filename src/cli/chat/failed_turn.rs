@@ -1,7 +1,7 @@
 //! Describes a failed turn for the user: the kind of the error, its message, and what to do next.
 
-use crate::outcome::{ErrorKind, RunResult};
-use crate::terminal_text;
+use crate::run::outcome::{ErrorKind, RunResult};
+use crate::text::terminal_text;
 
 /// The maximum length of an error message that guard shows, in bytes.
 const LONGEST: usize = 2_000;

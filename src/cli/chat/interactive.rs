@@ -7,20 +7,19 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use super::editor::{ChatEditor, Input, is_dumb_terminal};
-use super::slash_commands::{self, COMMANDS, SlashCommand, Typed};
+use super::slash_commands;
+use super::slash_commands::{COMMANDS, SlashCommand, Typed};
 use super::turn_signals::{TurnSignals, restore_terminal};
 use super::turn_view::{Tone, TurnView, format_line};
 use super::{failed_turn, work_commands};
-use crate::agent;
-use crate::agent_exec::{Cancel, Executor};
+use crate::agents::adapter;
+use crate::agents::exec::{Cancel, Executor};
 use crate::cli::exit_code::Exit;
 use crate::cli::quantities::count;
 use crate::cli::{Failure, stdout_colour, terminal_summary};
-use crate::conversation::{
-    Conversation, ConversationError, Conversations, FilesUndone, TurnOptions, TurnState,
-};
-use crate::terminal_text;
-use crate::transcript::runs_dir;
+use crate::agents::conversation::{Conversation, ConversationError, Conversations, FilesUndone, TurnOptions, TurnState};
+use crate::text::terminal_text;
+use crate::run::transcript::runs_dir;
 
 /// The maximum length of a message in the list of turns, in characters.
 const LONGEST_EXCERPT: usize = 60;
@@ -51,7 +50,7 @@ pub(super) fn run(
     let signals = TurnSignals::start()?;
     // Change to the agent's directory, because paths in messages and slash commands are relative to it.
     std::env::set_current_dir(&conversation.record().settings.cd)?;
-    let models = agent::named(conversation.agent())
+    let models = adapter::named(conversation.agent())
         .map(|adapter| adapter.models.into_iter().flat_map(|(short, long)| [short, long]).collect());
     let history =
         runs_dir().map_or_else(|_| PathBuf::from("/dev/null"), |runs| runs.with_file_name("chat-history"));
@@ -156,7 +155,7 @@ impl Chat<'_> {
         let mut seen: Vec<String> = Vec::new();
         let result = self.signals.during(&cancel, view.interrupt_remark(), || {
             let result = conversation.run_turn(message, options, executor, &cancel, &mut |event| {
-                if event.event_type == crate::transcript::EventType::ExecNote {
+                if event.event_type == crate::run::transcript::EventType::ExecNote {
                     seen.push(event.message.clone());
                 }
                 view.show(event);

@@ -8,7 +8,7 @@
 //! on the text, never on how it was split into pieces. Without styles, the renderer only escapes unsafe characters and
 //! converts line ends.
 
-use crate::terminal_text;
+use crate::text::terminal_text;
 
 const RESET: &str = "\x1b[m";
 const BOLD: &str = "\x1b[1m";

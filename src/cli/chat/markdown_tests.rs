@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::terminal_text::is_unsafe;
+use crate::text::terminal_text::is_unsafe;
 
 fn rendered(text: &str) -> String {
     let mut markdown = Markdown::new(true);

@@ -17,8 +17,8 @@ use super::chat_args::Chat;
 use super::conversation_store::conversations;
 use super::exit_code::Exit;
 use super::{Failure, executor};
-use crate::agent_exec::{READ_ONLY_POLICY, Sandbox};
-use crate::conversation::{Conversation, NewConversation, TurnOptions, check_message};
+use crate::agents::exec::{READ_ONLY_POLICY, Sandbox};
+use crate::agents::conversation::{Conversation, NewConversation, TurnOptions, check_message};
 
 pub(super) fn run(args: &Chat, out: &mut dyn Write) -> Result<Exit, Failure> {
     // Check the options before guard creates a conversation, so that refused options leave no empty conversation.

@@ -8,9 +8,9 @@ use super::super::exec_progress::ExecProgress;
 use super::super::exit_code::Exit;
 use super::super::{Failure, note, terminal_summary};
 use super::{Chat, check_message, executor, open_or_create, turn_options};
-use crate::agent_exec::Cancel;
-use crate::conversation::{Conversation, ConversationError, LONGEST_MESSAGE, TurnResult};
-use crate::terminal_text;
+use crate::agents::exec::Cancel;
+use crate::agents::conversation::{Conversation, ConversationError, LONGEST_MESSAGE, TurnResult};
+use crate::text::terminal_text;
 
 pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
     let message = match message {

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use nix::sys::termios::{InputFlags, LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 
 use super::editor::is_dumb_terminal;
-use crate::agent_exec::Cancel;
+use crate::agents::exec::Cancel;
 use crate::sys::{process, signals};
 
 /// The state that the signal thread shares with the main thread.

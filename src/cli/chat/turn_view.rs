@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::markdown::Markdown;
-use crate::agent::AgentEvent;
+use crate::agents::adapter::AgentEvent;
 use crate::cli::executor::AFTER_INTERRUPT;
 use crate::cli::line_width::{cut, terminal_width};
-use crate::terminal_text;
-use crate::transcript::EventType;
+use crate::text::terminal_text;
+use crate::run::transcript::EventType;
 
 /// The time between two updates of the status line.
 const PERIOD: Duration = Duration::from_millis(120);

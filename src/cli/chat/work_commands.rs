@@ -7,8 +7,8 @@ use std::io::Write;
 use crate::cli::args::Command;
 use crate::cli::run_reference::store;
 use crate::cli::{Failure, apply, diff, parse, why};
-use crate::conversation::Conversation;
-use crate::workspace::{Record, State};
+use crate::agents::conversation::Conversation;
+use crate::git::{Record, State};
 
 /// Returns the id of the conversation's last run whose worktree still exists. Fails if there is none.
 fn last_run(conversation: &Conversation) -> Result<String, Failure> {

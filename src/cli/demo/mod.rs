@@ -9,10 +9,10 @@ use std::os::fd::OwnedFd;
 use super::Failure;
 use super::exit_code::Exit;
 use crate::cli::demo::scene::Scene;
-use crate::launch::{GitSession, Keys, Launch, Options, RunRequest, Streams};
-use crate::policy::{Config, Namespaces, PolicyDirs};
-use crate::transcript::{EventType, Line, Observer, runs_dir};
-use crate::workspace::{KeepPolicy, Limits, Repository, Request, Workspace, WorkspaceError};
+use crate::run::launch::{GitSession, Keys, Launch, Options, RunRequest, Streams};
+use crate::judge::policy::{Config, Namespaces, PolicyDirs};
+use crate::run::transcript::{EventType, Line, Observer, runs_dir};
+use crate::git::{KeepPolicy, Limits, Repository, Request, Workspace, WorkspaceError};
 
 /// The name of the hidden command that makes guard act as the scripted agent.
 pub(super) const AGENT: &str = "demo-agent";
@@ -93,7 +93,7 @@ pub(super) fn agent(arguments: &[String]) -> Result<Exit, Failure> {
 }
 
 fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, Failure> {
-    let policy = crate::decide::load("strict", &PolicyDirs::default(), false)?;
+    let policy = crate::judge::decide::load("strict", &PolicyDirs::default(), false)?;
     let own = std::env::current_exe()?;
     let mut command: Vec<OsString> = vec![own.into(), AGENT.into()];
     command.extend(scene.arguments().into_iter().map(OsString::from));

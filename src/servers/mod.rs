@@ -1,0 +1,5 @@
+//! guard for other programs: over HTTP and as an MCP server.
+
+pub mod access;
+pub mod mcp;
+pub mod serve;

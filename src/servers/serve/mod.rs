@@ -1,0 +1,121 @@
+//! `guard serve`: batches, conversations and commands to work over HTTP, for programs of the same user on the same
+//! machine.
+//!
+//! ```text
+//!   client ─► listener ─► Host, Origin, token ─► router ─► handlers ─► queue pool ─► queue
+//!                                                  │          ▲
+//!                                                  │      changes: one thread watches the queue for all who wait
+//!                                                  └─► document (OpenAPI), made from the handlers
+//! ```
+//!
+//! For batches, the server only reads and writes the queue; workers, in this process or in others, carry out the tasks.
+//! Turns of conversations run in threads of this process, and the server cancels a turn when its client disconnects.
+//! All state is in the queue and in the stored conversations, so after a restart of the server, clients can continue to
+//! use the ids that they have. Time and memory are bounded whatever a client sends: see the constants of `connection`,
+//! `body`, `parameters` and `conversations`.
+#![forbid(unsafe_code)]
+
+mod body;
+mod changes;
+mod commands;
+mod connection;
+mod conversations;
+mod document;
+mod error;
+mod events;
+mod handlers;
+mod parameters;
+mod queue_pool;
+mod result_stream;
+mod socket;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::work::batch::{OpenQueue, TaskTypes};
+use crate::servers::access::{Listening, Stop, Token};
+use crate::work::roots::Roots;
+use crate::work::commands::WorkStores;
+use changes::Changes;
+use queue_pool::QueuePool;
+
+pub use conversations::ConversationService;
+pub use document::document;
+pub use socket::{Socket, SocketError};
+
+/// The maximum number of requests that wait for a change of the queue or stream results at the same time.
+const MOST_WAITING: usize = 64;
+/// The maximum number of threads for blocking work, such as calls to the queue and the parsing of submissions.
+const MOST_BLOCKING: usize = 32;
+
+/// The configuration of the server.
+pub struct ServeConfig {
+    /// Opens a connection to the queue.
+    pub open_queue: OpenQueue,
+    /// The available task types, built-in and the user's.
+    pub types: TaskTypes,
+    /// The names of the task types that clients may submit; `None` means all.
+    pub accepted_types: Option<BTreeSet<String>>,
+    /// The directories below which tasks and the agents of conversations may work.
+    pub roots: Roots,
+    /// Where conversations are stored and what runs their agents; `None` if the server offers no conversations.
+    pub conversations: Option<ConversationService>,
+    /// The stores of the batches, tasks, research runs and conversations to which clients can send commands.
+    pub work: WorkStores,
+}
+
+/// Where the server listens, and how it authenticates its clients.
+pub enum Listener {
+    /// A loopback port. Clients authenticate with the token.
+    Loopback(Listening, Token),
+    /// A unix socket. Only processes of the same user may connect.
+    Socket(Socket),
+}
+
+/// The state that all requests share.
+struct Shared {
+    queues: QueuePool,
+    changes: Changes,
+    types: TaskTypes,
+    accepted_types: Option<BTreeSet<String>>,
+    roots: Roots,
+    conversations: Option<conversations::Service>,
+    work: WorkStores,
+    waiting: Arc<Semaphore>,
+    body_budget: Arc<Semaphore>,
+    stop: Stop,
+}
+
+/// Serves until `stop` is set. Then ends the waiting and streaming requests, cancels the turns of conversations, and
+/// returns when they have ended, after 14 seconds at the latest.
+pub fn serve(config: ServeConfig, listener: Listener, stop: &Stop) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(MOST_BLOCKING)
+        .build()?;
+    let shared = Arc::new(Shared {
+        queues: QueuePool::new(config.open_queue.clone()),
+        changes: Changes::watch(config.open_queue)?,
+        types: config.types,
+        accepted_types: config.accepted_types,
+        roots: config.roots,
+        conversations: config.conversations.map(conversations::Service::new),
+        work: config.work,
+        waiting: Arc::new(Semaphore::new(MOST_WAITING)),
+        body_budget: Arc::new(Semaphore::new(body::BUDGET_KIB)),
+        stop: stop.clone(),
+    });
+    let served = runtime.block_on(async {
+        let served = connection::serve(shared.clone(), listener).await;
+        if let Some(conversations) = &shared.conversations {
+            conversations.wait_for_turns().await;
+        }
+        served
+    });
+    runtime.shutdown_background();
+    served
+}

@@ -1,0 +1,116 @@
+//! A backend for unit tests: a function answers every call.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_core::Stream;
+use tokio::time::Sleep;
+
+use super::backend::{BackendEvent, BackendStream, LlmBackend, LlmCall, LlmUsage};
+use crate::work::research::error::LlmError;
+use crate::work::research::sources::Retrieval;
+
+/// The delay and the events with which the backend answers one call.
+pub(crate) struct Answer {
+    delay: Option<Duration>,
+    events: VecDeque<Result<BackendEvent, LlmError>>,
+}
+
+impl Answer {
+    pub(crate) fn text(text: &str) -> Self {
+        let completed = BackendEvent::Completed { text: text.to_string(), interaction_id: None };
+        Self { delay: Some(Duration::ZERO), events: VecDeque::from([Ok(completed)]) }
+    }
+
+    pub(crate) fn failing(error: LlmError) -> Self {
+        Self { delay: Some(Duration::ZERO), events: VecDeque::from([Err(error)]) }
+    }
+
+    /// Creates an answer whose stream ends without the event that completes the answer.
+    pub(crate) fn cut_off() -> Self {
+        Self { delay: Some(Duration::ZERO), events: VecDeque::new() }
+    }
+
+    /// Creates an answer that never arrives.
+    pub(crate) fn silent() -> Self {
+        Self { delay: None, events: VecDeque::new() }
+    }
+
+    pub(crate) fn after(mut self, delay: Duration) -> Self {
+        self.delay = Some(delay);
+        self
+    }
+
+    pub(crate) fn using(mut self, tokens: u64) -> Self {
+        self.events.push_front(Ok(BackendEvent::Used(LlmUsage::tokens(tokens))));
+        self
+    }
+
+    pub(crate) fn retrieving(mut self, retrieval: Retrieval) -> Self {
+        self.events.push_front(Ok(BackendEvent::Retrieved(retrieval)));
+        self
+    }
+
+    pub(crate) fn streaming(mut self, pieces: &[&str]) -> Self {
+        for piece in pieces.iter().rev() {
+            self.events.push_front(Ok(BackendEvent::Text((*piece).to_string())));
+        }
+        self
+    }
+}
+
+pub(crate) type Calls = Arc<Mutex<Vec<LlmCall>>>;
+
+struct Scripted<F> {
+    answer: F,
+    calls: Calls,
+}
+
+/// Returns a backend that answers call number N, counted from 0, with `answer(call, N)`, and the list of the calls that
+/// it received.
+pub(crate) fn scripted(
+    answer: impl Fn(&LlmCall, usize) -> Answer + Send + Sync + 'static,
+) -> (Arc<dyn LlmBackend>, Calls) {
+    let calls = Calls::default();
+    (Arc::new(Scripted { answer, calls: calls.clone() }), calls)
+}
+
+impl<F: Fn(&LlmCall, usize) -> Answer + Send + Sync> LlmBackend for Scripted<F> {
+    fn start(&self, call: LlmCall) -> BackendStream {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = (self.answer)(&call, calls.len());
+        calls.push(call);
+        let delay = answer.delay.map(|delay| Box::pin(tokio::time::sleep(delay)));
+        Box::pin(Playback { delay, is_silent: answer.delay.is_none(), events: answer.events })
+    }
+}
+
+struct Playback {
+    delay: Option<Pin<Box<Sleep>>>,
+    is_silent: bool,
+    events: VecDeque<Result<BackendEvent, LlmError>>,
+}
+
+impl Stream for Playback {
+    type Item = Result<BackendEvent, LlmError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.is_silent {
+            return Poll::Pending;
+        }
+        if let Some(delay) = &mut self.delay {
+            std::task::ready!(delay.as_mut().poll(context));
+            self.delay = None;
+        }
+        Poll::Ready(self.events.pop_front())
+    }
+}
+
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    runtime.unwrap_or_else(|error| panic!("{error}")).block_on(work)
+}
