@@ -9,7 +9,7 @@ fn main() {
     build_shim();
 }
 
-/// Compiles the shim for `launch/plan/shims.rs` to include. Links it statically if a static C library is installed,
+/// Compiles the shim for `run/launch/plan/shims.rs` to include. Links it statically if a static C library is installed,
 /// because a static program starts faster.
 fn build_shim() {
     for source in ["shims/main.rs", "src/run/supervisor/shim/protocol.rs"] {

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use guard::run::transcript::{self, EventType, FILE, Redactor, Settings, Sink, Store, Stream, StreamRedactor};
+use guard::run::transcript::{
+    self, EventType, FILE, Redactor, Settings, Sink, Store, Stream, StreamRedactor,
+};
 use serde::Serialize;
 
 #[derive(Serialize)]

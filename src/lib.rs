@@ -19,11 +19,11 @@
 //! agents::adapter      ─ judge::policy run::outcome run::transcript   a CLI's flags, output and exit codes, as data → how it is started, what it answered. No I/O.
 //! judge::audit         ─ judge::decide judge::policy judge::command   lists of commands × policies → tables, reports, snapshots.
 //! agents::exec         ─ agents::adapter run::outcome run::transcript sys   request → attempts, each a guard process → events and one result. Starts nothing else.
-//! agents::conversation ─ agents::control agents::history agents::exec agents::adapter git run::outcome run::transcript sys   turns with an agent, in one worktree: the history is on disk before the agent starts. Starts nothing but requests to `agent_exec`.
-//! work::research       ─ agents::control agents::exec agents::adapter run::outcome run::transcript   a query → sub-queries, each a read-only request to `agent_exec` → an answer whose sources were retrieved. The journal is on disk before any result is reported.
+//! agents::conversation ─ agents::control agents::history agents::exec agents::adapter git run::outcome run::transcript sys   turns with an agent, in one worktree: the history is on disk before the agent starts. Starts nothing but requests to `agents::exec`.
+//! work::research       ─ agents::control agents::exec agents::adapter run::outcome run::transcript   a query → sub-queries, each a read-only request to `agents::exec` → an answer whose sources were retrieved. The journal is on disk before any result is reported.
 //! work::forge          ─ run::egress git judge::policy sys   a finished branch → pushed, and a pull request, with the user's credentials. Never inside a run.
 //! agents::control      ─    commands to work in progress, and their acknowledgements, in append-only files.
-//! work::pipeline       ─ work::research agents::control agents::exec agents::adapter work::forge git run::outcome run::transcript judge::policy sys   a workflow (data) → steps, each a request to `agent_exec` and a commit → a branch. The journal is on disk before anything else happens.
+//! work::pipeline       ─ work::research agents::control agents::exec agents::adapter work::forge git run::outcome run::transcript judge::policy sys   a workflow (data) → steps, each a request to `agents::exec` and a commit → a branch. The journal is on disk before anything else happens.
 //! servers::access      ─ sys   which clients a server on this machine serves, and which directories they may name.
 //! work::batch          ─ work::research agents::control work::roots agents::exec agents::adapter run::outcome run::transcript judge::policy sys   tasks as JSON → a durable queue → workers → results to poll for.
 //! work::commands       ─ work::batch work::pipeline work::research agents::conversation agents::control work::roots   an id → the batch, task, research or conversation → a command sent to it.
@@ -32,8 +32,8 @@
 //! cli                  ─ work::commands work::research agents::conversation agents::control servers::serve servers::mcp servers::access work::batch work::pipeline agents::exec agents::adapter run::launch run::egress git run::outcome run::transcript sandbox judge::audit judge::decide judge::policy judge::command sys   arguments → requests, results → text. The only module that prints.
 //! ```
 //!
-//! Every module may also use `terminal_text`, which makes untrusted text safe to print; `template`, which fills prompts
-//! with values; `hex`, which encodes bytes; and `string_enum`, a macro for enums whose variants have fixed strings.
+//! Every module may also use `text`: safe output of untrusted text, templates of prompts, hexadecimal numbers, and a macro
+//! for enums whose variants have fixed strings.
 
 pub mod agents;
 pub mod cli;

@@ -3,92 +3,12 @@
 //! This is the only module that prints, and it decides nothing about commands itself. Results go to standard output,
 //! notes and errors to standard error.
 
-mod agent_run;
-mod allow;
-mod apply;
 mod args;
-mod attach;
-mod audit;
-mod batch;
-mod batch_args;
 mod chat;
-mod chat_args;
-mod check;
-mod check_connect;
-mod checkout;
-mod colour;
-mod completions;
-mod config;
-mod content_record;
-mod control;
-mod control_args;
-mod conversation_store;
-mod defaults;
+mod commands;
 mod demo;
-mod detach;
-mod diff;
-mod doctor;
-mod durations;
-mod exec;
-mod exec_args;
-mod exec_progress;
-mod executor;
-mod exit_code;
-mod failure;
-mod help;
-mod history;
-mod json;
-mod keep_runs;
-mod learn;
-mod line_width;
-mod log;
-mod log_args;
-mod logging;
-mod loopback;
-mod machine_checks;
-mod man;
-mod mcp;
-mod output_schemas;
-mod policy;
-mod policy_args;
-mod policy_files;
-mod protect;
-mod quantities;
-mod replay;
-mod research;
-mod research_args;
-mod research_display;
-mod restore;
-mod review;
-mod run;
-mod run_args;
-mod run_plan;
-mod run_reference;
-mod run_report;
-mod run_workspace;
-mod runs;
-mod runs_args;
-mod serve;
-mod shell_args;
-mod stop;
-mod table;
-mod take_over_args;
-mod task;
-mod task_admin;
-mod task_args;
-mod task_progress;
-mod task_store;
-mod terminal_filter;
-mod terminal_summary;
-mod undo;
-mod user_directories;
-mod verify;
-mod why;
-mod worker;
-mod workflow;
-mod worktree;
-mod worktree_args;
-mod worktree_lookup;
+mod output;
+mod session;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -96,12 +16,18 @@ use std::io::{self, Write};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 
-use colour::stdout_colour;
-use exit_code::Exit;
-use failure::{Failure, lint_command, note, write_diagnostics};
+use commands::{
+    allow, apply, attach, batch, check, completions, config, control, diff, doctor, exec, help, history,
+    learn, log, man, mcp, policy, protect, replay, research, restore, run, runs, serve, stop, task, undo,
+    verify, why, worker, workflow, worktree,
+};
+use output::colour::{self, stdout_colour};
+use output::exit_code::Exit;
+use output::failure::{Failure, lint_command, note, write_diagnostics};
+use output::logging;
 
-pub use exit_code::{EXIT_CODES, ExitCodes};
-pub use output_schemas::{SCHEMAS, VerdictJson};
+pub use output::exit_code::{EXIT_CODES, ExitCodes};
+pub use output::output_schemas::{SCHEMAS, VerdictJson};
 
 /// Runs `guard` with these arguments and returns the exit code.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {

@@ -32,7 +32,6 @@ pub(crate) mod workspace;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use review::apply::{ApplyMethod, ApplyPlan, ApplyRequest, Planned};
 pub use dispose::uncommitted::{Changed, merged};
 pub use dispose::{DisposeReport, KeepPolicy};
 pub use plumbing::gitfile::moved_files;
@@ -40,15 +39,16 @@ pub use plumbing::outcome::GitError;
 pub use plumbing::refs::RefError;
 pub use plumbing::remote::{Pushed, RemoteUrls, without_credentials};
 pub use plumbing::repository::{Head, Repository, files_at, main_directory};
-pub use review::inspect::{Entry, Preview, diff, has_unreceived_commits, list, newest, newest_on_branch, preview};
 pub use receive::tree_size::TreeSizeError;
 pub use receive::{Commit, Limits, OtherRef, ReceiveError, Received};
-pub use workspace::checkout_files::foreign_link;
-pub use workspace::create::{Workspace, check_trust};
-pub use workspace::extra_files::{ExtraFile, is_inside as is_path_inside};
-pub use workspace::run_record::{Record, State};
-pub use workspace::spec::Request;
-pub use review::saved_work::{SavedRef, SavedWork, chosen_ref, remove_saved, restore, saved_dangers, saved_work};
+pub use review::apply::{ApplyMethod, ApplyPlan, ApplyRequest, Planned};
+pub use review::inspect::{
+    Entry, Preview, diff, has_unreceived_commits, list, newest, newest_on_branch, preview,
+};
+pub use review::saved_work::{
+    SavedRef, SavedWork, chosen_ref, remove_saved, restore, saved_dangers, saved_work,
+};
+pub use review::whole_work::{ChangedFile, ReviewStart, WholeWork, WorkReader};
 pub use task_branch::merge::{Compared, Merged};
 pub use task_branch::{StepCommit, TaskTree, has_changes};
 pub use undo::{
@@ -56,7 +56,11 @@ pub use undo::{
     SnapshotRequest, StepKind, TreeChanges, Undo, UndoPlan, UndoReport, UndoStep, expire_snapshots,
     saved_snapshots, snapshots_directory, snapshots_disk_use,
 };
-pub use review::whole_work::{ChangedFile, ReviewStart, WholeWork, WorkReader};
+pub use workspace::checkout_files::foreign_link;
+pub use workspace::create::{Workspace, check_trust};
+pub use workspace::extra_files::{ExtraFile, is_inside as is_path_inside};
+pub use workspace::run_record::{Record, State};
+pub use workspace::spec::Request;
 
 /// Why guard cannot create a workspace, receive a branch from it, or dispose of it.
 #[derive(Debug, thiserror::Error)]

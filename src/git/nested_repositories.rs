@@ -16,10 +16,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use super::snapshot::{Difference, Entry, ExpectedChanges, Fingerprint, OpenDirectory, Stat};
+use crate::git::plumbing::gitfile;
 use crate::git::review::findings;
 use crate::git::review::findings::Danger;
-use crate::git::plumbing::gitfile;
-use super::snapshot::{Difference, Entry, ExpectedChanges, Fingerprint, OpenDirectory, Stat};
 
 /// The limits on a search for repositories.
 #[derive(Debug, Clone, Copy)]

@@ -159,8 +159,10 @@ fn set_variables_override_those_of_the_repository() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let adapter = guard::agents::adapter::named("gemini").unwrap();
-    let asked = adapter
-        .invocation(&guard::agents::adapter::InvocationSpec { yolo: true, ..guard::agents::adapter::InvocationSpec::default() });
+    let asked = adapter.invocation(&guard::agents::adapter::InvocationSpec {
+        yolo: true,
+        ..guard::agents::adapter::InvocationSpec::default()
+    });
     let mut settings: Value = serde_json::from_str(&asked.home_files[0].1).unwrap();
     settings["security"]["auth"]["useExternal"] = json!(false);
     settings["advanced"]["ignoreLocalEnv"] = json!(false);

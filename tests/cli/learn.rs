@@ -26,7 +26,8 @@ fn a_learned_policy_lets_the_command_pass_and_refuses_the_rest() {
     user.types("guard run -q --policy ./again.toml -- make test");
     // Of all commands that `strict` refuses, the learned policy must allow only git tags.
     let learned = user.project.join("learned.toml");
-    let learned = guard::judge::decide::load(learned.to_str().unwrap(), &PolicyDirs::default(), true).unwrap();
+    let learned =
+        guard::judge::decide::load(learned.to_str().unwrap(), &PolicyDirs::default(), true).unwrap();
     let strict = crate::support::policy("strict");
     let audit = guard::judge::audit::run(&[strict, learned], &corpora());
     let mut refused = 0;

@@ -224,7 +224,8 @@ fn recursive_aliases_of_git() {
 #[test]
 fn the_limits_of_a_policy_are_kept() {
     let text = "version = 1\nname = \"small\"\n[limits]\ncommand_bytes = 1024\ncommand_depth = 4\n";
-    let small: Policy = guard::judge::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
+    let small: Policy =
+        guard::judge::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
     denied_by("input.size", &shell(&small, "x".repeat(2000)));
     denied_by("input.depth", &shell(&small, "( ( ( ( ( ( a ) ) ) ) ) )"));
     let context = Context { cwd: Cwd::Unknown, ..Context::default() };

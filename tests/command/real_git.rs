@@ -221,7 +221,8 @@ fn every_verb_of_the_installed_git_is_known() {
     let output =
         isolated_command("git", Path::new("/nonexistent")).args(["--list-cmds=builtins"]).output().unwrap();
     let list = String::from_utf8_lossy(&output.stdout).into_owned();
-    let unknown: Vec<&str> = list.lines().filter(|verb| !guard::judge::command::is_known_verb(verb)).collect();
+    let unknown: Vec<&str> =
+        list.lines().filter(|verb| !guard::judge::command::is_known_verb(verb)).collect();
     // A newer git may have verbs that the table does not contain; guard denies them as unknown, which is safe. For
     // the git version that the table was made from, none may be missing.
     let version = isolated_command("git", Path::new("/nonexistent")).arg("--version").output().unwrap();

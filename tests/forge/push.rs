@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use guard::work::forge::{ForgeError, Push, Remote, push};
 use guard::git::Repository;
+use guard::work::forge::{ForgeError, Push, Remote, push};
 
 use super::is_silent;
 use crate::support::{TestRepository, git, git_in, isolated_command, make_program};

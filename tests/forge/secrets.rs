@@ -1,7 +1,7 @@
 //! Tests where guard finds the user's GitHub token, and that no agent, file or other service receives it.
 
-use guard::work::forge::{Remote, Token};
 use guard::judge::policy::Pattern;
+use guard::work::forge::{Remote, Token};
 
 use super::{SECRET, environment, is_silent};
 use crate::support::{Scratch, built_in, guard, make_program, policy, text};

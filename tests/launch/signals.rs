@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use guard::run::transcript::{Outcome, check};
 use guard::git::{State, list};
+use guard::run::transcript::{Outcome, check};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

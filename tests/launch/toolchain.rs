@@ -5,8 +5,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use guard::run::launch::discover::toolchains::{Layer, Toolchain, detect};
 use guard::judge::policy::{Caches, TOOLCHAINS};
+use guard::run::launch::discover::toolchains::{Layer, Toolchain, detect};
 use guard::sys::agent_paths::AgentPaths;
 
 use crate::support::{Scratch, skip, skip_unsupported};

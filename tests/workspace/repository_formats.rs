@@ -240,10 +240,8 @@ fn submodules_stay_empty_and_recorded() {
 #[test]
 fn here_works_in_a_linked_worktree_and_nowhere_else() {
     let mut fixture = TestRepository::new();
-    let here = |fixture: &TestRepository, name: &str| guard::git::Request {
-        here: true,
-        ..fixture.request(name)
-    };
+    let here =
+        |fixture: &TestRepository, name: &str| guard::git::Request { here: true, ..fixture.request(name) };
     refused(Workspace::open(&fixture.find(), &here(&fixture, "main")), "main worktree");
     fixture.git(&["worktree", "add", "--quiet", "../mine", "-b", "feature"]);
     fixture.repository = fixture.scratch.0.join("mine");

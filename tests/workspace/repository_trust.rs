@@ -617,8 +617,7 @@ fn a_diff_shows_changed_submodules() {
     agent_git(&workspace, &["update-index", "--cacheinfo", &format!("160000,{new},lib")]);
     agent_git(&workspace, &["commit", "--quiet", "-m", "another one"]);
     workspace.receive(&Limits::default()).unwrap();
-    let diff =
-        String::from_utf8(guard::git::diff(workspace.run_folder(), false, None).unwrap()).unwrap();
+    let diff = String::from_utf8(guard::git::diff(workspace.run_folder(), false, None).unwrap()).unwrap();
     assert!(diff.contains(&format!("+Subproject commit {new}")), "{diff}");
     let preview = guard::git::preview(workspace.run_folder(), None).unwrap();
     assert_eq!(preview.files, [Path::new(OsStr::from_bytes(b"lib"))]);

@@ -426,7 +426,10 @@ mod tests {
             let mut kinds =
                 adapter.exits.values().copied().chain(adapter.message.iter().map(|rule| rule.kind));
             assert!(kinds.all(|kind| kind != ErrorKind::Unrecognized), "{name}");
-            assert!(adapter.presets.iter().all(|preset| crate::judge::policy::preset(preset).is_some()), "{name}");
+            assert!(
+                adapter.presets.iter().all(|preset| crate::judge::policy::preset(preset).is_some()),
+                "{name}"
+            );
             for part in adapter.login.iter().flat_map(|login| login.replace.keys()) {
                 let files = &adapter.start.home_file;
                 assert!(files.iter().any(|file| file.text.contains(part.as_str())), "{name}: {part}");

@@ -6,22 +6,22 @@
 //! file. No other module may know details of a particular CLI.
 #![forbid(unsafe_code)]
 
-mod known;
 mod event;
 mod invocation;
 mod json_objects;
+mod known;
 mod output_parser;
 mod profile;
 mod retry_after;
 mod template;
 
+pub use event::AgentEvent;
+pub use invocation::{Invocation, InvocationSpec};
+pub use json_objects::json_objects;
 pub use known::{
     AGENTS, Adapter, AddedArguments, Approval, CommandLine, EventRule, History, HomeFile, MessageRule,
     Oldest, OutputFormat, Quota, named, of_program,
 };
-pub use event::AgentEvent;
-pub use invocation::{Invocation, InvocationSpec};
-pub use json_objects::json_objects;
 pub use output_parser::{Conclusion, Ending, OutputParser};
 pub use profile::{MissingKey, Profile, missing_key};
 pub use retry_after::Wait;

@@ -8,9 +8,9 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use crate::agents::adapter::known::{Adapter, EventRule, OutputFormat, When};
 use super::event::AgentEvent;
 use super::retry_after::Wait;
+use crate::agents::adapter::known::{Adapter, EventRule, OutputFormat, When};
 use crate::run::outcome::ErrorKind;
 use crate::run::transcript::EventType;
 

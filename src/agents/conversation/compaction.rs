@@ -17,7 +17,9 @@ use super::record::Settings;
 use super::store::Conversation;
 use super::{ConversationError, at, context, summary_files};
 use crate::agents::exec::{Cancel, ExecRequest, Executor, Sandbox};
-use crate::agents::history::{Applied, CircuitBreaker, CompactionPlan, GeminiHistoryManager, Summary, SummaryError};
+use crate::agents::history::{
+    Applied, CircuitBreaker, CompactionPlan, GeminiHistoryManager, Summary, SummaryError,
+};
 use crate::run::outcome::ErrorKind;
 
 /// The time limit for a summary that guard writes in the background, or that the user asks for without another limit.
@@ -145,7 +147,10 @@ impl Job {
         let replaced = &self.history.messages()[..summary.covers];
         Ok(Compacted {
             covers: summary.covers,
-            replaced_tokens: replaced.iter().map(|one| crate::agents::history::estimate_tokens(&one.content)).sum(),
+            replaced_tokens: replaced
+                .iter()
+                .map(|one| crate::agents::history::estimate_tokens(&one.content))
+                .sum(),
             summary_tokens: summary.estimated_tokens(),
             made_by: context::made_by(&summary.made_by),
             warning,

@@ -11,7 +11,10 @@ use super::record::{Record, Settings, Turn};
 use super::store::{Conversation, Conversations};
 use super::{ConversationError, summary_files};
 use crate::agents::adapter;
-use crate::agents::history::{GeminiHistoryManager, HistoryConfig, Message, MessageForm, Role, SizeWarning, SummarySource, estimate_tokens, limits_of};
+use crate::agents::history::{
+    GeminiHistoryManager, HistoryConfig, Message, MessageForm, Role, SizeWarning, SummarySource,
+    estimate_tokens, limits_of,
+};
 
 /// How much of the model's context a conversation uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -1,7 +1,7 @@
 //! Conversations with agents: many turns with one agent in one worktree.
 //!
 //! ```text
-//!   message ─► messages.jsonl (synced) ─► native session resumed, or prompt built from our history ─► `agent_exec`
+//!   message ─► messages.jsonl (synced) ─► native session resumed, or prompt built from our history ─► `agents::exec`
 //!                                                                                                        │
 //!   background compaction ◄── end of the turn in messages.jsonl (synced) ◄── answer or error ◄───────────┘
 //! ```

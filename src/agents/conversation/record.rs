@@ -145,7 +145,7 @@ pub(super) struct TurnDetails {
     pub(super) before: Option<Snapshot>,
     /// The worktree in which the turn ran.
     pub(super) worktree: Option<Worktree>,
-    /// The id of the `agent_exec` session in which the turn ran, to which its worktree belongs; `None` if no id is
+    /// The id of the `agents::exec` session in which the turn ran, to which its worktree belongs; `None` if no id is
     /// stored.
     pub(super) session: Option<String>,
     /// Whether the agent's own session contains the turn and all active turns before it.
@@ -225,7 +225,7 @@ impl Record {
         self.turns.iter().rposition(|turn| turn.is_active)
     }
 
-    /// Returns the id of the `agent_exec` session whose worktree the conversation uses. This is the conversation's
+    /// Returns the id of the `agents::exec` session whose worktree the conversation uses. This is the conversation's
     /// id, until the worktree is lost and guard begins a new session.
     pub(super) fn session(&self) -> String {
         let last = self.details.iter().rev().find_map(|details| details.session.clone());

@@ -25,8 +25,8 @@ use crate::agents::adapter::AgentEvent;
 use crate::agents::exec::{Cancel, ExecRequest, ExecResult, Executor, Sandbox, check_limits, check_model};
 use crate::agents::history::estimate_tokens;
 use crate::run::outcome::{ErrorDetail, ErrorKind};
-use crate::text::terminal_text;
 use crate::run::transcript::EventType;
+use crate::text::terminal_text;
 
 /// The default idle limit of a turn, in seconds. guard ends an agent that is idle for longer. If the conversation is
 /// long, guard then tries again with a shorter prompt.

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::record::Settings;
 use super::store::write_model;
 use super::{Conversation, ConversationError};
-use crate::agents::exec::Cancel;
 use crate::agents::control::{AgentCommand, CommandReader, CommandWatch, Rejection};
+use crate::agents::exec::Cancel;
 
 /// The file that exists while the conversation is paused.
 const PAUSED: &str = "paused";

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::model::Snapshot;
 use super::record::Record;
-use crate::run::outcome::Worktree;
 use crate::git::{Repository, TaskTree, WorkspaceError, check_trust};
+use crate::run::outcome::Worktree;
 
 /// How many of the last turns can be undone.
 const MOST_UNDONE: usize = 50;

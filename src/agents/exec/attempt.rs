@@ -15,8 +15,8 @@ use super::session::Session;
 use super::{Cancel, ExecRequest, Executor, Prepared, Sandbox};
 use crate::agents::adapter::{AgentEvent, Invocation, OutputParser};
 use crate::run::outcome::{ErrorKind, RunResult};
-use crate::sys::pre_exec::{inherit, terminate_with_parent};
 use crate::run::transcript::EventType;
+use crate::sys::pre_exec::{inherit, terminate_with_parent};
 
 /// Adds the options that select where the agent works: in the given directory, or in a worktree. All turns of a
 /// session use the same worktree.

@@ -12,7 +12,9 @@ use super::model_limits::limits_of;
 use super::pins::Facts;
 use super::prompt::{PromptInput, PromptResult, build};
 use super::prompt_text::{BLANK_LINE, cut, escaped_size};
-use super::summary::{PINNED, Summarizer, Summary, SummaryCache, SummaryError, SummarySource, digest_of, note};
+use super::summary::{
+    PINNED, Summarizer, Summary, SummaryCache, SummaryError, SummarySource, digest_of, note,
+};
 use super::tokens::Size;
 
 /// Manages the history of a conversation with a model that stores no history, such as the Gemini CLI without

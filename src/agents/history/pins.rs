@@ -251,8 +251,7 @@ mod tests {
 
     #[test]
     fn constraints_come_before_paths_names_and_numbers() {
-        let text =
-            "Ask Alice about port 8080. Use `HistoryConfig` in src/agents/history/mod.rs. Never push to main.";
+        let text = "Ask Alice about port 8080. Use `HistoryConfig` in src/agents/history/mod.rs. Never push to main.";
         assert_eq!(
             chosen(text),
             ["Never push to main.", "src/agents/history/mod.rs", "HistoryConfig", "Alice", "port 8080"]

@@ -11,7 +11,9 @@ use super::fit::fit_messages;
 use super::message::Message;
 use super::message_sizes::Sizes;
 use super::model_limits::ModelLimits;
-use super::prompt_text::{BLANK_LINE, CURRENT, HEADER, RECENT, SUMMARY, cut, escape_within, escaped_size, heading, write_message};
+use super::prompt_text::{
+    BLANK_LINE, CURRENT, HEADER, RECENT, SUMMARY, cut, escape_within, escaped_size, heading, write_message,
+};
 use super::size_warning::SizeWarning;
 use super::summary::Summary;
 use super::tokens::Size;

@@ -13,13 +13,16 @@ use super::turn_signals::{TurnSignals, restore_terminal};
 use super::turn_view::{Tone, TurnView, format_line};
 use super::{failed_turn, work_commands};
 use crate::agents::adapter;
+use crate::agents::conversation::{
+    Conversation, ConversationError, Conversations, FilesUndone, TurnOptions, TurnState,
+};
 use crate::agents::exec::{Cancel, Executor};
-use crate::cli::exit_code::Exit;
-use crate::cli::quantities::count;
-use crate::cli::{Failure, stdout_colour, terminal_summary};
-use crate::agents::conversation::{Conversation, ConversationError, Conversations, FilesUndone, TurnOptions, TurnState};
-use crate::text::terminal_text;
+use crate::cli::output::exit_code::Exit;
+use crate::cli::output::quantities::count;
+use crate::cli::output::terminal_summary;
+use crate::cli::{Failure, stdout_colour};
 use crate::run::transcript::runs_dir;
+use crate::text::terminal_text;
 
 /// The maximum length of a message in the list of turns, in characters.
 const LONGEST_EXCERPT: usize = 60;

@@ -13,12 +13,13 @@ mod work_commands;
 use std::io::Write;
 use std::path::Path;
 
-use super::chat_args::Chat;
-use super::conversation_store::conversations;
-use super::exit_code::Exit;
-use super::{Failure, executor};
-use crate::agents::exec::{READ_ONLY_POLICY, Sandbox};
+use super::Failure;
 use crate::agents::conversation::{Conversation, NewConversation, TurnOptions, check_message};
+use crate::agents::exec::{READ_ONLY_POLICY, Sandbox};
+use crate::cli::args::chat::Chat;
+use crate::cli::commands::conversation_store::conversations;
+use crate::cli::commands::executor;
+use crate::cli::output::exit_code::Exit;
 
 pub(super) fn run(args: &Chat, out: &mut dyn Write) -> Result<Exit, Failure> {
     // Check the options before guard creates a conversation, so that refused options leave no empty conversation.
@@ -79,7 +80,7 @@ fn open_or_create(args: &Chat) -> Result<Conversation, Failure> {
 /// on which they could ask.
 fn confirm_policy(args: &Chat, directory: &Path, sandbox: Sandbox) -> Result<(), Failure> {
     let read_only = (sandbox == Sandbox::ReadOnly).then_some(READ_ONLY_POLICY);
-    super::run::confirm_defaults(directory, args.policy.as_deref().or(read_only))
+    crate::cli::commands::run::confirm_defaults(directory, args.policy.as_deref().or(read_only))
 }
 
 /// Returns the options of each turn, from the command line.

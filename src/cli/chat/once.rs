@@ -3,13 +3,14 @@
 
 use std::io::{self, IsTerminal, Read, Write};
 
-use super::super::conversation_store::SUMMARY_WAIT;
-use super::super::exec_progress::ExecProgress;
-use super::super::exit_code::Exit;
-use super::super::{Failure, note, terminal_summary};
+use super::super::{Failure, note};
 use super::{Chat, check_message, executor, open_or_create, turn_options};
-use crate::agents::exec::Cancel;
 use crate::agents::conversation::{Conversation, ConversationError, LONGEST_MESSAGE, TurnResult};
+use crate::agents::exec::Cancel;
+use crate::cli::commands::conversation_store::SUMMARY_WAIT;
+use crate::cli::output::exec_progress::ExecProgress;
+use crate::cli::output::exit_code::Exit;
+use crate::cli::output::terminal_summary;
 use crate::text::terminal_text;
 
 pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exit, Failure> {

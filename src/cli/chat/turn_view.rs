@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use super::markdown::Markdown;
 use crate::agents::adapter::AgentEvent;
-use crate::cli::executor::AFTER_INTERRUPT;
-use crate::cli::line_width::{cut, terminal_width};
-use crate::text::terminal_text;
+use crate::cli::commands::executor::AFTER_INTERRUPT;
+use crate::cli::output::line_width::{cut, terminal_width};
 use crate::run::transcript::EventType;
+use crate::text::terminal_text;
 
 /// The time between two updates of the status line.
 const PERIOD: Duration = Duration::from_millis(120);

@@ -4,10 +4,11 @@
 use std::ffi::OsString;
 use std::io::Write;
 
-use crate::cli::args::Command;
-use crate::cli::run_reference::store;
-use crate::cli::{Failure, apply, diff, parse, why};
 use crate::agents::conversation::Conversation;
+use crate::cli::args::Command;
+use crate::cli::commands::{apply, diff, why};
+use crate::cli::session::run_reference::store;
+use crate::cli::{Failure, parse};
 use crate::git::{Record, State};
 
 /// Returns the id of the conversation's last run whose worktree still exists. Fails if there is none.

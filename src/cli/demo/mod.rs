@@ -7,12 +7,12 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 
 use super::Failure;
-use super::exit_code::Exit;
 use crate::cli::demo::scene::Scene;
-use crate::run::launch::{GitSession, Keys, Launch, Options, RunRequest, Streams};
-use crate::judge::policy::{Config, Namespaces, PolicyDirs};
-use crate::run::transcript::{EventType, Line, Observer, runs_dir};
+use crate::cli::output::exit_code::Exit;
 use crate::git::{KeepPolicy, Limits, Repository, Request, Workspace, WorkspaceError};
+use crate::judge::policy::{Config, Namespaces, PolicyDirs};
+use crate::run::launch::{GitSession, Keys, Launch, Options, RunRequest, Streams};
+use crate::run::transcript::{EventType, Line, Observer, runs_dir};
 
 /// The name of the hidden command that makes guard act as the scripted agent.
 pub(super) const AGENT: &str = "demo-agent";
@@ -105,14 +105,14 @@ fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, 
         folder: scene.project(),
         policy,
         environment: std::env::vars_os().collect(),
-        home: super::user_directories::home(),
+        home: crate::cli::session::user_directories::home(),
         runs,
         scratch: std::env::temp_dir(),
         uid: nix::unistd::geteuid().as_raw(),
         options: Options { namespaces, ..Options::default() },
         checkout: None,
         config: Config::default(),
-        config_dir: super::user_directories::config_dir(),
+        config_dir: crate::cli::session::user_directories::config_dir(),
         key_variables: Vec::new(),
     })
 }

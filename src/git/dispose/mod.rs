@@ -13,21 +13,21 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::nested_repositories::{RepositoryKind, SearchBounds, search};
+use super::receive::Limits;
+use super::receive::lfs;
+use super::receive::tree_size;
+use super::receive::tree_size::TreeSizeError;
+use super::{WorkspaceError, at};
 use crate::git::plumbing::command::Git;
 use crate::git::plumbing::jailed_worktree::JailedWorktree;
 use crate::git::plumbing::outcome::GitError;
 use crate::git::plumbing::repository::is_id;
 use crate::git::plumbing::{gitfile, refs};
 use crate::git::review::hidden_files::add_hidden;
-use super::nested_repositories::{RepositoryKind, SearchBounds, search};
-use super::receive::Limits;
-use super::receive::lfs;
-use super::receive::tree_size;
-use super::receive::tree_size::TreeSizeError;
 use crate::git::workspace::create::Workspace;
 use crate::git::workspace::run_record::{Record, State};
 use crate::git::workspace::{extra_files, path_text, slug};
-use super::{WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
 use uncommitted::{Changed, RETRY_TIMEOUT, unreadable_dirs};
 

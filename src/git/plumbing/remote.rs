@@ -180,7 +180,8 @@ fn parse_report(output: &[u8], branch: &str) -> Option<(u8, String)> {
         let mut parts = line.splitn(3, '\t');
         let (flag, names, summary) = (parts.next()?, parts.next()?, parts.next()?);
         let names = names.split_once(':')?;
-        let plain = || summary.chars().filter(|c| !crate::text::terminal_text::is_unsafe(*c)).take(400).collect();
+        let plain =
+            || summary.chars().filter(|c| !crate::text::terminal_text::is_unsafe(*c)).take(400).collect();
         (names.1 == branch && flag.len() == 1).then(|| (flag.as_bytes()[0], plain()))
     })
 }

@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::git::WorkspaceError;
-use crate::git::review::findings::{Danger, DangersError, Inspection, inspect, inspect_difference};
 use crate::git::plumbing::command::Git;
 use crate::git::plumbing::config::Settings;
 use crate::git::plumbing::gitfile;
@@ -22,12 +21,13 @@ use crate::git::plumbing::outcome::GitError;
 use crate::git::plumbing::repository::{Head, Repository};
 use crate::git::receive::Limits;
 use crate::git::receive::push::{Report, Source};
+use crate::git::review::findings::{Danger, DangersError, Inspection, inspect, inspect_difference};
+use crate::git::review::whole_work::{ReviewStart, WholeWork, WorkReader, split_paths};
+use crate::git::snapshot::Name;
+use crate::git::task_branch::{SKIP_SMUDGE, TaskTree, line};
 use crate::git::workspace::create::{Workspace, trusted_settings};
 use crate::git::workspace::hooks::hooks_dir;
 use crate::git::workspace::run_record::State;
-use crate::git::snapshot::Name;
-use crate::git::task_branch::{SKIP_SMUDGE, TaskTree, line};
-use crate::git::review::whole_work::{ReviewStart, WholeWork, WorkReader, split_paths};
 
 /// Maximum number of commit subjects in the message of a squashed commit.
 const MAX_SUBJECTS: usize = 100;

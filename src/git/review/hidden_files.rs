@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::git::dispose::uncommitted::{changed_since, unreadable_dirs};
-use crate::git::review::findings::GENERATED_DIRS;
 use crate::git::plumbing::cat_file::for_each_blob;
 use crate::git::plumbing::command::Git;
+use crate::git::review::findings::GENERATED_DIRS;
+use crate::git::review::saved_work::began_at;
+use crate::git::review::whole_work::split_paths;
 use crate::git::workspace::extra_files;
 use crate::git::workspace::extra_files::ExtraFile;
 use crate::git::workspace::run_record::Record;
-use crate::git::review::saved_work::began_at;
-use crate::git::review::whole_work::split_paths;
 use crate::git::{WorkspaceError, at};
 
 /// Timeout for git to list files: git blocks forever if an ignore file is a FIFO.

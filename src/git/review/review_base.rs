@@ -8,8 +8,8 @@
 use crate::git::WorkspaceError;
 use crate::git::plumbing::command::Git;
 use crate::git::plumbing::outcome::GitError;
-use crate::git::workspace::run_record::Record;
 use crate::git::task_branch::line;
+use crate::git::workspace::run_record::Record;
 
 /// What a run's branch is compared with in a review.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,14 +6,14 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use crate::git::WorkspaceError;
-use crate::git::review::apply::{for_review, not_inspected};
-use crate::git::review::findings::{Danger, Inspection, inspect_difference};
 use crate::git::plumbing::command::{Git, Trust};
 use crate::git::plumbing::config::Settings;
 use crate::git::plumbing::repository::Repository;
+use crate::git::review::apply::{for_review, not_inspected};
+use crate::git::review::findings::{Danger, Inspection, inspect_difference};
 use crate::git::review::review_base::fork_point;
-use crate::git::workspace::run_record::Record;
 use crate::git::task_branch::line;
+use crate::git::workspace::run_record::Record;
 
 /// Maximum number of saved refs to list.
 const MAX_REFS: usize = 20_000;

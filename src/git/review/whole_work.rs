@@ -21,8 +21,8 @@ use crate::git::plumbing::outcome::GitError;
 use crate::git::plumbing::stderr_messages::GitMessage;
 use crate::git::review::hidden_files::{HiddenFiles, add_hidden, zero_separated};
 use crate::git::review::review_base::ReviewBase;
-use crate::git::workspace::run_record::{Record, State};
 use crate::git::task_branch::line;
+use crate::git::workspace::run_record::{Record, State};
 use crate::git::{WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
 

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dispose::KeepPolicy;
 use super::dispose::uncommitted::unreadable_dirs;
+use super::{GitError, WorkspaceError, at};
 use crate::git::plumbing::command::{Git, Trust};
 use crate::git::plumbing::config::Settings;
 use crate::git::plumbing::gitfile;
@@ -31,7 +32,6 @@ use crate::git::workspace::quarantine::user_git_file;
 use crate::git::workspace::run_record::State;
 use crate::git::workspace::spec::Request;
 use crate::git::workspace::spec::{branch_taken, create_root, derive_names, missing_objects, resolve_base};
-use super::{GitError, WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
 
 /// How long guard waits for the processes of a killed run to end.
@@ -700,8 +700,9 @@ impl TaskTree {
         let output =
             self.git("log")?.args(["--reverse", "--first-parent", "--format=%h %s", &range, "--"]).run()?;
         // An agent may have written the subjects: truncate them, and remove terminal control characters.
-        let plain =
-            |line: &str| line.chars().filter(|c| !crate::text::terminal_text::is_unsafe(*c)).take(200).collect();
+        let plain = |line: &str| {
+            line.chars().filter(|c| !crate::text::terminal_text::is_unsafe(*c)).take(200).collect()
+        };
         Ok(String::from_utf8_lossy(&output).lines().take(500).map(plain).collect())
     }
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::text::terminal_text;
 use crate::git::plumbing::repository::Repository;
+use crate::text::terminal_text;
 
 /// True if the path exists and resolves to a path inside the working tree, the main working tree, or the git
 /// directory.

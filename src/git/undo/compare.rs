@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 use super::manifest::{After, Content, Items, Outcome};
 use super::tree::{FileState, Found, Tree};
-use crate::sys::fs::{Walk, open_in};
 use crate::git::dispose::uncommitted::Changed;
 use crate::git::snapshot::{Name, OpenDirectory};
+use crate::sys::fs::{Walk, open_in};
 
 /// What a run changed.
 pub(super) struct Compared {

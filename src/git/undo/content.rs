@@ -12,9 +12,9 @@ use super::manifest::{Content, Item, copy_of, pack_of};
 use super::objects::read_blobs;
 use super::store::SavedSnapshot;
 use super::take::open_file;
-use crate::sys::fs::{Links, open_regular_file};
 use crate::git::WorkspaceError;
 use crate::git::snapshot::{Name, OpenDirectory};
+use crate::sys::fs::{Links, open_regular_file};
 
 /// Maximum number of bytes of a large file to compare with its copy, apart from holes.
 const MAX_COMPARED: u64 = 1 << 30;

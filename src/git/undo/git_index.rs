@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::tree::FileState;
-use crate::sys::fs::{Links, read_regular_file};
 use crate::git::snapshot::Name;
+use crate::sys::fs::{Links, read_regular_file};
 
 /// Maximum size of an index file to read, in bytes.
 const MAX_INDEX_BYTES: u64 = 512 << 20;

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::manifest::{Content, Item, Outcome};
 use super::tree::FileState;
-use crate::sys::fs::{Durability, Links, read_regular_file, replace_file};
 use crate::git::snapshot::Name;
+use crate::sys::fs::{Durability, Links, read_regular_file, replace_file};
 
 /// Maximum size of a list, in bytes.
 const MAX_BYTES: u64 = 512 << 20;

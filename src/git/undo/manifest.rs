@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::tree::FileState;
-use crate::sys::fs::{Durability, Links, read_regular_file, replace_file};
 use crate::git::snapshot::Name;
+use crate::sys::fs::{Durability, Links, read_regular_file, replace_file};
 
 pub(super) const INFO: &str = "info";
 pub(super) const ITEMS: &str = "items";

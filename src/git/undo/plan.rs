@@ -17,9 +17,9 @@ use super::restore::open_top;
 use super::store::{Lock, SavedSnapshot, Store};
 use super::tree;
 use super::tree::{Closed, FileState, Found, Tree, UsersRepositories};
-use crate::sys::fs::chmod;
 use crate::git::snapshot::{Name, OpenDirectory};
 use crate::git::{WorkspaceError, at};
+use crate::sys::fs::chmod;
 
 /// An undo of a run: its snapshot, with the current state of the directory.
 #[derive(Debug)]

@@ -19,9 +19,9 @@ use super::manifest::{Content, Item};
 use super::plan::{StepKind, Undo, UndoPlan, UndoStep};
 use super::take::copy_sparse;
 use super::tree::FileState;
-use crate::sys::fs::{Existing, Walk, chmod, chown, open_with_flags, rename_in};
 use crate::git::WorkspaceError;
 use crate::git::snapshot::{Name, OpenDirectory};
+use crate::sys::fs::{Existing, Walk, chmod, chown, open_with_flags, rename_in};
 
 /// The beginning of the names of temporary files, in the directories of the files that they become.
 const TEMPORARY: &str = ".guard-undo-";

@@ -16,18 +16,20 @@ use nix::unistd::{Whence, lseek};
 
 use super::compare;
 use super::list::{read_list, write_list};
-use super::manifest::{AFTER, Content, ITEMS, IndexPlace, Info, Item, Items, NotCovered, SnapshotKind, copy_of, pack_of};
+use super::manifest::{
+    AFTER, Content, ITEMS, IndexPlace, Info, Item, Items, NotCovered, SnapshotKind, copy_of, pack_of,
+};
 use super::objects::Tracked;
 use super::plan::Undo;
 use super::restore::open_top;
 use super::store::{Lock, SavedSnapshot, Store, snapshots_directory, was_plain};
 use super::tree;
 use super::tree::{Closed, FileState, Found, Tree, UsersRepositories};
-use crate::sys::fs::{Walk, open_with_flags, share_content};
-use crate::sys::signals;
 use crate::git::dispose::uncommitted::Changed;
 use crate::git::snapshot::{Name, OpenDirectory};
 use crate::git::{WorkspaceError, at};
+use crate::sys::fs::{Walk, open_with_flags, share_content};
+use crate::sys::signals;
 
 /// Files up to this size are copied into one file, which is faster than one file each.
 const MAX_PACKED: u64 = 64 << 10;

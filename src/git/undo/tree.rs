@@ -12,9 +12,9 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use serde::{Deserialize, Serialize};
 
 use super::manifest::{Content, Items};
+use crate::git::snapshot::{Name, OpenDirectory};
 use crate::sys::fs::chmod;
 use crate::sys::signals;
-use crate::git::snapshot::{Name, OpenDirectory};
 
 /// Maximum number of entries to list.
 const MAX_ENTRIES: usize = 250_000;

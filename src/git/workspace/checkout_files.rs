@@ -11,11 +11,11 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use super::extra_files::{has_plain_parents, is_inside};
+use crate::git::plumbing::repository::Repository;
+use crate::git::{WorkspaceError, at};
 use crate::sys::agent_paths::{AgentPaths, ForeignLink};
 use crate::sys::copy_tree::{Entry, open_entry, reopen};
 use crate::text::terminal_text;
-use crate::git::plumbing::repository::Repository;
-use crate::git::{WorkspaceError, at};
 
 /// The maximum number of notes. An agent can create any number of links.
 const MAX_NOTES: usize = 20;

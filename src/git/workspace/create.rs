@@ -14,13 +14,15 @@ use super::ignored_files::Ignored;
 use super::quarantine;
 use super::quarantine::{Committer, QuarantineSpec};
 use super::run_record::{Lock, Record, State};
-use super::spec::{Request, WorkspaceSpec, branch_taken, derive_names, missing_objects, planned_root, resolve_base};
+use super::spec::{
+    Request, WorkspaceSpec, branch_taken, derive_names, missing_objects, planned_root, resolve_base,
+};
 use super::{extra_files, hooks, user_changes};
-use crate::sys::signals;
 use crate::git::plumbing::config::Settings;
 use crate::git::plumbing::gitfile;
 use crate::git::plumbing::repository::Repository;
 use crate::git::{WorkspaceError, at, trust};
+use crate::sys::signals;
 
 /// The worktree, the branch and the quarantine repository (private git directory) of a run, locked by this process.
 #[derive(Debug)]

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 use super::checkout_files::{CheckoutFiles, Opened, untracked};
 use super::quarantine::resolve_setting_path;
-use crate::sys::copy_tree;
-use crate::sys::copy_tree::Entry;
 use crate::git::plumbing::config::Settings;
 use crate::git::plumbing::repository::Repository;
+use crate::sys::copy_tree;
+use crate::sys::copy_tree::Entry;
 
 /// Maximum number of files in a hooks directory. A directory with more is probably not a hooks directory, but a whole
 /// project or a home directory.

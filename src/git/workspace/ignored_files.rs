@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use super::checkout_files::{CheckoutFiles, open_plain_directory};
 use super::extra_files::{has_plain_parents, is_inside};
-use crate::sys::copy_tree::{CopyBudget, Entry, copy_path, names, open_directory, open_entry};
-use crate::sys::remove_tree::remove_tree;
 use crate::git::plumbing::command::Running;
 use crate::git::plumbing::gitfile::read_small;
 use crate::git::plumbing::repository::Repository;
 use crate::git::{WorkspaceError, at};
+use crate::sys::copy_tree::{CopyBudget, Entry, copy_path, names, open_directory, open_entry};
+use crate::sys::remove_tree::remove_tree;
 
 /// Timeout for git to list the ignored files. If git exceeds it, the run gets no dependencies.
 const LIST_TIMEOUT: Duration = Duration::from_secs(20);

@@ -11,9 +11,9 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::extra_files::ExtraFile;
-use crate::sys::fs::{Durability, replace_file};
 use crate::git::receive::Limits;
 use crate::git::{WorkspaceError, at};
+use crate::sys::fs::{Durability, replace_file};
 
 const FILE: &str = "workspace.json";
 /// The name of a workspace's lock file. The guard process that uses the workspace holds the lock.

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use super::run_record::{Record, State};
 use super::slug;
-use crate::judge::policy::Policy;
 use crate::git::plumbing::outcome::GitError;
 use crate::git::plumbing::repository::{Head, Repository};
 use crate::git::plumbing::stderr_messages::GitMessage;
 use crate::git::receive::Limits;
 use crate::git::{WorkspaceError, at};
+use crate::judge::policy::Policy;
 
 /// What kind of workspace to create, and where.
 #[derive(Debug, Clone, Default)]

@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::extra_files::{has_plain_parents, is_inside};
-use crate::sys::copy_tree::{CopyBudget, copy_path, open_directory};
 use crate::git::plumbing::repository::Repository;
 use crate::git::{WorkspaceError, at};
+use crate::sys::copy_tree::{CopyBudget, copy_path, open_directory};
 
 /// Maximum size of the diff of the user's uncommitted changes, in bytes.
 const MAX_DIFF_BYTES: usize = 256 << 20;

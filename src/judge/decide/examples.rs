@@ -2,7 +2,10 @@
 
 use super::judge;
 use crate::judge::command::{Context, Cwd, Request};
-use crate::judge::policy::{Action, Diagnostic, Example, ExampleCommand, Policy, PolicyDirs, PolicyError, Rule, Severity, load_source, load_with_problems};
+use crate::judge::policy::{
+    Action, Diagnostic, Example, ExampleCommand, Policy, PolicyDirs, PolicyError, Rule, Severity,
+    load_source, load_with_problems,
+};
 use crate::judge::policy::{Source, find};
 
 /// An example for which the policy makes a different decision than the example states.

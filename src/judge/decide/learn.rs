@@ -125,8 +125,11 @@ fn render(
     seen: &Seen,
 ) -> String {
     let quoted = |text: &str| toml::Value::String(text.to_string()).to_string();
-    let mut text =
-        crate::judge::policy::new_file(name, &base.name, "Learned from runs: allows what they did and no more.");
+    let mut text = crate::judge::policy::new_file(
+        name,
+        &base.name,
+        "Learned from runs: allows what they did and no more.",
+    );
     text.push_str("# Every program that no rule names is denied.\ndefault_action = \"deny\"\n");
     let (hosts, ports) = (generalize(&seen.hosts), &seen.ports);
     if !hosts.is_empty() || !ports.is_empty() {

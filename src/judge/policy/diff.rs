@@ -2,7 +2,10 @@
 
 use std::net::IpAddr;
 
-use super::model::{Budget, Conditions, Environment, Filesystem, Git, Home, Limits, Network, PathAccess, Policy, Rule, Sandbox, Toolchains, Worktree};
+use super::model::{
+    Budget, Conditions, Environment, Filesystem, Git, Home, Limits, Network, PathAccess, Policy, Rule,
+    Sandbox, Toolchains, Worktree,
+};
 
 /// Lists the differences between the policies `a` and `b`. A line begins with `-` if its item is only in `a`, with `+`
 /// if it is only in `b`, and with `~` if its value changed. Does not compare the names and descriptions of the policies

@@ -9,7 +9,10 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{Diagnostic, Source};
 use super::keys;
-use super::keys::{BudgetSection, EnvironmentSection, Field, FilesystemSection, GitSection, HomeSection, Kind, LimitsSection, NetworkSection, SandboxSection, ToolchainsSection, WorktreeSection};
+use super::keys::{
+    BudgetSection, EnvironmentSection, Field, FilesystemSection, GitSection, HomeSection, Kind,
+    LimitsSection, NetworkSection, SandboxSection, ToolchainsSection, WorktreeSection,
+};
 use super::model::{Action, Conditions, Example, ExampleCommand, PathAccess};
 use super::pattern::{PathPattern, Pattern};
 use super::value_parsers::KeyValue;

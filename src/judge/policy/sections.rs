@@ -9,7 +9,10 @@ use std::net::IpAddr;
 
 use super::diagnostic::Severity;
 use super::host::{Host, HostEntry};
-use super::keys::{BudgetSection, EnvironmentSection, FilesystemSection, GitSection, HomeSection, LimitsSection, NetworkSection, SandboxSection, ToolchainsSection, WorktreeSection};
+use super::keys::{
+    BudgetSection, EnvironmentSection, FilesystemSection, GitSection, HomeSection, LimitsSection,
+    NetworkSection, SandboxSection, ToolchainsSection, WorktreeSection,
+};
 use super::merge::Merger;
 use super::model::{Action, Caches, DefaultAction, Limits, Namespaces, Place};
 use super::parse::{File, Located};

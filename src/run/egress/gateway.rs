@@ -31,8 +31,8 @@ use super::token_usage::{Scanner, Tokens};
 use super::upstream::Upstream;
 use crate::judge::decide::NetworkRefusal;
 use crate::judge::policy::{Answer, Call, Gateway};
-use crate::sys::secret::Secret;
 use crate::run::transcript::EventType;
+use crate::sys::secret::Secret;
 
 /// Size limit of a request body.
 const LARGEST_BODY: usize = 64 << 20;

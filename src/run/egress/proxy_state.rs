@@ -14,8 +14,8 @@ use super::listeners::{Peer, PeerRegistry};
 use super::memory_budget::MemoryBudget;
 use crate::judge::decide::NetworkRefusal;
 use crate::run::outcome::HostTraffic;
-use crate::sys::process_stderr::MAX_DELAY;
 use crate::run::transcript::{EventType, Recorder};
+use crate::sys::process_stderr::MAX_DELAY;
 
 /// Default limit on simultaneous connections.
 const DEFAULT_MAX_CONNECTIONS: usize = 512;

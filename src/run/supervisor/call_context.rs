@@ -12,11 +12,11 @@ use super::exec::executable_identity::Identities;
 use super::exec::process_memory::ProcessMemory;
 use crate::judge::decide::refusal_line;
 use crate::run::egress::PeerRegistry;
+use crate::run::transcript::{EventType, Prepared, Recorder};
 use crate::sys::process;
 use crate::sys::process::ThreadFd;
 use crate::sys::seccomp;
 use crate::sys::seccomp::{Notification, Reply};
-use crate::run::transcript::{EventType, Prepared, Recorder};
 
 /// Totals for the final report about a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

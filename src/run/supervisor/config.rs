@@ -9,8 +9,8 @@ use super::question::Ask;
 use super::repo_scope::Repositories;
 use crate::judge::command::Context;
 use crate::judge::decide::NetworkRules;
-use crate::run::egress::PeerRegistry;
 use crate::judge::policy::Policy;
+use crate::run::egress::PeerRegistry;
 use crate::run::transcript::Recorder;
 
 /// Everything that the supervisor must know about one run.

@@ -32,10 +32,10 @@ use super::metadata::MetadataHandler;
 use super::processes::ProcessHandler;
 use super::prompt::PromptQueue;
 use super::sockets::SocketHandler;
+use crate::run::transcript::EventType;
 use crate::sys::seccomp;
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{process, syscall_numbers};
-use crate::run::transcript::EventType;
 
 /// A handle to the running supervisor thread.
 pub struct Handle {

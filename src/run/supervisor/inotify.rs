@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 use super::call_context::CallContext;
 use super::process_info::cwd_of;
+use crate::run::transcript::EventType;
 use crate::sys::fs;
 use crate::sys::seccomp::{Notification, Reply};
-use crate::run::transcript::EventType;
 
 const LONGEST_PATH: usize = 4096;
 

@@ -14,9 +14,9 @@ use super::call_context::{CallContext, SandboxDenial};
 use super::exec::process_memory::ProcessMemory;
 use super::process_info::cwd_of;
 use super::sockets::open_below;
+use crate::run::transcript::EventType;
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{fs, process};
-use crate::run::transcript::EventType;
 
 const LONGEST_PATH: usize = 4096;
 const LONGEST_NAME: usize = 255;

@@ -3,8 +3,8 @@
 use super::call_context::CallContext;
 use super::process_info::is_descendant;
 use super::process_limit::Forks;
-use crate::sys::seccomp::{Notification, Reply};
 use crate::run::transcript::EventType;
+use crate::sys::seccomp::{Notification, Reply};
 
 pub(crate) struct ProcessHandler {
     /// Process id of the run's init process.

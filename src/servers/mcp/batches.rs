@@ -12,10 +12,13 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::parameters::Parameters;
-use crate::work::batch::queue::NewBatch;
-use crate::work::batch::{BatchResponse, BatchStatus, Counts, InputError, OpenQueue, Page, Queue, QueueError, TaskResult, TaskTypes, parse_client_tasks, respond};
-use crate::work::roots::{DirectoryError, Roots};
 use crate::run::outcome::ErrorKind;
+use crate::work::batch::queue::NewBatch;
+use crate::work::batch::{
+    BatchResponse, BatchStatus, Counts, InputError, OpenQueue, Page, Queue, QueueError, TaskResult,
+    TaskTypes, parse_client_tasks, respond,
+};
+use crate::work::roots::{DirectoryError, Roots};
 
 /// The longest time that a poll may wait, in seconds.
 const LONGEST_WAIT: u64 = 60;

@@ -11,8 +11,8 @@ use tokio::sync::{oneshot, watch};
 
 use super::result_store::{OpenCall, Record, ResultStore, bounded};
 use crate::agents::adapter::AgentEvent;
-use crate::agents::exec::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::agents::conversation::{Conversations, GivenOptions};
+use crate::agents::exec::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::run::outcome::ErrorKind;
 
 /// Identifies where a call came from: the client's connection or session, and the request's id in it.

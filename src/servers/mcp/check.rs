@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::parameters::Parameters;
 use crate::judge::command::{Context, Cwd, Request};
 use crate::judge::decide::{judge, load};
-use crate::run::outcome::ErrorKind;
 use crate::judge::policy::PolicyDirs;
+use crate::run::outcome::ErrorKind;
 
 /// Ask what a policy decides about a command. The command does not run.
 #[derive(Debug, JsonSchema)]

@@ -8,10 +8,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::parameters::Parameters;
-use crate::work::roots::Roots;
 use crate::agents::control::{AckStatus, AgentCommand};
 use crate::run::outcome::ErrorKind;
 use crate::work::commands::WorkStores;
+use crate::work::roots::Roots;
 
 /// How long the server waits for the process that does the work, unless the client says otherwise, in seconds.
 const DEFAULT_WAIT: u64 = 10;

@@ -38,8 +38,8 @@ use std::time::Duration;
 
 use crate::agents::exec::Executor;
 use crate::servers::access::{Listening, Stop, Token};
-use crate::work::roots::Roots;
 use crate::work::commands::WorkStores;
+use crate::work::roots::Roots;
 use calls::Calls;
 use result_store::ResultStore;
 use server::Shared;

@@ -23,9 +23,9 @@ use super::tool_agent;
 use super::tool_agent::{Gemini, Limits};
 use super::{check, control, prompt, report, tools};
 use crate::agents::adapter::RULES;
-use crate::work::roots::Roots;
 use crate::run::outcome::ErrorKind;
 use crate::work::commands::WorkStores;
+use crate::work::roots::Roots;
 
 /// How often the server reports the progress of a running call to the client.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);

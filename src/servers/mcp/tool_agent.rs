@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::parameters::Parameters;
-use crate::agents::exec::{EventCounts, ExecRequest, ExecResult, Sandbox, check_model};
 use crate::agents::conversation::GivenOptions;
+use crate::agents::exec::{EventCounts, ExecRequest, ExecResult, Sandbox, check_model};
 use crate::run::outcome::{ErrorDetail, ErrorKind, RunResult};
 
 /// The name of the MCP tool that runs the Gemini CLI.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::work::batch::OpenQueue;
 use crate::servers::access::Stop;
+use crate::work::batch::OpenQueue;
 
 /// The maximum time between two notifications: a waiting request checks the queue at least this often.
 const LONGEST_WATCH: Duration = Duration::from_secs(1);

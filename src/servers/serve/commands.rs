@@ -18,8 +18,8 @@ use super::conversations::{blocking, parsed};
 use super::error::{ApiError, ErrorBody};
 use super::handlers::App;
 use super::parameters::{Ids, NoQuery, Query};
-use crate::work::batch::command_batch;
 use crate::agents::control::{AgentAck, AgentCommand, check_command};
+use crate::work::batch::command_batch;
 use crate::work::commands::{Work, WorkError};
 
 /// How long the server waits for the process that does the work to acknowledge a command.

@@ -21,8 +21,11 @@ use super::error::{ApiError, ErrorBody};
 use super::handlers::{App, check_content_type};
 use super::parameters::{Ids, NoQuery, Query};
 use crate::agents::adapter::AgentEvent;
+use crate::agents::conversation::{
+    Conversation, ConversationError, ConversationLine, Conversations, Mode, NewConversation, Record, Turn,
+    TurnOptions, TurnResult,
+};
 use crate::agents::exec::{Cancel, Executor, RESULT, Sandbox};
-use crate::agents::conversation::{Conversation, ConversationError, ConversationLine, Conversations, Mode, NewConversation, Record, Turn, TurnOptions, TurnResult};
 
 /// The maximum number of turns that the server runs at the same time.
 const MOST_TURNS: usize = 8;

@@ -8,8 +8,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::body::LARGEST;
-use crate::work::batch::{InputError, QueueError};
 use crate::servers::access::Refusal;
+use crate::work::batch::{InputError, QueueError};
 use crate::work::roots::DirectoryError;
 
 /// The body of an error response: why the server did not do what the request asks for.

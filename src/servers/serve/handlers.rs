@@ -24,7 +24,9 @@ use super::parameters::{Ids, ListQuery, NoQuery, PollQuery, Query, SubmitQuery, 
 use super::result_stream::{all_results, batch_response};
 use super::{body, document};
 use crate::work::batch::queue::{BatchRow, NewBatch};
-use crate::work::batch::{BatchResponse, BatchStatus, Counts, InputError, NewTask, Page, TaskResult, TaskType, parse_client_tasks};
+use crate::work::batch::{
+    BatchResponse, BatchStatus, Counts, InputError, NewTask, Page, TaskResult, TaskType, parse_client_tasks,
+};
 
 /// The extractor with which every handler gets the server's shared state.
 pub(super) type App = State<Arc<Shared>>;

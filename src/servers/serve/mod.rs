@@ -35,10 +35,10 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::work::batch::{OpenQueue, TaskTypes};
 use crate::servers::access::{Listening, Stop, Token};
-use crate::work::roots::Roots;
+use crate::work::batch::{OpenQueue, TaskTypes};
 use crate::work::commands::WorkStores;
+use crate::work::roots::Roots;
 use changes::Changes;
 use queue_pool::QueuePool;
 

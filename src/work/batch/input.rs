@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 
 use super::model::{BatchOptions, NewTask};
 use super::task_type::TaskTypes;
-use crate::work::roots::Roots;
 use crate::sys::agent_paths::own_real_path;
+use crate::work::roots::Roots;
 
 /// The maximum size of a submission, in bytes.
 pub const LARGEST_INPUT: usize = 256 << 20;

@@ -7,9 +7,9 @@ use std::io;
 use std::path::Path;
 
 use super::model::{TaskFailure, TaskKind};
+use crate::run::transcript::Store;
 use crate::sys::directory::Directory;
 use crate::sys::fs::OpenError;
-use crate::run::transcript::Store;
 
 /// The file in which agents write down what they learnt about a project.
 const MEMORY_FILE: &str = "AGENT_MEMORY.md";

@@ -10,7 +10,10 @@ use serde_json::{Map, Value, json};
 use super::model::{TaskFailure, TaskKind, object};
 use super::queue::{Claim, Lease};
 use crate::agents::exec::{Cancel, Executor};
-use crate::work::research::{AgentContext, AgentError, DeepResearchAgent, ExecutorBackend, FinalResult, Journal, LlmClient, LlmConfig, RequestLimits, ResearchConfig, Started, default_model, run_blocking};
+use crate::work::research::{
+    AgentContext, AgentError, DeepResearchAgent, ExecutorBackend, FinalResult, Journal, LlmClient, LlmConfig,
+    RequestLimits, ResearchConfig, Started, default_model, run_blocking,
+};
 
 /// How long a task whose research has ended waits for runs of agents that have not ended. Must be shorter than
 /// [`STOP_GRACE`](super::worker::STOP_GRACE), so that a stopping worker can return the task to the queue.

@@ -17,8 +17,8 @@ use super::task_type::{Builtin, CommandOutput, TaskType, TaskTypes, Work};
 use crate::agents::adapter::{AgentEvent, json_objects};
 use crate::agents::exec::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::run::outcome::ErrorKind;
-use crate::text::template::Template;
 use crate::run::transcript::EventType;
+use crate::text::template::Template;
 
 /// How many bytes of a long standard error the output of a task keeps. Whenever the text is more than twice as long,
 /// guard removes the beginning and keeps only this many bytes at the end.

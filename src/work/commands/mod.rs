@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::work::batch::{OpenQueue, QueueError, command_batch};
-use crate::work::roots::Roots;
 use crate::agents::control::{AckStatus, AgentAck, AgentCommand, ControlChannel, ControlError};
 use crate::agents::conversation::{ConversationError, Conversations};
+use crate::work::batch::{OpenQueue, QueueError, command_batch};
 use crate::work::pipeline::task::journal::TaskRow;
 use crate::work::pipeline::{PipelineError, Status, TaskStore, control_directory};
 use crate::work::research::Journal;
+use crate::work::roots::Roots;
 
 /// The prefix of the ids of batches.
 const BATCH_PREFIX: &str = "batch_";

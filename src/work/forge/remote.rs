@@ -7,9 +7,9 @@ use std::fmt;
 use std::time::Duration;
 
 use super::ForgeError;
-use crate::run::egress::{Upstream, UpstreamProxy};
-use crate::judge::policy::Host;
 use crate::git::Repository;
+use crate::judge::policy::Host;
+use crate::run::egress::{Upstream, UpstreamProxy};
 
 /// GitHub's host, and the URL of its API.
 const GITHUB: (&str, &str) = ("github.com", "https://api.github.com");

@@ -16,8 +16,8 @@ use super::task::task_journal::{TaskJournal, parse_stored};
 use super::task::task_lock::TaskStore;
 use crate::agents::adapter::AgentEvent;
 use crate::agents::exec::{Cancel, ExecRequest, ExecResult, Executor};
-use crate::run::transcript::EventType;
 use crate::git::Repository;
+use crate::run::transcript::EventType;
 
 /// A task: its id, the user's request, its fixed settings, and its progress.
 pub(crate) struct Task {

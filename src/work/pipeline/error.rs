@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::work::pipeline::task::journal::StoreError;
 use crate::git::WorkspaceError;
+use crate::work::pipeline::task::journal::StoreError;
 
 /// Why an operation on a task failed. The journal keeps the task's progress, so that the task can be resumed.
 #[derive(Debug, thiserror::Error)]

@@ -14,7 +14,7 @@
 //! - [`DeepResearchAgent`]: decomposition, parallel sub-queries, synthesis.
 //! - [`EventRegistry`]: schemas of updates, from the one table [`EVENTS`].
 //!
-//! This module starts programs only through [`agent_exec`](crate::agents::exec), prints nothing, and never
+//! This module starts programs only through [`agents::exec`](crate::agents::exec), prints nothing, and never
 //! follows an instruction in a text that a model or a page wrote.
 #![forbid(unsafe_code)]
 

@@ -10,7 +10,13 @@ use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
 
 use super::error::ValidationError;
-use super::update::{AgentUpdate, DecompositionComplete, EVENT_DECOMPOSITION_COMPLETE, EVENT_DECOMPOSITION_STARTED, EVENT_FINAL_RESULT, EVENT_RESEARCH_FAILED, EVENT_RESEARCH_NOTE, EVENT_ROUND_PLANNED, EVENT_SUB_QUERY_COMPLETED, EVENT_SUB_QUERY_FAILED, EVENT_SUB_QUERY_STARTED, EVENT_SYNTHESIS_STARTED, FinalResult, NoData, ResearchFailed, ResearchNote, RoundPlanned, SubQueryFailed, SubQueryResult, SubQueryStarted, event_version};
+use super::update::{
+    AgentUpdate, DecompositionComplete, EVENT_DECOMPOSITION_COMPLETE, EVENT_DECOMPOSITION_STARTED,
+    EVENT_FINAL_RESULT, EVENT_RESEARCH_FAILED, EVENT_RESEARCH_NOTE, EVENT_ROUND_PLANNED,
+    EVENT_SUB_QUERY_COMPLETED, EVENT_SUB_QUERY_FAILED, EVENT_SUB_QUERY_STARTED, EVENT_SYNTHESIS_STARTED,
+    FinalResult, NoData, ResearchFailed, ResearchNote, RoundPlanned, SubQueryFailed, SubQueryResult,
+    SubQueryStarted, event_version,
+};
 
 /// One event type: its name, its meaning and the schema of its data.
 #[derive(Debug, Clone, Copy)]

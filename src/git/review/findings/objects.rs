@@ -13,8 +13,8 @@ use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::git::WorkspaceError;
 use super::model::Inspection;
+use crate::git::WorkspaceError;
 use crate::git::plumbing::command::{Git, Running, Trust, program};
 use crate::git::plumbing::jail::{Bounds, Jail};
 use crate::git::snapshot::Name;

@@ -7,7 +7,9 @@ use super::super::analyze::{Analyzer, Refusal, Start, Stdin};
 use super::super::arg::Arg;
 use super::super::intent::{Access, Deferred, Intent, Origin, PathUse};
 use super::super::wrapper::is_shell;
-use super::ast::{AndOr, Command, Compound, CompoundKind, Piece, Redirection, RedirectionKind, Script, Simple, Word};
+use super::ast::{
+    AndOr, Command, Compound, CompoundKind, Piece, Redirection, RedirectionKind, Script, Simple, Word,
+};
 use super::builtin;
 use super::expand::Expander;
 use super::scope::{Scope, Value};

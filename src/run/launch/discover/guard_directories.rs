@@ -6,11 +6,11 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::git::snapshots_directory;
 use crate::run::launch::plan::error::LaunchError;
 use crate::run::launch::plan::request::RunRequest;
 use crate::sandbox::Grant;
 use crate::sys::fs::resolve_existing;
-use crate::git::snapshots_directory;
 
 /// Refuses a plan that lets the run write to guard's own directories, or read snapshots. `made_for_run` lists the exceptions:
 /// directories inside guard's own directories that guard creates for this run alone.

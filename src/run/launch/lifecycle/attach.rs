@@ -20,16 +20,16 @@ use super::running::{LazyThread, Running};
 use super::terminal::{Keys, Raw, Screen, asker};
 use super::user_notes::UserNotes;
 use super::{Failure, Started, step_failed};
+use crate::judge::policy::Pattern;
 use crate::run::launch::plan::network::PLACEHOLDER;
 use crate::run::launch::process::stdin_feeder::StdinFeeder;
 use crate::run::launch::streams::Streams;
 use crate::run::outcome::DenialCounter;
-use crate::judge::policy::Pattern;
 use crate::run::supervisor::Ask;
-use crate::sys::process_stderr::file_id;
-use crate::sys::terminal;
 use crate::run::transcript;
 use crate::run::transcript::{EventType, Line, Observer, Sink, Stream};
+use crate::sys::process_stderr::file_id;
+use crate::sys::terminal;
 
 /// The minimum and maximum, in bytes, of the space that guard adds to the output limit for other events. Between these
 /// bounds, guard adds as much as the output limit. When the transcript reaches the sum, guard drops further output, and

@@ -22,20 +22,20 @@ use super::network::Network;
 use super::running::{LazyThread, Running};
 use super::signals::{awaited_signals, watch_for_second_signal};
 use super::{Failure, Finished, RunFiles, Started};
+use crate::judge::policy::Policy;
 use crate::run::egress;
 use crate::run::launch::process::cgroup::Group;
 use crate::run::launch::process::descendants;
 use crate::run::launch::process::protocol::{InitMessage, InitRequest, Used};
 use crate::run::launch::streams::Streams;
 use crate::run::outcome::Enforcement;
-use crate::judge::policy::Policy;
 use crate::run::supervisor;
 use crate::run::supervisor::Counts;
+use crate::run::transcript::{EventType, Observer};
 use crate::sys::process;
 use crate::sys::process::{Ended, ThreadFd};
 use crate::sys::signals::SignalWaiter;
 use crate::sys::terminal;
-use crate::run::transcript::{EventType, Observer};
 
 /// How long guard waits for the agent to end after a termination signal, before it sends SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);

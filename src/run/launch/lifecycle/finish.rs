@@ -15,11 +15,14 @@ use super::snapshot::{findings_of_changes, with_deleted};
 use super::{Failure, Finished};
 use crate::run::egress;
 use crate::run::launch::process::protocol::Used;
-use crate::run::outcome::{Enforcement, ErrorDetail, ErrorKind, KeptFiles, ModelUsage, RunResult, TranscriptPlace, Usage, changes, duration};
+use crate::run::outcome::{
+    Enforcement, ErrorDetail, ErrorKind, KeptFiles, ModelUsage, RunResult, TranscriptPlace, Usage, changes,
+    duration,
+};
 use crate::run::supervisor::Counts;
-use crate::sys::process::Ended;
 use crate::run::transcript;
 use crate::run::transcript::{EventType, Recorder, Stream};
+use crate::sys::process::Ended;
 
 impl Running {
     /// Builds and records the run's result, ends guard's threads, and removes the run's private directories. If guard

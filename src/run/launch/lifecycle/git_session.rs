@@ -9,16 +9,16 @@ use std::time::SystemTime;
 
 use serde_json::json;
 
-use crate::run::launch::plan::checkout::Checkout;
-use crate::run::outcome::{Change, ChangeKind, Commit, ErrorKind, Finding, MOST_CHANGES, OtherRef, Worktree};
-use crate::sys::agent_paths::{AgentPaths, state_directory};
-use crate::run::transcript::{EventType, Recorder};
 use crate::git::review::findings;
 use crate::git::review::findings::{Danger, Inspected, Inspection};
 use crate::git::snapshot::{Actor, Difference, ExpectedChanges, Fingerprint, Name};
 use crate::git::{Changed, merged};
 use crate::git::{DisposeReport, KeepPolicy, Limits, ReceiveError, Received, Repository, Request};
 use crate::git::{Workspace, WorkspaceError};
+use crate::run::launch::plan::checkout::Checkout;
+use crate::run::outcome::{Change, ChangeKind, Commit, ErrorKind, Finding, MOST_CHANGES, OtherRef, Worktree};
+use crate::run::transcript::{EventType, Recorder};
+use crate::sys::agent_paths::{AgentPaths, state_directory};
 
 /// Files in a worktree's git directory that guard itself writes when it gives the worktree back to the user, that is,
 /// when it makes the worktree's `.git` file point to the user's repository again.

@@ -50,16 +50,16 @@ use nested_repositories::{MOUNTS_FIX, RepositoryWatch};
 use signals::block_signals;
 use snapshot::RunSnapshot;
 
-use crate::run::outcome::{KeptFiles, RunResult};
+use crate::git::WorkspaceError;
 use crate::judge::policy::{Namespaces, Policy};
-use crate::sandbox;
-use crate::sandbox::Need;
+use crate::run::outcome::{KeptFiles, RunResult};
 use crate::run::supervisor;
-use crate::sys::process;
-use crate::sys::process::Ended;
 use crate::run::transcript;
 use crate::run::transcript::{Observer, Sink, Stream};
-use crate::git::WorkspaceError;
+use crate::sandbox;
+use crate::sandbox::Need;
+use crate::sys::process;
+use crate::sys::process::Ended;
 
 /// Why guard could not start a run, or had to abort it.
 #[derive(Debug, thiserror::Error)]

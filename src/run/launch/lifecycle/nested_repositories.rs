@@ -7,11 +7,13 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::git::nested_repositories;
+use crate::git::nested_repositories::{
+    NestedRepository, RepositoryKind, RestoredGitFile, SearchBounds, SearchResult, Snapshot,
+};
 use crate::run::launch::plan::error::LaunchError;
 use crate::run::outcome::Finding;
 use crate::sandbox::Grant;
-use crate::git::nested_repositories;
-use crate::git::nested_repositories::{NestedRepository, RepositoryKind, RestoredGitFile, SearchBounds, SearchResult, Snapshot};
 
 /// The option by which the caller accepts unprotected repositories.
 const OPTION: &str = "--allow-unprotected-repositories";

@@ -10,8 +10,8 @@ use crate::run::launch::plan::api_keys::Secrets;
 use crate::run::launch::plan::launch_plan::LaunchPlan;
 use crate::run::launch::plan::network::{NetworkPlan, PROXY_PORT};
 use crate::run::outcome::HostTraffic;
-use crate::sys::secret::Secret;
 use crate::run::transcript::Recorder;
+use crate::sys::secret::Secret;
 
 /// The open listeners of a run's proxy and gateways. The proxy's thread accepts their connections once it has
 /// started.

@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use super::git_session::danger_finding;
-use crate::run::launch::plan::launch_plan::{LaunchPlan, SnapshotPlan};
-use crate::run::outcome::{Change, ChangeKind, Finding, MOST_CHANGES, SnapshotReport};
 use crate::git::review::findings::inspect_changed_files;
 use crate::git::{Changed, DirectorySnapshot, NotCovered, SnapshotKind, SnapshotRequest, WorkspaceError};
+use crate::run::launch::plan::launch_plan::{LaunchPlan, SnapshotPlan};
+use crate::run::outcome::{Change, ChangeKind, Finding, MOST_CHANGES, SnapshotReport};
 
 /// The maximum number of paths that a note lists.
 const MAX_NAMED: usize = 3;

@@ -16,6 +16,7 @@ use super::event_loop::{ExecFailure, StartFailure};
 use super::running::{LazyThread, Running};
 use super::{Failure, step_failed};
 use crate::judge::command::Context;
+use crate::judge::policy::Policy;
 use crate::run::egress;
 use crate::run::launch::discover::toolchain_table::CACHE_USERS;
 use crate::run::launch::plan::shims::Shims;
@@ -23,12 +24,13 @@ use crate::run::launch::process::agent::canary_file;
 use crate::run::launch::process::cgroup::{Group, ProcessBound};
 use crate::run::launch::process::protocol::{AgentMessage, Breach, StartError};
 use crate::run::outcome::{Denial, Enforcement, LimitNotInForce};
-use crate::judge::policy::Policy;
-use crate::sandbox::{HeldBoundary, Need, held_boundaries};
 use crate::run::supervisor;
-use crate::run::supervisor::{Ask, Counts, Handle, LazyResource, Repositories, ShimService, SupervisorConfig};
-use crate::sys::socket;
+use crate::run::supervisor::{
+    Ask, Counts, Handle, LazyResource, Repositories, ShimService, SupervisorConfig,
+};
 use crate::run::transcript::EventType;
+use crate::sandbox::{HeldBoundary, Need, held_boundaries};
+use crate::sys::socket;
 
 /// The operations that the canary (the self-test of the sandbox) tries, as the transcript and the result list them.
 const CANARY_ATTEMPTS: [&str; 3] = ["write outside", "connect to the machine", "start a forbidden program"];

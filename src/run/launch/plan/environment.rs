@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::RunRequest;
 use super::network::NetworkPlan;
-use crate::run::launch::discover::toolchains::Toolchain;
 use crate::judge::policy::Pattern;
+use crate::run::launch::discover::toolchains::Toolchain;
 use crate::run::supervisor::shim::protocol::{CONTROL_NAME, SOCKET_VARIABLE};
 
 pub(super) fn value(environment: &[(OsString, OsString)], name: &str) -> Option<OsString> {

@@ -10,9 +10,9 @@ use super::linked_caches::LinkedCache;
 use super::network::NetworkPlan;
 use super::request::Limits;
 use super::shims::Shims;
+use crate::judge::policy::Namespaces;
 use crate::run::launch::lifecycle::home_state::HomeState;
 use crate::run::launch::lifecycle::nested_repositories::SearchedDirectory;
-use crate::judge::policy::Namespaces;
 use crate::sandbox::{Grant, MountPlan, Rights};
 
 /// A complete description of a run: everything that guard will create and start, and all access that it will grant.

@@ -15,11 +15,11 @@ use super::api_keys::{KeySource, Keys, Secrets};
 use super::error::LaunchError;
 use super::request::RunRequest;
 use crate::judge::decide::NetworkRules;
+use crate::judge::policy;
+use crate::judge::policy::{Budget, Config, HostEntry, Limits, Policy};
 use crate::run::egress::{Bounds, Upstream, UpstreamProxy};
 use crate::run::launch::discover::registries;
 use crate::run::launch::discover::registries::Tool;
-use crate::judge::policy;
-use crate::judge::policy::{Budget, Config, HostEntry, Limits, Policy};
 
 /// The text that the agent gets instead of an API key.
 pub(crate) const PLACEHOLDER: &str = "guard-keeps-the-key";

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::checkout::Checkout;
-use crate::run::launch::lifecycle::home_state::HomeState;
 use crate::judge::policy::{Budget, Config, Namespaces, Policy};
+use crate::run::launch::lifecycle::home_state::HomeState;
 
 /// A request to run a command in the sandbox.
 #[derive(Debug, Clone)]

@@ -17,8 +17,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use super::cgroup::threads_on_machine;
 use super::protocol::{AgentMessage, Breach, StartError};
 use crate::run::launch::plan::launch_plan::LaunchPlan;
-use crate::sandbox;
 use crate::run::supervisor::CANARY_PROGRAM;
+use crate::sandbox;
 use crate::sys::{process, seccomp, socket, terminal};
 
 /// What the agent process needs in addition to the plan. guard creates these resources before the fork.

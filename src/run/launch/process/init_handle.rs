@@ -18,9 +18,9 @@ use super::protocol::{InitMessage, StartError};
 use super::stdio::AgentStdio;
 use crate::run::launch::plan::launch_plan::LaunchPlan;
 use crate::run::launch::streams::Streams;
+use crate::run::transcript::Stream;
 use crate::sandbox;
 use crate::sys::{process, socket};
-use crate::run::transcript::Stream;
 
 /// How long guard waits until init is ready, in milliseconds. Usually that takes a few milliseconds.
 const READY_TIMEOUT_MS: u16 = 30_000;

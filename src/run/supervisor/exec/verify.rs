@@ -18,9 +18,9 @@ use crate::judge::policy::Action;
 use crate::run::supervisor::call_context::CallContext;
 use crate::run::supervisor::process_info::cwd_of;
 use crate::run::supervisor::shim::protocol;
+use crate::run::transcript::{EventType, Prepared};
 use crate::sys::ptrace;
 use crate::sys::ptrace::Change;
-use crate::run::transcript::{EventType, Prepared};
 
 /// Largest errno value. The kernel returns errors as `-MOST_ERRNO..0`.
 const MOST_ERRNO: i64 = 4095;

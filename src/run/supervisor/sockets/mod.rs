@@ -29,13 +29,13 @@ use super::call_context::{CallContext, SandboxDenial};
 use super::process_info::cwd_of;
 use super::shim::protocol::CONTROL_NAME;
 use crate::judge::decide::{INSTEAD_OF_HOST, NetworkRefusal, NetworkRules};
-use crate::run::egress::{Peer, PeerRegistry, Purpose};
 use crate::judge::policy::Host;
+use crate::run::egress::{Peer, PeerRegistry, Purpose};
+use crate::run::transcript::EventType;
 use crate::sys::fs::{Walk, open_in};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::signals::CallTimer;
 use crate::sys::socket;
-use crate::run::transcript::EventType;
 
 /// Sockets that the run has bound: internet sockets by inode, unix sockets by name.
 #[derive(Debug, Default)]

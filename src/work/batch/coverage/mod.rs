@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 use builder::{CoverageBuilder, Damage, Limits, Lines};
 use find::ReportDirectory;
 
-use crate::text::string_enum::string_enum;
 use crate::sys::fs::OpenError;
+use crate::text::string_enum::string_enum;
 use crate::text::terminal_text;
 
 /// The maximum length of a parser's message that an error shows, in bytes. The message may quote the report.

@@ -30,7 +30,10 @@ use self::ending::{EndingTask, Outcome, end_tasks, enqueue, write_retries};
 use self::submit::insert_tasks;
 use super::stored;
 use super::stored::{digest, millis};
-use super::{BatchChange, BatchRow, Changed, Claim, ClaimLimits, EndedTask, Ending, Lease, NewBatch, Queue, QueueError, TaskRow};
+use super::{
+    BatchChange, BatchRow, Changed, Claim, ClaimLimits, EndedTask, Ending, Lease, NewBatch, Queue,
+    QueueError, TaskRow,
+};
 use crate::work::batch::model::TaskState;
 
 /// The maximum number of times that guard repeats a transaction that conflicts with another one.

@@ -25,7 +25,10 @@ use submit::insert_tasks;
 use tables::{TABLES, add_columns, forget_times_of_last_boot};
 
 use super::stored::{digest, millis};
-use super::{BatchChange, BatchRow, Changed, Claim, ClaimLimits, EndedTask, Ending, Lease, NewBatch, Queue, QueueError, TaskRow};
+use super::{
+    BatchChange, BatchRow, Changed, Claim, ClaimLimits, EndedTask, Ending, Lease, NewBatch, Queue,
+    QueueError, TaskRow,
+};
 
 /// How long a process waits for SQLite's write lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::agents::exec::{ExecRequest, ExecResult};
 use crate::run::outcome::ErrorKind;
+use crate::run::transcript::EventType;
 use crate::work::pipeline::context::Task;
 use crate::work::pipeline::context::TaskContext;
 use crate::work::pipeline::error::PipelineError;
@@ -15,7 +16,6 @@ use crate::work::pipeline::task::budget::remaining_budget;
 use crate::work::pipeline::task::journal_records::AgentReply;
 use crate::work::pipeline::task::state::{TaskEvent, Used};
 use crate::work::pipeline::workflow::model::{Agent, Role, Step, Work};
-use crate::run::transcript::EventType;
 
 /// The inputs of one agent call, recorded in the journal before the call.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -9,11 +9,14 @@ use super::Next;
 use super::answer;
 use super::research_step::research;
 use super::validate_answer::Validation;
+use crate::text::template::Template;
 use crate::work::pipeline::context::Task;
 use crate::work::pipeline::context::TaskContext;
 use crate::work::pipeline::documents;
 use crate::work::pipeline::error::PipelineError;
-use crate::work::pipeline::steps::agent_call::{Question, call_agent, committed_document, document_path, template_values};
+use crate::work::pipeline::steps::agent_call::{
+    Question, call_agent, committed_document, document_path, template_values,
+};
 use crate::work::pipeline::steps::finish_step::{finish_role_step, user_decision, waiting_reason};
 use crate::work::pipeline::steps::manual_merge::{accept_user_merge, hand_over_conflict};
 use crate::work::pipeline::steps::validate_answer::validate_answer;
@@ -21,7 +24,6 @@ use crate::work::pipeline::task::budget::{add_usage, exhausted_limit};
 use crate::work::pipeline::task::journal_records::AgentReply;
 use crate::work::pipeline::task::state::{RUNNER, Status};
 use crate::work::pipeline::workflow::model::{Role, Step, Work};
-use crate::text::template::Template;
 
 /// Maximum size of an agent's answer as quoted in a request to repair it, in bytes.
 const MOST_QUOTED: usize = 16 << 10;

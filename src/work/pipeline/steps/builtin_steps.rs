@@ -6,6 +6,9 @@ use serde_json::json;
 use super::Next;
 use super::document_commit::DocumentCommit;
 use super::next_step;
+use crate::git::{Merged, StepCommit};
+use crate::run::transcript::EventType;
+use crate::sys::fs::{Durability, replace_file};
 use crate::work::pipeline::context::Task;
 use crate::work::pipeline::context::TaskContext;
 use crate::work::pipeline::error::PipelineError;
@@ -14,9 +17,6 @@ use crate::work::pipeline::steps::project_tests::test_command;
 use crate::work::pipeline::steps::publish::push_and_open_pull_request;
 use crate::work::pipeline::task::state::{RUNNER, Status, TaskEvent};
 use crate::work::pipeline::workflow::model::Step;
-use crate::sys::fs::{Durability, replace_file};
-use crate::run::transcript::EventType;
-use crate::git::{Merged, StepCommit};
 
 /// Maximum length of a task's summary, in characters. The summary becomes the body of the pull request.
 const LONGEST_SUMMARY: usize = 60_000;

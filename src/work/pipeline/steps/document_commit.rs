@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::git::StepCommit;
+use crate::run::transcript::EventType;
 use crate::work::pipeline::context::Task;
 use crate::work::pipeline::context::TaskContext;
 use crate::work::pipeline::documents;
@@ -11,8 +13,6 @@ use crate::work::pipeline::steps::agent_call::committed_document;
 use crate::work::pipeline::steps::answer;
 use crate::work::pipeline::task::state::TaskEvent;
 use crate::work::pipeline::workflow::model::Step;
-use crate::run::transcript::EventType;
-use crate::git::StepCommit;
 
 /// A commit that the runner makes, and the files that it changes: each path with the new text, or with `None` if the
 /// commit deletes the file.

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::agent_call::Question;
 use super::document_commit::DocumentCommit;
 use super::{answer, feedback};
+use crate::text::template::Template;
 use crate::work::pipeline::context::Task;
 use crate::work::pipeline::context::TaskContext;
 use crate::work::pipeline::documents;
@@ -21,7 +22,6 @@ use crate::work::pipeline::task::budget::{add_usage, exhausted_limit};
 use crate::work::pipeline::task::journal_records::AgentReply;
 use crate::work::pipeline::task::state::{RUNNER, Used};
 use crate::work::pipeline::workflow::model::{DocsConfig, Field, Role, Step, Triage};
-use crate::text::template::Template;
 
 /// Maximum number of files that one documentation call may write: each file needs a Landlock rule.
 const MOST_OPENED: usize = 512;

@@ -6,17 +6,19 @@ use sha2::{Digest, Sha256};
 
 use super::Next;
 use super::next_step;
+use crate::text::template::fill_message;
 use crate::work::pipeline::context::Task;
 use crate::work::pipeline::context::TaskContext;
 use crate::work::pipeline::documents;
 use crate::work::pipeline::error::PipelineError;
 use crate::work::pipeline::steps::agent_call::{document_path, template_values};
-use crate::work::pipeline::steps::document_commit::{DocumentCommit, commit_changes, shared_document_changes, signature, step_commit};
+use crate::work::pipeline::steps::document_commit::{
+    DocumentCommit, commit_changes, shared_document_changes, signature, step_commit,
+};
 use crate::work::pipeline::steps::feedback_triage::triage_feedback;
 use crate::work::pipeline::steps::project_tests::test_command;
 use crate::work::pipeline::task::state::{RUNNER, Status};
 use crate::work::pipeline::workflow::model::{BACK, FieldType, Role, Step, Work};
-use crate::text::template::fill_message;
 
 /// Returns the user's decision at this step's gate, in the form of an agent's answer; `None` if the user has not
 /// decided.

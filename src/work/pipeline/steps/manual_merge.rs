@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::Next;
 use super::document_commit::signature;
+use crate::git::TaskTree;
 use crate::work::pipeline::context::TaskContext;
 use crate::work::pipeline::error::PipelineError;
 use crate::work::pipeline::steps::validate_answer::{find_merge_problem, find_work_problem};
@@ -12,7 +13,6 @@ use crate::work::pipeline::task::journal_records::{AgentReply, StepSnapshot};
 use crate::work::pipeline::task::state::Status;
 use crate::work::pipeline::task::task_journal::parse_stored;
 use crate::work::pipeline::workflow::model::{FieldType, Role, Step};
-use crate::git::TaskTree;
 
 /// Stops the task so that the user can resolve a merge conflict. Resets the branch and the worktree to the state
 /// before the agent's attempt, and saves what the agent did.

@@ -3,13 +3,13 @@
 
 use serde_json::json;
 
+use crate::git::Repository;
+use crate::run::transcript::EventType;
 use crate::work::forge;
 use crate::work::forge::{Proposal, Protection, PullRequest, Push, Remote, Token};
 use crate::work::pipeline::context::TaskContext;
 use crate::work::pipeline::error::PipelineError;
 use crate::work::pipeline::task::state::{RUNNER, TaskEvent};
-use crate::run::transcript::EventType;
-use crate::git::Repository;
 
 /// What is known about the protection of the base branch at the remote.
 #[derive(Debug, Clone, PartialEq, Eq)]

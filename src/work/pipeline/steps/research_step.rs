@@ -10,6 +10,7 @@ use serde_json::{Map, json};
 use super::agent_call::{Question, agent_settings};
 use crate::agents::exec::{Cancel, Executor};
 use crate::run::outcome::ErrorKind;
+use crate::run::transcript::EventType;
 use crate::work::pipeline::context::{Task, TaskContext};
 use crate::work::pipeline::documents;
 use crate::work::pipeline::error::PipelineError;
@@ -17,8 +18,11 @@ use crate::work::pipeline::task::budget::remaining_budget;
 use crate::work::pipeline::task::journal_records::AgentReply;
 use crate::work::pipeline::task::state::{TaskEvent, Used};
 use crate::work::pipeline::workflow::model::{Agent, FieldType, Role, Step};
-use crate::work::research::{AgentContext, AgentError, AgentUpdate, Budget, DeepResearchAgent, ExecutorBackend, Journal, LlmClient, LlmConfig, LlmError, LlmUsage, Report, RequestLimits, ResearchConfig, Started, default_model, run_blocking};
-use crate::run::transcript::EventType;
+use crate::work::research::{
+    AgentContext, AgentError, AgentUpdate, Budget, DeepResearchAgent, ExecutorBackend, Journal, LlmClient,
+    LlmConfig, LlmError, LlmUsage, Report, RequestLimits, ResearchConfig, Started, default_model,
+    run_blocking,
+};
 
 /// The directory of the journals of deep research, in the directory of a task.
 const JOURNALS: &str = "research";

@@ -7,6 +7,7 @@ use super::Next;
 use super::{answer, feedback};
 use crate::agents::exec::ExecRequest;
 use crate::run::outcome::ErrorKind;
+use crate::run::transcript::EventType;
 use crate::work::pipeline::context::Task;
 use crate::work::pipeline::context::TaskContext;
 use crate::work::pipeline::documents;
@@ -17,7 +18,6 @@ use crate::work::pipeline::task::budget::exhausted_limit;
 use crate::work::pipeline::task::journal_records::AgentReply;
 use crate::work::pipeline::task::state::{RUNNER, Status, TaskEvent};
 use crate::work::pipeline::workflow::model::{FieldType, Role, Step, Work};
-use crate::run::transcript::EventType;
 
 /// The result of validating an agent's answer.
 pub(crate) enum Validation {

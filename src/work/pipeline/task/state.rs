@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::work::pipeline::workflow::model::{Agent, Bounds, Workflow};
-use crate::run::transcript::EventType;
 use crate::git::TaskTree;
+use crate::run::transcript::EventType;
+use crate::work::pipeline::workflow::model::{Agent, Bounds, Workflow};
 
 /// The settings of a task, which do not change after the task has been created.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::{Value, json};
 
 use super::state::LimitOverrides;
-use crate::agents::exec::Cancel;
 use crate::agents::control::{AgentCommand, CommandReader, CommandWatch, ControlError, PauseGate, Rejection};
+use crate::agents::exec::Cancel;
 use crate::work::pipeline::error::PipelineError;
 
 /// What users have requested with `guard control` since the task was started or resumed.

@@ -10,7 +10,8 @@ use crate::judge::policy::{Diagnostic, PolicyDirs, Severity, Source};
 use crate::sys::agent_paths::{AgentPaths, read_text_file};
 
 /// The name and YAML text of each built-in workflow.
-pub const BUILT_IN: [(&str, &str); 1] = [("default", include_str!("../../../../policies/workflows/default.yaml"))];
+pub const BUILT_IN: [(&str, &str); 1] =
+    [("default", include_str!("../../../../policies/workflows/default.yaml"))];
 
 /// The prompts of the built-in workflows: the path by which a workflow names the prompt, and the prompt's text.
 pub const PROMPTS: [(&str, &str); 12] = [

@@ -20,10 +20,10 @@ use super::backend::{BackendEvent, BackendStream, LlmBackend, LlmCall, LlmUsage}
 use crate::agents::adapter::AgentEvent;
 use crate::agents::exec::{Cancel, ExecRequest, ExecResult, Executor, Sandbox};
 use crate::run::outcome::ErrorKind;
+use crate::run::transcript::EventType;
 use crate::work::research::error::LlmError;
 use crate::work::research::hostile::order_in;
 use crate::work::research::sources::{Retrieval, urls_in};
-use crate::run::transcript::EventType;
 
 /// How long after the timeout a run may take to end and to report its usage.
 const GRACE: Duration = Duration::from_secs(20);

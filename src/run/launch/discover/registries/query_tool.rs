@@ -20,10 +20,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sha2::{Digest, Sha256};
 
 use super::search::Search;
+use crate::run::transcript::base64;
 use crate::sys::fs::{Durability, replace_file};
 use crate::sys::process::wait_until;
 use crate::sys::programs::ProgramSearch;
-use crate::run::transcript::base64;
 
 /// How long a package tool may take to answer. npm takes half a second, and more on a busy machine.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(10);
