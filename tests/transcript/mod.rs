@@ -1,6 +1,7 @@
 //! Records and reads transcripts, and checks the file and the result of its verification.
 
 mod chain;
+mod earlier_versions;
 mod failure;
 mod killed;
 mod output;

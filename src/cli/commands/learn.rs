@@ -234,7 +234,7 @@ fn see(event: &Event, seen: &mut Seen) {
             let command = SeenCommand {
                 argv: argv.map(Iterator::collect).unwrap_or_default(),
                 program: text("path").unwrap_or_default().as_bytes().to_vec(),
-                cwd: text("folder").unwrap_or("/").as_bytes().to_vec(),
+                cwd: event.directory().unwrap_or("/").as_bytes().to_vec(),
             };
             // The policy must also allow the interpreter that the first line of a script names.
             let interpreter = text("interpreter").map(|path| SeenCommand {

@@ -39,7 +39,7 @@ const FILE: &str = "GUARD_LOG_FILE";
 pub(crate) struct LogOptions {
     /// Log what guard does, and print details at the end of a run; -vv also logs every program start
     ///
-    /// GUARD_LOG gives a finer filter, such as `debug` or `guard::launch=debug,guard::workspace=info`. The log goes to
+    /// GUARD_LOG gives a finer filter, such as `debug` or `guard::run=debug,guard::git=info`. The log goes to
     /// standard error, or to the file of --log-file or GUARD_LOG_FILE.
     #[arg(long, short, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
     verbose: u8,
@@ -101,7 +101,7 @@ pub(in crate::cli) fn start(options: &LogOptions) -> Result<(), Failure> {
 }
 
 fn parse(filter: &OsStr) -> Result<Targets, Failure> {
-    let hint = "write for example GUARD_LOG=debug or GUARD_LOG=guard::launch=debug,guard::workspace=info";
+    let hint = "write for example GUARD_LOG=debug or GUARD_LOG=guard::run=debug,guard::git=info";
     let bad = |problem: &str| {
         Failure::usage(
             format!("{FILTER}={}: {problem}", terminal_text::escape(&filter.to_string_lossy())),

@@ -46,6 +46,12 @@ impl Event {
         is_denial(&self.event_type)
     }
 
+    /// Returns the working directory in the data of `run.started` and of events about programs. Older
+    /// versions of guard wrote only `folder`.
+    pub fn directory(&self) -> Option<&str> {
+        self.data.get("directory").or_else(|| self.data.get("folder"))?.as_str()
+    }
+
     /// Returns when the event happened; `None` if the timestamp is invalid.
     pub fn time(&self) -> Option<Timestamp> {
         self.timestamp.parse().ok()

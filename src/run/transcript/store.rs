@@ -136,7 +136,7 @@ impl Run {
 
     /// Returns the directory that the run works in; `None` if the first event does not contain it.
     pub fn directory(&self) -> Option<&Path> {
-        self.first.as_ref()?.data.get("folder")?.as_str().map(Path::new)
+        self.first.as_ref()?.directory().map(Path::new)
     }
 
     /// Returns the name of the agent, or of the program if guard does not know it as an agent; `None` if the transcript

@@ -71,6 +71,8 @@ pub(super) fn attach(
             "policy": plan.policy,
             "policy_extends": plan.policy_extends,
             "policy_file": plan.policy_file,
+            "directory": plan.folder.to_string_lossy(),
+            // The former name of the field, for programs that read it.
             "folder": plan.folder.to_string_lossy(),
             "pid": std::process::id(),
             "program": plan.program.to_string_lossy(),

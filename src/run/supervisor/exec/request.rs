@@ -39,6 +39,8 @@ pub(crate) struct ExecData<'a> {
     /// The git subcommand, if `argv` is too long for an event to contain all of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     git: Option<String>,
+    directory: Cow<'a, str>,
+    /// The same, under the former name of the field, for programs that read it.
     folder: Cow<'a, str>,
     /// The command that was denied, or the denied part of a compound command.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,6 +94,7 @@ impl ExecRequest {
             argv: recorded_argv(&self.argv, RECORDED),
             git: self.hidden_git_verb(),
             what: None,
+            directory: text(self.cwd.as_os_str().as_bytes()),
             folder: text(self.cwd.as_os_str().as_bytes()),
             interpreter: self.chain.get(1).map(|file| text(&file.path)),
             copy_of: self.chain.iter().find_map(|file| file.copy_of.as_deref()).map(text),
