@@ -310,6 +310,21 @@ impl AgentPaths {
         Ok(place.or_else(|| self.place_of(&real)))
     }
 
+    /// Returns true if a run had a directory through which the path leads, with symbolic links followed one by one: one
+    /// that the record contains, a worktree of a run, or guard's state directory. Other git working trees do not count.
+    pub fn leads_through_run(&self, path: &Path) -> io::Result<bool> {
+        let is_of_run = |at: &Path| {
+            at.ancestors().any(|level| {
+                self.recorded_kind(level).is_some()
+                    || is_worktree_directory(level)
+                    || self.state.as_deref() == Some(level)
+            })
+        };
+        let mut found = false;
+        let real = walk(path, |at, _| found |= is_of_run(at))?;
+        Ok(found || is_of_run(&real))
+    }
+
     /// Resolves the symbolic links of a path one by one. Fails if the path does not exist.
     pub fn resolve(&self, path: &Path) -> io::Result<Resolved> {
         let mut links: Vec<(PathBuf, AgentPlace)> = Vec::new();

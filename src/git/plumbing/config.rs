@@ -4,10 +4,16 @@
 //! copies no credentials, and no settings that name local files or start programs. Filters are an exception: without
 //! them git would commit wrong file contents, and they run inside the sandbox.
 
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use super::outcome::GitError;
 use super::repository::{QUERY_TIMEOUT, Repository};
 use super::setting::Setting;
 use super::url_credentials::{credentials, without_credentials};
+use crate::sys::agent_paths::AgentPaths;
 
 /// All settings that apply in the user's repository, in git's order: later values override earlier ones.
 #[derive(Debug, Clone, Default)]
@@ -19,14 +25,15 @@ impl Settings {
     /// Builds the git call that lists all settings of a repository. [`Self::parse`] reads its output.
     pub(crate) fn list_call(repository: &Repository) -> Result<super::command::Git, GitError> {
         // Without a timeout, a FIFO in place of a configuration file would block git forever.
-        Ok(repository.git("config")?.args(["--list", "-z", "--show-scope"]).timeout(QUERY_TIMEOUT))
+        Ok(repository.git("config")?.args(["--list", "-z", "--show-scope", "--show-origin"]).timeout(QUERY_TIMEOUT))
     }
 
     /// Parses the output of the git call from [`Self::list_call`].
     pub(crate) fn parse(output: &[u8]) -> Self {
         let mut parts = output.split(|byte| *byte == 0);
         let mut all = Vec::new();
-        while let (Some(scope), Some(entry)) = (parts.next(), parts.next()) {
+        let mut origins = Origins::default();
+        while let (Some(scope), Some(origin), Some(entry)) = (parts.next(), parts.next(), parts.next()) {
             // Skip the overrides that guard itself passed to this git call.
             if scope == b"command" {
                 continue;
@@ -36,7 +43,9 @@ impl Settings {
             // Keep keys that are not UTF-8: git accepts them, and may run their values.
             let key = String::from_utf8_lossy(key).into_owned();
             let is_from_repository = !matches!(scope, b"system" | b"global");
-            all.push(Setting { key, value: halves.next().map(<[u8]>::to_vec), is_from_repository });
+            let is_from_run = !is_from_repository && origins.is_of_run(origin);
+            let value = halves.next().map(<[u8]>::to_vec);
+            all.push(Setting { key, value, is_from_repository, is_from_run });
         }
         Self { all }
     }
@@ -57,10 +66,16 @@ impl Settings {
         self.repository_settings().filter(|setting| setting.key == key).last()?.value.as_deref()
     }
 
-    /// True if the user's or the system's configuration contains the same key with the same value.
+    /// Returns the settings of the user or the system whose file a run may have written.
+    pub(crate) fn settings_from_runs(&self) -> impl Iterator<Item = &Setting> {
+        self.all.iter().filter(|setting| setting.is_from_run)
+    }
+
+    /// True if the user's or the system's configuration contains the same key with the same value, in a file that no run
+    /// can have written.
     pub(crate) fn is_also_global(&self, setting: &Setting) -> bool {
         let same = |other: &Setting| other.key == setting.key && other.value == setting.value;
-        self.all.iter().any(|other| !other.is_from_repository && same(other))
+        self.all.iter().any(|other| !other.is_from_repository && !other.is_from_run && same(other))
     }
 
     /// True if the user's or the system's configuration defines filter programs.
@@ -82,6 +97,35 @@ impl Settings {
     /// Returns the passwords and tokens in all settings, but at most [`MAX_CREDENTIALS`].
     pub(crate) fn credentials(&self) -> Vec<Vec<u8>> {
         self.all.iter().flat_map(credentials).take(MAX_CREDENTIALS).collect()
+    }
+}
+
+/// Which files of the user's and the system's git configuration a run may have written.
+#[derive(Default)]
+struct Origins {
+    /// `None` if guard has not read the record yet, or cannot read it.
+    agent_paths: Option<AgentPaths>,
+    known: HashMap<Vec<u8>, bool>,
+}
+
+impl Origins {
+    /// Returns true if a run may have written the file that git names as the origin of a setting, `file:PATH`.
+    fn is_of_run(&mut self, origin: &[u8]) -> bool {
+        if let Some(known) = self.known.get(origin) {
+            return *known;
+        }
+        if self.agent_paths.is_none() {
+            self.agent_paths = AgentPaths::from_environment().ok();
+        }
+        let file = origin.strip_prefix(b"file:").map(|path| Path::new(OsStr::from_bytes(path)));
+        let is_of_run = match (file, &self.agent_paths) {
+            (Some(file), Some(agent_paths)) => agent_paths.leads_through_run(file).unwrap_or(true),
+            (Some(_), None) => true,
+            // A setting from a variable, which the user has set.
+            (None, _) => false,
+        };
+        self.known.insert(origin.to_vec(), is_of_run);
+        is_of_run
     }
 }
 
@@ -175,7 +219,7 @@ mod tests {
 
     fn settings(entries: &[(&str, &str, &str)]) -> Settings {
         let text: String =
-            entries.iter().map(|(scope, key, value)| format!("{scope}\0{key}\n{value}\0")).collect();
+            entries.iter().map(|(scope, key, value)| format!("{scope}\0command line:\0{key}\n{value}\0")).collect();
         Settings::parse(text.as_bytes())
     }
 
@@ -229,6 +273,7 @@ mod tests {
             key: "filter.a \"b\\.c.clean".to_string(),
             value: Some(b"x \"y\" \\ ; # \n\tz ".to_vec()),
             is_from_repository: false,
+            is_from_run: false,
         }]);
         assert_eq!(
             String::from_utf8(text).unwrap_or_default(),

@@ -8,6 +8,8 @@ pub(crate) struct Setting {
     pub(crate) value: Option<Vec<u8>>,
     /// True if the setting comes from a file of the repository, and not from a file of the user or the system.
     pub(crate) is_from_repository: bool,
+    /// True if a run may have written the file of the user or the system from which the setting comes.
+    pub(crate) is_from_run: bool,
 }
 
 /// Formats settings as the text of a git configuration file.

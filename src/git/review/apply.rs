@@ -26,7 +26,7 @@ use crate::git::review::whole_work::{ReviewStart, WholeWork, WorkReader, split_p
 use crate::git::snapshot::Name;
 use crate::git::task_branch::{SKIP_SMUDGE, TaskTree, line};
 use crate::git::workspace::create::{Workspace, trusted_settings};
-use crate::git::workspace::hooks::hooks_dir;
+use crate::git::workspace::hooks::{hooks_dir, hooks_in_checkout};
 use crate::git::workspace::run_record::State;
 
 /// Maximum number of commit subjects in the message of a squashed commit.
@@ -161,7 +161,7 @@ impl Workspace {
             match merge(&reader, &old, &theirs)? {
                 Ok(tree) => tree,
                 Err(paths) => {
-                    let dangers = self.dangers_in_worktree(&reader, &settings, &work)?;
+                    let dangers = self.dangers_in_worktree(&reader, repository, &settings, &work)?;
                     return Ok(Planned::Conflicts { paths, work, dangers });
                 }
             }
@@ -170,7 +170,7 @@ impl Workspace {
         if changes.is_empty() && request.method != ApplyMethod::Merge {
             return Ok(Planned::Nothing(work));
         }
-        let inspection = self.inspection(&reader, &settings, &old, &tree);
+        let inspection = self.inspection(&reader, repository, &settings, (&old, &tree));
         let dangers = inspect_difference(&inspection).map_err(|error| not_inspected(&error))?;
         let paths = overlaps(repository, &top, &changes)?;
         if !paths.is_empty() {
@@ -220,14 +220,20 @@ impl Workspace {
         })))
     }
 
-    /// Returns the inspection of the files that differ between the trees `from` and `to`.
-    fn inspection(&self, reader: &WorkReader, settings: &Settings, from: &str, to: &str) -> Inspection {
+    /// Returns the inspection of the files that differ between the two trees.
+    fn inspection(
+        &self,
+        reader: &WorkReader,
+        repository: &Repository,
+        settings: &Settings,
+        (from, to): (&str, &str),
+    ) -> Inspection {
         let record = &self.record;
         let usual = Inspection::new(&record.common_dir, &record.worktree, Some(from), Some(to));
         Inspection {
             objects: record.objects.clone(),
             new_objects: Some(reader.objects()),
-            ..for_review(usual, settings)
+            ..for_review(usual, repository, settings)
         }
     }
 
@@ -236,10 +242,11 @@ impl Workspace {
     fn dangers_in_worktree(
         &self,
         reader: &WorkReader,
+        repository: &Repository,
         settings: &Settings,
         work: &WholeWork,
     ) -> Result<Vec<Danger>, WorkspaceError> {
-        let inspection = self.inspection(reader, settings, &work.base, &work.tree);
+        let inspection = self.inspection(reader, repository, settings, (&work.base, &work.tree));
         let is_there = self.record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
         let inspected = if is_there { inspect(&inspection) } else { inspect_difference(&inspection) };
         inspected.map_err(|error| not_inspected(&error))
@@ -465,7 +472,7 @@ impl Workspace {
         let reader = WorkReader::new(self.record.clone(), &self.run_folder)?;
         let target = repository.head.commit().unwrap_or(&self.record.base);
         let work = self.read_to_commit(&reader, target)?;
-        let dangers = self.dangers_in_worktree(&reader, &settings, &work)?;
+        let dangers = self.dangers_in_worktree(&reader, repository, &settings, &work)?;
         if work.uncommitted.is_empty() {
             return Ok((Vec::new(), dangers));
         }
@@ -507,12 +514,16 @@ impl Workspace {
     }
 }
 
-/// Returns the inspection with the user's hooks directory, and with the time that a person who waits for the review has.
-pub(crate) fn for_review(inspection: Inspection, settings: &Settings) -> Inspection {
-    let hooks = settings.get("core.hookspath").map(|path| path.strip_prefix(b"./").unwrap_or(path));
-    let hooks = hooks.filter(|path| !path.starts_with(b"/") && !path.starts_with(b"~"));
-    let hooks = hooks.map(|path| Name::from(path.strip_suffix(b"/").unwrap_or(path)));
-    Inspection { hooks: hooks.into_iter().collect(), time: INSPECTION_TIMEOUT, ..inspection }
+/// Returns the inspection with the hooks in the user's checkout, and with the time that a person who waits for the review
+/// has.
+pub(crate) fn for_review(
+    inspection: Inspection,
+    repository: &Repository,
+    settings: &Settings,
+) -> Inspection {
+    let hooks = hooks_in_checkout(repository, settings);
+    let hooks = hooks.iter().map(|path| Name::from(path.as_os_str().as_bytes())).collect();
+    Inspection { hooks, time: INSPECTION_TIMEOUT, ..inspection }
 }
 
 pub(crate) fn not_inspected(error: &DangersError) -> WorkspaceError {

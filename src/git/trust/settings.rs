@@ -19,6 +19,17 @@ pub(crate) fn check_all(repository: &Repository, settings: &Settings, doubts: &m
             doubts.push(format!("{} = {}", printable(setting.key.as_bytes()), printable(value)));
         }
     }
+    // guard itself starts these programs outside the sandbox, when it writes and reads files of the worktree.
+    let is_program = |setting: &&Setting| {
+        let name = setting.key.rsplit('.').next().unwrap_or_default();
+        setting.key.starts_with("filter.") && matches!(name, "clean" | "smudge" | "process")
+    };
+    for setting in settings.settings_from_runs().filter(is_program) {
+        if !settings.is_also_global(setting) {
+            let key = printable(setting.key.as_bytes());
+            doubts.push(format!("{key}, in a file of your git configuration that a run could write"));
+        }
+    }
 }
 
 /// Adds a doubt (a reason to distrust the repository) for every setting of the repository that chooses programs for a

@@ -83,6 +83,27 @@ pub(crate) fn hooks_dir(repository: &Repository, settings: &Settings) -> PathBuf
     }
 }
 
+/// The maximum number of entries of a hooks directory in which guard looks for links.
+const MAX_LINKED_HOOKS: usize = 500;
+
+/// Returns the files and directories in the user's checkout that git runs as hooks, relative to its top: the hooks
+/// directory, and what it or its entries lead to by symbolic links.
+pub(crate) fn hooks_in_checkout(repository: &Repository, settings: &Settings) -> Vec<PathBuf> {
+    let Some(top) = &repository.toplevel else { return Vec::new() };
+    let directory = hooks_dir(repository, settings);
+    let entries = fs::read_dir(&directory).into_iter().flatten().flatten().take(MAX_LINKED_HOOKS);
+    let links = entries.map(|entry| entry.path()).filter(|path| path.is_symlink());
+    let real = links.chain([directory.clone()]).filter_map(|path| path.canonicalize().ok());
+    let real_top = top.canonicalize().unwrap_or_else(|_| top.clone());
+    let named = directory.strip_prefix(top).ok().map(|path| path.components().collect());
+    let mut paths: Vec<PathBuf> =
+        real.filter_map(|path| Some(path.strip_prefix(&real_top).ok()?.to_path_buf())).chain(named).collect();
+    paths.retain(|path| !path.as_os_str().is_empty() && !path.starts_with(".git"));
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
 /// How much of a hooks directory guard has copied.
 #[derive(Default)]
 struct Spent {

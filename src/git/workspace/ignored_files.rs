@@ -197,7 +197,18 @@ fn is_dependency(top: &Path, path: &Path) -> bool {
         Some(b"node_modules") => true,
         Some(b"vendor") => beside(&["composer.json", "go.mod", "Gemfile", "Cargo.toml"]),
         Some(b"target") => beside(&["Cargo.toml"]) && inside(&["CACHEDIR.TAG", ".rustc_info.json"]),
-        // A Python virtual environment can have any name.
-        _ => inside(&["pyvenv.cfg"]),
+        // A Python virtual environment can have any name. A run may have put such a file into any directory.
+        _ => inside(&["pyvenv.cfg"]) && contains_only(&directory, &VIRTUAL_ENVIRONMENT),
     }
+}
+
+/// What tools create at the top of a Python virtual environment.
+const VIRTUAL_ENVIRONMENT: [&str; 13] = [
+    "pyvenv.cfg", "bin", "lib", "lib64", "include", "share", "etc", "man", "src", ".gitignore", ".lock", ".hash",
+    "CACHEDIR.TAG",
+];
+
+fn contains_only(directory: &Path, names: &[&str]) -> bool {
+    let Ok(mut entries) = std::fs::read_dir(directory) else { return false };
+    entries.all(|entry| entry.is_ok_and(|entry| names.iter().any(|name| entry.file_name() == *name)))
 }

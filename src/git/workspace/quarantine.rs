@@ -212,6 +212,7 @@ fn render_config(git: &Path, parts: &QuarantineSpec<'_>) -> Vec<u8> {
         key: key.to_string(),
         value: Some(value.to_vec()),
         is_from_repository: false,
+        is_from_run: false,
     };
     let sha256 = parts.repository.object_format == "sha256";
     let mut settings = vec![set("core.repositoryformatversion", if sha256 { b"1" } else { b"0" })];

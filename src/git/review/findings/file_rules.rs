@@ -74,7 +74,8 @@ pub(crate) fn deleted(path: &Name, hooks: &[Name], findings: &mut Findings) {
 }
 
 fn is_hook(path: &[u8], hooks: &[Name]) -> bool {
-    hooks.iter().any(|dir| path.strip_prefix(dir.bytes()).is_some_and(|rest| rest.starts_with(b"/")))
+    let is_below = |rest: &[u8]| rest.is_empty() || rest.starts_with(b"/");
+    hooks.iter().any(|hook| path.strip_prefix(hook.bytes()).is_some_and(is_below))
 }
 
 /// Reports which programs tools would run because of a new or changed file. `old` is the file's content at the run's
@@ -94,7 +95,7 @@ pub(crate) fn file(
     let name = last(path.bytes());
     let change = if old.is_some() { "changed" } else { "new" };
     if is_hook(path.bytes(), hooks) {
-        let what = format!("a {change} file in the hooks directory that `core.hooksPath` names");
+        let what = format!("a {change} file that is one of your git hooks, or in their directory");
         let why = "git runs it at the next commit, merge or checkout in this worktree";
         findings.add_with(Urgency::High, DangerKind::Automatic, path, what, why);
     } else if let Some(entry) = auto_executed::entry(path.bytes())
@@ -153,6 +154,12 @@ fn attributes(path: &Name, old: &[u8], new: &[u8], findings: &mut Findings) {
         for word in line.split(u8::is_ascii_whitespace) {
             let Some(equals) = word.iter().position(|byte| *byte == b'=') else { continue };
             let (attribute, driver) = (&word[..equals], &word[equals + 1..]);
+            if attribute == b"working-tree-encoding" {
+                let what = format!("the line `{}`", Name::from(line));
+                let why = "git writes other bytes to your files than those that the review shows";
+                findings.add_with(Urgency::High, DangerKind::Attributes, path, what, why);
+                continue;
+            }
             let kind = match attribute {
                 b"filter" => "every `git status`, `add` or `checkout`",
                 b"diff" => "every `git diff`, `log -p` or `show`",

@@ -20,7 +20,9 @@ pub(crate) fn check(
     made_for_run: &[&Path],
 ) -> Result<(), LaunchError> {
     let state = request.runs.parent().unwrap_or(&request.runs);
-    let own = [("its records", Some(state)), ("its configuration", request.config_dir.as_deref())];
+    let mut own = vec![("its records", resolve_existing(state))];
+    own.extend(configuration(request).into_iter().map(|path| ("its configuration", path)));
+    own.extend(git_configuration(request).into_iter().map(|path| ("your git configuration", path)));
     let snapshots = resolve_existing(&snapshots_directory(&request.runs));
     for grant in grants.iter().filter(|_| snapshots.exists()) {
         let path = resolve_existing(&grant.path);
@@ -37,7 +39,6 @@ pub(crate) fn check(
     }
     let made_for_run: Vec<PathBuf> = made_for_run.iter().map(|path| resolve_existing(path)).collect();
     for (what, directory) in own {
-        let Some(directory) = directory.map(resolve_existing) else { continue };
         for grant in grants.iter().filter(|grant| grant.rights.is_write()) {
             let path = resolve_existing(&grant.path);
             let is_made_for_run = made_for_run.iter().any(|made| path.starts_with(made));
@@ -45,8 +46,8 @@ pub(crate) fn check(
                 return Err(LaunchError::Directory {
                     directory: grant.path.clone(),
                     problem: format!(
-                        "guard keeps {what} in {}, which no run may write; run in another directory, or set \
-                         XDG_STATE_HOME and XDG_CONFIG_HOME to directories elsewhere",
+                        "guard reads {what} from {}, which no run may write; run in another directory or in a worktree, or \
+                         keep these files elsewhere",
                         directory.display()
                     ),
                 });
@@ -54,4 +55,35 @@ pub(crate) fn check(
         }
     }
     Ok(())
+}
+
+/// The maximum number of policies of the user whose links guard follows.
+const MAX_POLICIES: usize = 1_000;
+
+/// Returns the real paths of guard's configuration. The directory, the file in it and each policy may be links to a
+/// directory in which the user keeps such files.
+fn configuration(request: &RunRequest) -> Vec<PathBuf> {
+    let Some(directory) = &request.config_dir else { return Vec::new() };
+    let policies = directory.join("policies");
+    let files = std::fs::read_dir(&policies).into_iter().flatten().flatten().take(MAX_POLICIES);
+    let links = files.map(|file| file.path()).filter(|path| path.is_symlink());
+    let named = [directory.clone(), directory.join("config.toml"), policies.clone()];
+    named.into_iter().chain(links).map(|path| resolve_existing(&path)).collect()
+}
+
+/// Returns the real paths of the user's git configuration, which names programs that git starts outside the sandbox.
+fn git_configuration(request: &RunRequest) -> Vec<PathBuf> {
+    let variable = |name: &str| {
+        let found = request.environment.iter().rev().find(|(known, _)| known == name);
+        found.map(|(_, value)| PathBuf::from(value)).filter(|path| path.is_absolute())
+    };
+    let home = request.home.as_deref();
+    let of_xdg = variable("XDG_CONFIG_HOME").or_else(|| Some(home?.join(".config")));
+    let files = [
+        variable("GIT_CONFIG_GLOBAL"),
+        home.map(|home| home.join(".gitconfig")),
+        of_xdg.map(|base| base.join("git/config")),
+    ];
+    let existing = files.into_iter().flatten().filter(|file| file.is_file());
+    existing.map(|file| resolve_existing(&file)).collect()
 }

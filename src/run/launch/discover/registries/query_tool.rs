@@ -21,7 +21,8 @@ use sha2::{Digest, Sha256};
 
 use super::search::Search;
 use crate::run::transcript::base64;
-use crate::sys::fs::{Durability, replace_file};
+use crate::sys::agent_paths::state_directory;
+use crate::sys::fs::{Durability, Links, read_regular_file, replace_file};
 use crate::sys::process::wait_until;
 use crate::sys::programs::ProgramSearch;
 
@@ -31,6 +32,16 @@ const TOOL_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The maximum size of the output or request that guard accepts from a package tool, in bytes.
 const MAX_ANSWER_BYTES: usize = 4096;
+
+/// The directory for the answers of package tools, in guard's state directory.
+const ANSWERS: &str = "registry-hosts";
+/// Variables that make package tools read no settings of the user. guard has read those itself, without the files that an
+/// agent may have written.
+const NO_SETTINGS: [(&str, &str); 3] = [
+    ("npm_config_userconfig", "/dev/null"),
+    ("npm_config_globalconfig", "/dev/null"),
+    ("PIP_CONFIG_FILE", "/dev/null"),
+];
 
 /// Runs the first of these programs that is installed, and returns its output, or a cached output if there is one.
 /// Returns `None` if none is installed, or if the program fails, prints nothing or takes too long.
@@ -88,10 +99,10 @@ fn cached(
         key.update(number.to_le_bytes());
     }
     let key = crate::text::hex::encode(&key.finalize()[..12]);
-    let file = search
-        .base("XDG_CACHE_HOME", ".cache")
-        .map(|cache| cache.join("guard").join(format!("{}-{key}", search.tool.name())));
-    if let Some(answer) = file.as_deref().and_then(|file| std::fs::read_to_string(file).ok()) {
+    // No run can write below the state directory. The answer decides which hosts later runs may reach.
+    let file = state_directory().map(|state| state.join(ANSWERS).join(format!("{}-{key}", search.tool.name())));
+    let read = |file: &Path| read_regular_file(file, MAX_ANSWER_BYTES as u64, Links::Refuse).ok();
+    if let Some(answer) = file.as_deref().and_then(read).and_then(|bytes| String::from_utf8(bytes).ok()) {
         return Some(answer);
     }
     let answer = query(&program)?;
@@ -124,12 +135,14 @@ fn environment(search: &Search<'_>) -> Vec<(OsString, OsString)> {
         let name = name.as_bytes();
         name == b"PATH"
             || name.to_ascii_lowercase().ends_with(b"_proxy")
+            || NO_SETTINGS.iter().any(|(setting, _)| name.eq_ignore_ascii_case(setting.as_bytes()))
             || [&b"NODE_"[..], b"PYTHON"].iter().any(|start| name.starts_with(start))
     };
     let others = search.environment.iter().filter(|(name, _)| !is_unsafe(name)).cloned();
     let path = programs(search).path();
     let trusted = std::env::split_paths(&path).filter(|directory| !search.is_agent_writable(directory));
-    others.chain(std::env::join_paths(trusted).ok().map(|path| ("PATH".into(), path))).collect()
+    let none = NO_SETTINGS.map(|(name, value)| (name.into(), value.into()));
+    others.chain(std::env::join_paths(trusted).ok().map(|path| ("PATH".into(), path))).chain(none).collect()
 }
 
 /// Starts a program in a new process group, with only this environment and without input. Returns `None` if that fails.
