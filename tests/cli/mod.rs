@@ -19,3 +19,4 @@ mod run;
 mod runs;
 mod take_over;
 mod terminal;
+mod users_configuration;

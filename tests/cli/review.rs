@@ -25,7 +25,7 @@ fn with_identity(environment: &TestEnvironment) {
 }
 
 /// Returns what a command printed to standard output.
-fn said(outcome: &RunOutcome) -> String {
+pub(super) fn said(outcome: &RunOutcome) -> String {
     String::from_utf8_lossy(&outcome.output).into_owned()
 }
 

@@ -25,7 +25,10 @@ impl Settings {
     /// Builds the git call that lists all settings of a repository. [`Self::parse`] reads its output.
     pub(crate) fn list_call(repository: &Repository) -> Result<super::command::Git, GitError> {
         // Without a timeout, a FIFO in place of a configuration file would block git forever.
-        Ok(repository.git("config")?.args(["--list", "-z", "--show-scope", "--show-origin"]).timeout(QUERY_TIMEOUT))
+        Ok(repository
+            .git("config")?
+            .args(["--list", "-z", "--show-scope", "--show-origin"])
+            .timeout(QUERY_TIMEOUT))
     }
 
     /// Parses the output of the git call from [`Self::list_call`].
@@ -218,8 +221,10 @@ mod tests {
     use crate::git::plumbing::setting::render;
 
     fn settings(entries: &[(&str, &str, &str)]) -> Settings {
-        let text: String =
-            entries.iter().map(|(scope, key, value)| format!("{scope}\0command line:\0{key}\n{value}\0")).collect();
+        let text: String = entries
+            .iter()
+            .map(|(scope, key, value)| format!("{scope}\0command line:\0{key}\n{value}\0"))
+            .collect();
         Settings::parse(text.as_bytes())
     }
 

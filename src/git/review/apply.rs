@@ -516,11 +516,7 @@ impl Workspace {
 
 /// Returns the inspection with the hooks in the user's checkout, and with the time that a person who waits for the review
 /// has.
-pub(crate) fn for_review(
-    inspection: Inspection,
-    repository: &Repository,
-    settings: &Settings,
-) -> Inspection {
+pub(crate) fn for_review(inspection: Inspection, repository: &Repository, settings: &Settings) -> Inspection {
     let hooks = hooks_in_checkout(repository, settings);
     let hooks = hooks.iter().map(|path| Name::from(path.as_os_str().as_bytes())).collect();
     Inspection { hooks, time: INSPECTION_TIMEOUT, ..inspection }

@@ -172,7 +172,8 @@ pub fn saved_dangers(repository: &Repository, saved: &SavedRef) -> Result<Vec<Da
     };
     let place = repository.toplevel.as_ref().unwrap_or(&repository.common_dir);
     let usual = Inspection::new(&repository.common_dir, place, base.as_deref(), Some(&saved.commit));
-    let inspection = Inspection { objects: repository.object_dirs(), ..for_review(usual, repository, &settings) };
+    let inspection =
+        Inspection { objects: repository.object_dirs(), ..for_review(usual, repository, &settings) };
     inspect_difference(&inspection).map_err(|error| not_inspected(&error))
 }
 

@@ -204,7 +204,18 @@ fn is_dependency(top: &Path, path: &Path) -> bool {
 
 /// What tools create at the top of a Python virtual environment.
 const VIRTUAL_ENVIRONMENT: [&str; 13] = [
-    "pyvenv.cfg", "bin", "lib", "lib64", "include", "share", "etc", "man", "src", ".gitignore", ".lock", ".hash",
+    "pyvenv.cfg",
+    "bin",
+    "lib",
+    "lib64",
+    "include",
+    "share",
+    "etc",
+    "man",
+    "src",
+    ".gitignore",
+    ".lock",
+    ".hash",
     "CACHEDIR.TAG",
 ];
 

@@ -100,7 +100,8 @@ fn cached(
     }
     let key = crate::text::hex::encode(&key.finalize()[..12]);
     // No run can write below the state directory. The answer decides which hosts later runs may reach.
-    let file = state_directory().map(|state| state.join(ANSWERS).join(format!("{}-{key}", search.tool.name())));
+    let file =
+        state_directory().map(|state| state.join(ANSWERS).join(format!("{}-{key}", search.tool.name())));
     let read = |file: &Path| read_regular_file(file, MAX_ANSWER_BYTES as u64, Links::Refuse).ok();
     if let Some(answer) = file.as_deref().and_then(read).and_then(|bytes| String::from_utf8(bytes).ok()) {
         return Some(answer);
