@@ -73,26 +73,43 @@ pub fn main_directory(common_dir: &Path) -> &Path {
 impl Repository {
     /// Finds the repository that contains the directory `dir`; `None` if no repository contains it.
     pub fn find(dir: &Path) -> Result<Option<Self>, WorkspaceError> {
-        let Some(mut repository) = Self::find_without_head(dir)? else { return Ok(None) };
-        repository.head = repository.read_head()?;
+        // If `HEAD` names no commit, git ends without an error, and answers none of the later questions.
+        let Some((mut repository, commit)) = Self::query(dir, &["--revs-only", "HEAD^{commit}"])? else {
+            return Ok(None);
+        };
+        if commit.is_none() {
+            let Some(with_top) = Self::find_without_head(dir)? else { return Ok(None) };
+            repository = with_top;
+        }
+        repository.head = repository.head_at(commit)?;
         Ok(Some(repository))
     }
 
-    /// Finds the repository as [`Self::find`] does, but saves the git call that determines its `head`.
+    /// Finds the repository as [`Self::find`] does, but does not determine its `head`.
     pub(crate) fn find_without_head(dir: &Path) -> Result<Option<Self>, WorkspaceError> {
+        Ok(Self::query(dir, &[])?.map(|(repository, _)| repository))
+    }
+
+    /// Asks git for the repository that contains a directory, and for the commit that the arguments `revision` name.
+    fn query(dir: &Path, revision: &[&str]) -> Result<Option<(Self, Option<String>)>, WorkspaceError> {
         let answer = Git::new(Trust::User, "rev-parse")?
             .current_dir(dir)
             .timeout(QUERY_TIMEOUT)
+            // A partial clone must not fetch the commit.
+            .env("GIT_NO_LAZY_FETCH", "1")
+            .env("GIT_ALLOW_PROTOCOL", "none")
             .args(REV_PARSE_QUERIES)
-            .args(["--path-format=absolute", "--absolute-git-dir", "--git-common-dir", "--show-toplevel"])
+            .args(["--path-format=absolute", "--absolute-git-dir", "--git-common-dir"])
+            .args(revision)
+            .arg("--show-toplevel")
             .output()?;
         if answer.output.is_empty() {
-            return classify_failure(dir, &answer.message, answer.code());
+            return Ok(classify_failure(dir, &answer.message, answer.code())?.map(|found| (found, None)));
         }
         Self::parse(&answer.output, dir).map(Some)
     }
 
-    fn parse(output: &[u8], dir: &Path) -> Result<Self, WorkspaceError> {
+    fn parse(output: &[u8], dir: &Path) -> Result<(Self, Option<String>), WorkspaceError> {
         let unexpected = || {
             WorkspaceError::refused(
                 format!("guard cannot parse what git reports about the repository of {}", dir.display()),
@@ -107,13 +124,15 @@ impl Repository {
         };
         let word = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+        let (object_format, ref_format) = (word(object_format), word(ref_format));
         // git prints no top directory in a bare repository, and none inside a git directory.
-        let toplevel = match rest {
-            [] => None,
-            [top] => Some(path(top)),
+        let (commit, toplevel) = match rest {
+            [] => (None, None),
+            [commit] if is_id(&word(commit), &object_format) => (Some(word(commit)), None),
+            [top] => (None, Some(path(top))),
+            [commit, top] if is_id(&word(commit), &object_format) => (Some(word(commit)), Some(path(top))),
             _ => return Err(unexpected()),
         };
-        let (object_format, ref_format) = (word(object_format), word(ref_format));
         let (git_dir, common_dir) = (path(git_dir), path(common_dir));
         if !matches!(object_format.as_str(), "sha1" | "sha256")
             || !git_dir.is_absolute()
@@ -129,7 +148,7 @@ impl Repository {
                 "use a repository with the ref format `files` or `reftable`",
             ));
         }
-        Ok(Self {
+        let repository = Self {
             git_dir,
             common_dir,
             toplevel,
@@ -139,12 +158,17 @@ impl Repository {
             ref_format,
             head: Head::Unborn(String::new()),
             trusted: false,
-        })
+        };
+        Ok((repository, commit))
     }
 
     /// Reads what `HEAD` points to, in both ref formats.
     pub(crate) fn read_head(&self) -> Result<Head, WorkspaceError> {
-        let commit = self.commit("HEAD")?;
+        self.head_at(self.commit("HEAD")?)
+    }
+
+    /// Reads which branch is checked out, whose newest commit is `commit`.
+    fn head_at(&self, commit: Option<String>) -> Result<Head, WorkspaceError> {
         // In the format `files`, the file `HEAD` contains the branch. With a reftable, only a git call can find the
         // branch.
         let text = at("read", &self.git_dir, read_following_links(&self.git_dir.join("HEAD"), 64 << 10))?;
