@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::command::{Git, Trust};
-use super::gitfile::read_following_links;
+use super::gitfile::{read_following_links, read_small};
 use super::outcome::GitError;
+use super::refs;
 use super::stderr_messages::GitMessage;
 use crate::git::{WorkspaceError, at};
 
@@ -316,6 +317,7 @@ pub fn files_at(
         .current_dir(folder)
         .env("GIT_NO_LAZY_FETCH", "1")
         .env("GIT_ALLOW_PROTOCOL", "none")
+        .env("GIT_NO_REPLACE_OBJECTS", "1")
         .arg("--batch")
         .input(names.into_bytes())
         .timeout(QUERY_TIMEOUT)
@@ -352,6 +354,49 @@ pub fn files_at(
         rest = after.get(size + 1..).unwrap_or_default();
     }
     Ok(Some(contents))
+}
+
+/// Finds the git directory of the repository that contains `folder`, and the commit at its `HEAD`, without git. Returns
+/// `None` in all but the usual case, a repository in a directory `.git` with its refs in files: then only git can tell.
+pub fn head_without_git(folder: &Path) -> Option<(PathBuf, String)> {
+    let folder = folder.canonicalize().ok()?;
+    let exists = |path: PathBuf| path.symlink_metadata().is_ok();
+    // git prefers a bare repository to a `.git` further up.
+    let level = folder.ancestors().find(|level| exists(level.join(".git")) || exists(level.join("HEAD")))?;
+    let git = level.join(".git");
+    let is_directory = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let is_usual = [git.clone(), git.join("objects"), git.join("refs")].iter().all(|path| is_directory(path));
+    if !is_usual || exists(git.join("commondir")) {
+        return None;
+    }
+    let head = String::from_utf8(read_small(&git.join("HEAD"), 4096).ok()?).ok()?;
+    let head = head.trim_end();
+    let is_any_id = |text: &str| is_id(text, "sha1") || is_id(text, "sha256");
+    if is_any_id(head) {
+        return Some((git, head.to_string()));
+    }
+    let branch = head.strip_prefix("ref: ").filter(|name| name.starts_with("refs/heads/"))?;
+    if branch.split('/').any(|part| part.is_empty() || part.starts_with('.')) {
+        return None;
+    }
+    let formats = ["sha1", "sha256"].into_iter();
+    let commit =
+        formats.filter_map(|format| refs::read_ref(&git, Path::new(""), branch, format).ok()).next()?;
+    Some((git, commit))
+}
+
+/// True if the commit `commit` of the repository that contains `folder` has no entry `name` at its top. False if git
+/// cannot tell, for example because that repository has no such commit.
+pub fn lacks_entry(folder: &Path, commit: &str, name: &str) -> Result<bool, WorkspaceError> {
+    let answer = Git::new(Trust::User, "ls-tree")?
+        .current_dir(folder)
+        .env("GIT_NO_LAZY_FETCH", "1")
+        .env("GIT_ALLOW_PROTOCOL", "none")
+        .env("GIT_NO_REPLACE_OBJECTS", "1")
+        .args(["-z", "--full-tree", "--end-of-options", commit, "--", name])
+        .timeout(QUERY_TIMEOUT)
+        .output()?;
+    Ok(answer.status.success() && answer.output.is_empty())
 }
 
 /// True if the text is a full object id in lower case. `object_format` is `sha1` or `sha256`.
