@@ -38,7 +38,7 @@ pub use plumbing::gitfile::moved_files;
 pub use plumbing::outcome::GitError;
 pub use plumbing::refs::RefError;
 pub use plumbing::remote::{Pushed, RemoteUrls, without_credentials};
-pub use plumbing::repository::{Head, Repository, files_at, main_directory};
+pub use plumbing::repository::{Head, Repository, files_at, head_without_git, lacks_entry, main_directory};
 pub use receive::tree_size::TreeSizeError;
 pub use receive::{Commit, Limits, OtherRef, ReceiveError, Received};
 pub use review::apply::{ApplyMethod, ApplyPlan, ApplyRequest, Planned};

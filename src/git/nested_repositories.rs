@@ -134,14 +134,13 @@ impl Search {
         }
         let mut directories = Vec::new();
         for entry in entries {
-            if self.is_exhausted() {
+            if self.left == 0 && self.is_exhausted() {
                 return;
             }
             self.left -= 1;
-            let at = path.join(OsStr::from_bytes(entry.name.to_bytes()));
             if entry.name.to_bytes() == b".git" {
                 if let Some(stat) = self.stat_of(dir, path, c".git") {
-                    self.add(at, kind_of_git_entry(&stat));
+                    self.add(path.join(".git"), kind_of_git_entry(&stat));
                 }
                 continue;
             }
@@ -149,13 +148,14 @@ impl Search {
                 .is_dir
                 .unwrap_or_else(|| self.stat_of(dir, path, &entry.name).is_some_and(|stat| stat.is_dir()));
             if is_directory {
-                directories.push((entry.name, at));
+                directories.push(entry.name);
             }
         }
-        for (name, at) in directories {
+        for name in directories {
             if self.is_exhausted() {
                 return;
             }
+            let at = path.join(OsStr::from_bytes(name.to_bytes()));
             if depth + 1 >= self.bounds.depth {
                 return self.unseen(format!(
                     "{} is more than {} levels deep",

@@ -94,6 +94,34 @@ fn a_project_policy_that_a_run_removed_on_its_branch_still_holds() {
     });
 }
 
+/// guard remembers that a commit has no settings. That must not hold for other commits.
+#[test]
+fn settings_follow_the_commit_that_is_checked_out() {
+    let user = UserShell::new("settings-follow");
+    let is_refused = || {
+        let (printed, code) = user.ends("guard run -q --in-place -- true");
+        assert!(code == 0 || printed.contains("no-true"), "{code}: {printed}");
+        code != 0
+    };
+    user.types("git commit -q --allow-empty -m without");
+    assert!(!is_refused() && !is_refused());
+    user.types(&format!("mkdir .guard && {} && mv policy.toml .guard/", script(RULE)));
+    assert!(!is_refused(), "the file is not committed");
+    user.types("git add . && git commit -qm with");
+    assert!(is_refused() && is_refused());
+    user.types("git pack-refs --all");
+    assert!(is_refused());
+    user.types("git checkout -q --detach HEAD^");
+    assert!(!is_refused());
+    user.types("git checkout -q -");
+    assert!(is_refused());
+    // An older commit of the same branch.
+    user.types("git reset -q --hard HEAD^");
+    assert!(!is_refused());
+    user.types("git reset -q --hard ORIG_HEAD");
+    assert!(is_refused());
+}
+
 /// A conversation obeys the same policy as a run: that of the project. What the project asks for beyond what the user allows
 /// needs a confirmation first.
 #[test]

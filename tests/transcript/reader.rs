@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 
+use memchr::memmem::Finder;
+
 use guard::run::transcript::{Event, LONGEST_LINE, Reader, Step};
 
 use crate::support::Scratch;
@@ -24,6 +26,23 @@ fn a_bad_line_does_not_hide_those_behind_it() {
     assert!(steps[1..4].iter().all(|step| matches!(step, Step::Bad(_))), "{steps:?}");
     assert!(matches!(&steps[4], Step::Event(event) if event.seq == 2));
     assert_eq!(steps[5], Step::End { partial: 0 });
+}
+
+#[test]
+fn lines_without_a_text_are_skipped_unparsed() {
+    let long = std::io::repeat(b'x').take(3 * LONGEST_LINE as u64);
+    let lines = b"{\"event_type\":\"exec\",\"seq\":1}\nnot JSON\n{\"event_type\":\"deny.exec\",\"seq\":2}\n"
+        .as_slice();
+    let last = b"\n\"deny.\n{\"message\":\"deny.\"}\n{\"event_type\":\"deny.new\",\"seq\":3}\n{\"event_type\":\"deny.".as_slice();
+    let mut reader = Reader::new(lines.chain(long).chain(last));
+    let text = Finder::new("\"deny.");
+    let mut step = || reader.step_to(&text).unwrap();
+    assert!(matches!(step(), Step::Event(event) if event.seq == 2));
+    assert!(matches!(step(), Step::Bad(why) if why.contains("longer than")));
+    assert_eq!(step(), Step::Bad("the line is not a JSON object".to_string()));
+    assert!(matches!(step(), Step::Event(event) if event.message == "deny."));
+    assert!(matches!(step(), Step::Event(event) if event.seq == 3));
+    assert_eq!(step(), Step::End { partial: 20 });
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use guard::git::{KeepPolicy, Limits, Repository, Workspace, WorkspaceError};
+use guard::git::{
+    Head, KeepPolicy, Limits, Repository, Workspace, WorkspaceError, head_without_git, lacks_entry,
+};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, skip};
 
@@ -57,6 +59,43 @@ fn reftable_refs() {
     workspace.dispose(KeepPolicy::Discard).unwrap();
     assert_eq!(fixture.git(&["branch", "--list", "task/*"]), "");
     fixture.fsck();
+}
+
+#[test]
+fn the_head_is_found_without_git_only_where_git_finds_the_same() {
+    let fixture = TestRepository::new();
+    let project = fixture.repository.clone();
+    let head = |directory: &Path| head_without_git(directory).map(|(_, commit)| commit);
+    let first = git(&project, &["rev-parse", "HEAD"]);
+    std::fs::create_dir_all(project.join("src/deep")).unwrap();
+    assert_eq!(head(&project.join("src/deep")).as_ref(), Some(&first));
+    assert!(lacks_entry(&project, &first, ".guard").unwrap());
+    git(&project, &["pack-refs", "--all"]);
+    assert_eq!(head(&project).as_ref(), Some(&first));
+    git(&project, &["checkout", "--quiet", "--detach"]);
+    assert_eq!(head(&project).as_ref(), Some(&first));
+    std::fs::create_dir(project.join(".guard")).unwrap();
+    std::fs::write(project.join(".guard/config.toml"), "").unwrap();
+    git(&project, &["add", "."]);
+    git(&project, &["commit", "--quiet", "-m", "settings"]);
+    let second = head(&project).unwrap();
+    assert_eq!(second, git(&project, &["rev-parse", "HEAD"]));
+    assert!(!lacks_entry(&project, &second, ".guard").unwrap());
+    assert!(!lacks_entry(&project, &"0".repeat(40), ".guard").unwrap(), "there is no such commit");
+    // git finds these repositories before the one around them.
+    git(&project, &["clone", "--quiet", "--bare", ".", "inner.git"]);
+    assert_eq!(head(&project.join("inner.git/refs")), None);
+    git(&project, &["worktree", "add", "--quiet", "linked"]);
+    assert_eq!(head(&project.join("linked")), None);
+    git(&project, &["switch", "--quiet", "--orphan", "empty"]);
+    assert_eq!(head(&project), None);
+    assert_eq!(fixture.find().head, Head::Unborn("refs/heads/empty".to_string()));
+    std::fs::write(project.join(".git/HEAD"), "ref: refs/heads/../../outside\n").unwrap();
+    std::fs::write(project.join(".git/outside"), &first).unwrap();
+    assert_eq!(head(&project), None);
+    assert_eq!(head(Path::new("/")), None);
+    let sha256 = TestRepository::with(&["--object-format=sha256"]);
+    assert_eq!(head(&sha256.repository), Some(git(&sha256.repository, &["rev-parse", "HEAD"])));
 }
 
 #[test]

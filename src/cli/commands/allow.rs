@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use memchr::memmem::Finder;
+
 use crate::cli::args::Allow;
 use crate::cli::output::exit_code::Exit;
 use crate::cli::session::checkout::{Checkout, split};
@@ -166,7 +168,9 @@ pub(in crate::cli) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Fai
 /// for each answer whether guard saved it. Does nothing if guard cannot find the run or read its transcript.
 pub(in crate::cli) fn save_answered(result: &RunResult) {
     let Ok(run) = run_reference::find(Some(&result.run_id)) else { return };
-    let Ok(answers) = events(&run, |event| event.event_type == EventType::Answer) else { return };
+    let Ok(answers) = events(&run, "\"answer\"", |event| event.event_type == EventType::Answer) else {
+        return;
+    };
     for event in answers.iter().filter(|event| event.data["answer"] == "save") {
         let Some(options) = event.data["allow_with"].as_str() else {
             note(&format!(
@@ -253,15 +257,17 @@ pub(in crate::cli) fn refusal_with_number(
 
 /// Returns the events of a run that record a refusal, in order.
 pub(in crate::cli) fn refusals(run: &Run) -> Result<Vec<Event>, Failure> {
-    events(run, Event::is_denial)
+    events(run, "\"deny.", Event::is_denial)
 }
 
-/// Returns the events of a run for which `is_wanted` is true, in order.
-fn events(run: &Run, is_wanted: impl Fn(&Event) -> bool) -> Result<Vec<Event>, Failure> {
+/// Returns the events of a run for which `is_wanted` is true, in order. Their lines must contain `text`: a transcript may
+/// have a million events, and parsing all of them takes seconds.
+fn events(run: &Run, text: &str, is_wanted: impl Fn(&Event) -> bool) -> Result<Vec<Event>, Failure> {
+    let text = Finder::new(text);
     let mut reader = run_reference::open_transcript(run)?;
     let mut found = Vec::new();
     loop {
-        match reader.step().map_err(|error| run_reference::unreadable(run, &error))? {
+        match reader.step_to(&text).map_err(|error| run_reference::unreadable(run, &error))? {
             Step::Event(event) if is_wanted(&event) => found.push(*event),
             Step::Event(_) | Step::Bad(_) => {}
             Step::End { .. } => return Ok(found),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::session::checkout::{Checkout, split};
 use crate::cli::session::content_record::{ContentRecord, hash};
 use crate::cli::{Failure, args};
-use crate::git::{Repository, files_at, main_directory};
+use crate::git::{Repository, files_at, head_without_git, lacks_entry, main_directory};
 use crate::judge::policy;
 use crate::judge::policy::{
     Config, PROJECT_CONFIG, PROJECT_POLICY, Policy, PolicyDirs, ProjectConfig, RunDefaults, Severity, Source,
@@ -29,6 +29,10 @@ const BRANCH_PREFIX: &str = "task/";
 const LARGEST_PROJECT: usize = 1 << 20;
 /// The directory, in guard's state directory, with a file for each repository: the hash of the confirmed content.
 const CONFIRMED: &str = "project-settings";
+/// The directory, in guard's state directory, with a file for each repository: the last commit without project files.
+const WITHOUT_FILES: &str = "commits-without-settings";
+/// The directory of the project's files.
+const PROJECT_DIRECTORY: &str = ".guard";
 /// The file in which older versions of guard recorded confirmations, which held in every repository.
 const OLD_CONFIRMED: &str = "confirmed-projects";
 /// The maximum size of that file in bytes.
@@ -85,10 +89,17 @@ impl Project {
         if !can_be_entered || !crate::run::launch::may_be_in_repository(directory) {
             return Ok(None);
         }
+        let without_files = if revision == "HEAD" { CommitWithoutFiles::at_head(directory) } else { None };
+        if without_files.as_ref().is_some_and(CommitWithoutFiles::is_known) {
+            return Ok(None);
+        }
         let files = files_at(directory, revision, &[PROJECT_CONFIG, PROJECT_POLICY], LARGEST_PROJECT);
         // A project may tighten the policy, so guard must not ignore its files when git cannot read them.
         let files = files.map_err(|error| bad(".guard", error.to_string()))?;
         let Some(files) = files else { return Ok(None) };
+        if let Some(commit) = without_files.filter(|_| files.iter().all(Option::is_none)) {
+            commit.remember(directory);
+        }
         let mut texts = files.into_iter().map(|file| file.map(String::from_utf8).transpose());
         let mut next = |name: &str| {
             texts.next().unwrap_or(Ok(None)).map_err(|_| bad(name, "the text is not UTF-8".to_string()))
@@ -173,6 +184,35 @@ impl Project {
         let old = file.and_then(|file| read_regular_file(&file, MAX_OLD_CONFIRMED_BYTES, Links::Refuse).ok());
         let hash = self.hash();
         old.is_some_and(|old| old.split(|&byte| byte == b'\n').any(|line| line.starts_with(hash.as_bytes())))
+    }
+}
+
+/// The commit at the `HEAD` of a repository, and the record of the last commit there that has no directory `.guard`. Most
+/// projects have none, and starting git to find that out takes a fifth of a launch. The id of a commit determines its
+/// files, so a record can be outdated but not wrong.
+struct CommitWithoutFiles {
+    commit: String,
+    record: ContentRecord,
+}
+
+impl CommitWithoutFiles {
+    /// Finds the commit at the `HEAD` of the repository that contains a directory; `None` if only git can find it.
+    fn at_head(directory: &Path) -> Option<Self> {
+        let (git_directory, commit) = head_without_git(directory)?;
+        Some(Self { commit, record: ContentRecord::of(WITHOUT_FILES, &git_directory).ok()? })
+    }
+
+    /// True if guard has found before that the commit has no directory `.guard`.
+    fn is_known(&self) -> bool {
+        self.record.known().is_ok_and(|known| known.as_ref() == Some(&self.commit))
+    }
+
+    /// Records that the commit has no directory `.guard`, if git confirms that: a partial clone may lack the files in it.
+    fn remember(&self, directory: &Path) {
+        if lacks_entry(directory, &self.commit, PROJECT_DIRECTORY).unwrap_or(false) {
+            // If this fails, the next run starts git again.
+            let _ = self.record.remember(&self.commit);
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use super::receive::Limits;
 use super::receive::lfs;
 use super::receive::tree_size;
 use super::receive::tree_size::TreeSizeError;
+use super::undo::index_gitlinks;
 use super::{WorkspaceError, at};
 use crate::git::plumbing::command::Git;
 use crate::git::plumbing::jailed_worktree::JailedWorktree;
@@ -180,14 +181,15 @@ impl Workspace {
     /// worktree and that have not changed.
     fn compare_with_tip(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         self.update_index_copy()?;
-        self.move_nested_repositories(report)?;
+        let gitlinks = self.submodules(None)?;
+        self.move_nested_repositories(&gitlinks, report)?;
         self.remove_extra_files()?;
         let work = self.find_uncommitted(true)?;
         (report.uncommitted, report.changes, report.all_changes) =
             (work.uncommitted, work.changes, work.is_all);
         report
             .uncommitted
-            .extend(new_gitlink_directories(&self.record, |verb| self.worktree_git(verb, false))?);
+            .extend(new_gitlink_directories(&self.record, gitlinks, |verb| self.worktree_git(verb, false))?);
         self.install_index()
     }
 
@@ -334,6 +336,10 @@ impl Workspace {
     /// Returns the paths of the submodules in the file `index`; with `None`, those in the copy of the worktree's
     /// index that this process made.
     fn submodules(&self, index: Option<&Path>) -> Result<Vec<PathBuf>, WorkspaceError> {
+        let copy = self.index();
+        if let Some(found) = index_gitlinks(index.unwrap_or(&copy), &self.record.object_format) {
+            return Ok(found);
+        }
         let mut git = self.worktree_git("ls-files", false)?;
         if let Some(index) = index {
             git = git.env("GIT_INDEX_FILE", index);
@@ -364,16 +370,20 @@ impl Workspace {
 
     /// Moves each submodule's `.git` that the agent created or changed out of the worktree, because `git status`
     /// would enter that repository and obey its configuration.
-    fn move_nested_repositories(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
-        for path in self.submodules(None)? {
-            if !extra_files::is_inside(&path) {
+    fn move_nested_repositories(
+        &self,
+        gitlinks: &[PathBuf],
+        report: &mut DisposeReport,
+    ) -> Result<(), WorkspaceError> {
+        for path in gitlinks {
+            if !extra_files::is_inside(path) {
                 continue;
             }
-            let dir = self.record.worktree.join(&path);
+            let dir = self.record.worktree.join(path);
             let entry = dir.join(".git");
             // The agent may have removed the owner's permissions. Restore them first, because later steps restore them
             // in the whole worktree, and then git would find a repository that guard has overlooked here.
-            at("open", &dir, gitfile::restore_path_access(&self.record.worktree, &path))?;
+            at("open", &dir, gitfile::restore_path_access(&self.record.worktree, path))?;
             // Skip a path that leads through a symbolic link: git does not follow the link.
             match dir.canonicalize() {
                 Ok(real) if real == dir => {}
@@ -395,10 +405,10 @@ impl Workspace {
                 }
                 Err(error) => return at("inspect", &entry, Err(error)),
             }
-            let known = self.record.submodules.iter().find(|(known, _)| *known == path_text::text(&path));
+            let known = self.record.submodules.iter().find(|(known, _)| *known == path_text::text(path));
             let text = known.and_then(|(_, text)| path_text::parse(text));
             if text.is_some_and(|text| gitfile::has_content(&entry, text.as_os_str().as_bytes())) {
-                self.move_repositories_in_submodule(&path, report)?;
+                self.move_repositories_in_submodule(path, report)?;
                 continue;
             }
             let now = at("move", &entry, gitfile::move_foreign(&entry, &self.run_folder))?;
@@ -524,7 +534,9 @@ impl Workspace {
             .map(|path| PathBuf::from(OsStr::from_bytes(path.strip_suffix(b"/").unwrap_or(path))))
             .filter(|path| !self.record.brought.iter().any(|one| one.is_link && one.path == *path))
             .collect();
-        left_out.extend(new_gitlink_directories(&self.record, |verb| self.worktree_git(verb, false))?);
+        let known = self.submodules(None)?;
+        let git = |verb: &str| self.worktree_git(verb, false);
+        left_out.extend(new_gitlink_directories(&self.record, known.clone(), git)?);
         for path in left_out {
             let place = self.record.worktree.join(&path);
             if extra_files::is_inside(&path) && place.symlink_metadata().is_ok() {
@@ -534,7 +546,6 @@ impl Workspace {
         }
         // git would record only the commit id of a nested repository, so move the whole repository out of the
         // worktree.
-        let known = self.submodules(None)?;
         for path in self.submodules(Some(&index))?.into_iter().filter(|path| !known.contains(path)) {
             let dir = self.record.worktree.join(&path);
             if extra_files::is_inside(&path) && dir.canonicalize().is_ok_and(|real| real == dir) {
@@ -716,7 +727,7 @@ impl Workspace {
 }
 
 /// Returns the paths of the gitlinks in the index that `list`, a call of `git ls-files`, reads.
-fn gitlinks(list: Git) -> Result<Vec<PathBuf>, WorkspaceError> {
+pub(crate) fn gitlinks(list: Git) -> Result<Vec<PathBuf>, WorkspaceError> {
     let output = list.args(["--stage", "-z"]).run()?;
     let path = |line: &[u8]| -> Option<PathBuf> {
         let line = line.strip_prefix(b"160000 ")?;
@@ -727,15 +738,17 @@ fn gitlinks(list: Git) -> Result<Vec<PathBuf>, WorkspaceError> {
 }
 
 /// Returns the directories with files at paths where the index has a gitlink and the run's base commit has none. git
-/// does not see the files in them, so they are work that git cannot save. `git` builds a call for a verb.
+/// does not see the files in them, so they are work that git cannot save. `gitlinks` are all gitlinks of the index, and
+/// `git` builds a call for a verb.
 pub(crate) fn new_gitlink_directories(
     record: &Record,
+    gitlinks: Vec<PathBuf>,
     git: impl Fn(&str) -> Result<Git, WorkspaceError>,
 ) -> Result<Vec<PathBuf>, WorkspaceError> {
     if record.here {
         return Ok(Vec::new());
     }
-    let mut found = gitlinks(git("ls-files")?)?;
+    let mut found = gitlinks;
     found.retain(|path| {
         let dir = record.worktree.join(path);
         let is_empty = || fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_none());

@@ -1,4 +1,5 @@
-//! Reads the refs of a run's quarantine repository without git, because an agent wrote the files.
+//! Reads the refs of a run's quarantine repository without git, because an agent wrote the files. Also reads single refs
+//! of the user's repository, which takes a hundredth of the time of a git call.
 //!
 //! git would follow symbolic links and symbolic refs, and read the quarantine's configuration to learn the ref
 //! format. This module accepts a ref only as a small regular file with an object id, or as a line of `packed-refs`.

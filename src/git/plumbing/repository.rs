@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::command::{Git, Trust};
-use super::gitfile::read_following_links;
+use super::gitfile::{read_following_links, read_small};
 use super::outcome::GitError;
+use super::refs;
 use super::stderr_messages::GitMessage;
 use crate::git::{WorkspaceError, at};
 
@@ -73,26 +74,43 @@ pub fn main_directory(common_dir: &Path) -> &Path {
 impl Repository {
     /// Finds the repository that contains the directory `dir`; `None` if no repository contains it.
     pub fn find(dir: &Path) -> Result<Option<Self>, WorkspaceError> {
-        let Some(mut repository) = Self::find_without_head(dir)? else { return Ok(None) };
-        repository.head = repository.read_head()?;
+        // If `HEAD` names no commit, git ends without an error, and answers none of the later questions.
+        let Some((mut repository, commit)) = Self::query(dir, &["--revs-only", "HEAD^{commit}"])? else {
+            return Ok(None);
+        };
+        if commit.is_none() {
+            let Some(with_top) = Self::find_without_head(dir)? else { return Ok(None) };
+            repository = with_top;
+        }
+        repository.head = repository.head_at(commit)?;
         Ok(Some(repository))
     }
 
-    /// Finds the repository as [`Self::find`] does, but saves the git call that determines its `head`.
+    /// Finds the repository as [`Self::find`] does, but does not determine its `head`.
     pub(crate) fn find_without_head(dir: &Path) -> Result<Option<Self>, WorkspaceError> {
+        Ok(Self::query(dir, &[])?.map(|(repository, _)| repository))
+    }
+
+    /// Asks git for the repository that contains a directory, and for the commit that the arguments `revision` name.
+    fn query(dir: &Path, revision: &[&str]) -> Result<Option<(Self, Option<String>)>, WorkspaceError> {
         let answer = Git::new(Trust::User, "rev-parse")?
             .current_dir(dir)
             .timeout(QUERY_TIMEOUT)
+            // A partial clone must not fetch the commit.
+            .env("GIT_NO_LAZY_FETCH", "1")
+            .env("GIT_ALLOW_PROTOCOL", "none")
             .args(REV_PARSE_QUERIES)
-            .args(["--path-format=absolute", "--absolute-git-dir", "--git-common-dir", "--show-toplevel"])
+            .args(["--path-format=absolute", "--absolute-git-dir", "--git-common-dir"])
+            .args(revision)
+            .arg("--show-toplevel")
             .output()?;
         if answer.output.is_empty() {
-            return classify_failure(dir, &answer.message, answer.code());
+            return Ok(classify_failure(dir, &answer.message, answer.code())?.map(|found| (found, None)));
         }
         Self::parse(&answer.output, dir).map(Some)
     }
 
-    fn parse(output: &[u8], dir: &Path) -> Result<Self, WorkspaceError> {
+    fn parse(output: &[u8], dir: &Path) -> Result<(Self, Option<String>), WorkspaceError> {
         let unexpected = || {
             WorkspaceError::refused(
                 format!("guard cannot parse what git reports about the repository of {}", dir.display()),
@@ -107,13 +125,15 @@ impl Repository {
         };
         let word = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+        let (object_format, ref_format) = (word(object_format), word(ref_format));
         // git prints no top directory in a bare repository, and none inside a git directory.
-        let toplevel = match rest {
-            [] => None,
-            [top] => Some(path(top)),
+        let (commit, toplevel) = match rest {
+            [] => (None, None),
+            [commit] if is_id(&word(commit), &object_format) => (Some(word(commit)), None),
+            [top] => (None, Some(path(top))),
+            [commit, top] if is_id(&word(commit), &object_format) => (Some(word(commit)), Some(path(top))),
             _ => return Err(unexpected()),
         };
-        let (object_format, ref_format) = (word(object_format), word(ref_format));
         let (git_dir, common_dir) = (path(git_dir), path(common_dir));
         if !matches!(object_format.as_str(), "sha1" | "sha256")
             || !git_dir.is_absolute()
@@ -129,7 +149,7 @@ impl Repository {
                 "use a repository with the ref format `files` or `reftable`",
             ));
         }
-        Ok(Self {
+        let repository = Self {
             git_dir,
             common_dir,
             toplevel,
@@ -139,12 +159,17 @@ impl Repository {
             ref_format,
             head: Head::Unborn(String::new()),
             trusted: false,
-        })
+        };
+        Ok((repository, commit))
     }
 
     /// Reads what `HEAD` points to, in both ref formats.
     pub(crate) fn read_head(&self) -> Result<Head, WorkspaceError> {
-        let commit = self.commit("HEAD")?;
+        self.head_at(self.commit("HEAD")?)
+    }
+
+    /// Reads which branch is checked out, whose newest commit is `commit`.
+    fn head_at(&self, commit: Option<String>) -> Result<Head, WorkspaceError> {
         // In the format `files`, the file `HEAD` contains the branch. With a reftable, only a git call can find the
         // branch.
         let text = at("read", &self.git_dir, read_following_links(&self.git_dir.join("HEAD"), 64 << 10))?;
@@ -292,6 +317,7 @@ pub fn files_at(
         .current_dir(folder)
         .env("GIT_NO_LAZY_FETCH", "1")
         .env("GIT_ALLOW_PROTOCOL", "none")
+        .env("GIT_NO_REPLACE_OBJECTS", "1")
         .arg("--batch")
         .input(names.into_bytes())
         .timeout(QUERY_TIMEOUT)
@@ -328,6 +354,49 @@ pub fn files_at(
         rest = after.get(size + 1..).unwrap_or_default();
     }
     Ok(Some(contents))
+}
+
+/// Finds the git directory of the repository that contains `folder`, and the commit at its `HEAD`, without git. Returns
+/// `None` in all but the usual case, a repository in a directory `.git` with its refs in files: then only git can tell.
+pub fn head_without_git(folder: &Path) -> Option<(PathBuf, String)> {
+    let folder = folder.canonicalize().ok()?;
+    let exists = |path: PathBuf| path.symlink_metadata().is_ok();
+    // git prefers a bare repository to a `.git` further up.
+    let level = folder.ancestors().find(|level| exists(level.join(".git")) || exists(level.join("HEAD")))?;
+    let git = level.join(".git");
+    let is_directory = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let is_usual = [git.clone(), git.join("objects"), git.join("refs")].iter().all(|path| is_directory(path));
+    if !is_usual || exists(git.join("commondir")) {
+        return None;
+    }
+    let head = String::from_utf8(read_small(&git.join("HEAD"), 4096).ok()?).ok()?;
+    let head = head.trim_end();
+    let is_any_id = |text: &str| is_id(text, "sha1") || is_id(text, "sha256");
+    if is_any_id(head) {
+        return Some((git, head.to_string()));
+    }
+    let branch = head.strip_prefix("ref: ").filter(|name| name.starts_with("refs/heads/"))?;
+    if branch.split('/').any(|part| part.is_empty() || part.starts_with('.')) {
+        return None;
+    }
+    let formats = ["sha1", "sha256"].into_iter();
+    let commit =
+        formats.filter_map(|format| refs::read_ref(&git, Path::new(""), branch, format).ok()).next()?;
+    Some((git, commit))
+}
+
+/// True if the commit `commit` of the repository that contains `folder` has no entry `name` at its top. False if git
+/// cannot tell, for example because that repository has no such commit.
+pub fn lacks_entry(folder: &Path, commit: &str, name: &str) -> Result<bool, WorkspaceError> {
+    let answer = Git::new(Trust::User, "ls-tree")?
+        .current_dir(folder)
+        .env("GIT_NO_LAZY_FETCH", "1")
+        .env("GIT_ALLOW_PROTOCOL", "none")
+        .env("GIT_NO_REPLACE_OBJECTS", "1")
+        .args(["-z", "--full-tree", "--end-of-options", commit, "--", name])
+        .timeout(QUERY_TIMEOUT)
+        .output()?;
+    Ok(answer.status.success() && answer.output.is_empty())
 }
 
 /// True if the text is a full object id in lower case. `object_format` is `sha1` or `sha256`.

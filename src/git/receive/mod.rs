@@ -22,7 +22,7 @@ use crate::git::plumbing::refs;
 use crate::git::plumbing::refs::RefError;
 use crate::git::plumbing::stderr_messages::GitMessage;
 use crate::git::workspace::create::Workspace;
-use crate::git::workspace::run_record::State;
+use crate::git::workspace::run_record::{Record, State};
 use push::Report;
 use tree_size::TreeSizeError;
 
@@ -316,6 +316,15 @@ impl Workspace {
 
     /// Returns the commit of the run's branch in the user's repository; `None` if the branch does not exist there.
     pub(crate) fn real_tip(&self) -> Result<Option<String>, GitError> {
+        let Record { common_dir, branch, object_format, .. } = &self.record;
+        if self.record.ref_format == "files" {
+            match refs::read_ref(common_dir, &self.refs_before(), branch, object_format) {
+                Ok(tip) => return Ok(Some(tip)),
+                Err(RefError::Missing) => return Ok(None),
+                // The user's repository may have a form that only git reads, such as links in place of files.
+                Err(_) => {}
+            }
+        }
         let answer = self
             .real_git("rev-parse")?
             .args(["--verify", "--quiet", "--end-of-options", &self.record.branch])

@@ -11,8 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::git::dispose::new_gitlink_directories;
 use crate::git::dispose::uncommitted::{RETRY_TIMEOUT, unreadable_dirs};
+use crate::git::dispose::{gitlinks, new_gitlink_directories};
 use crate::git::plumbing::command::{Git, Trust, program};
 use crate::git::plumbing::gitfile;
 use crate::git::plumbing::jail::{Bounds, Jail};
@@ -292,7 +292,9 @@ impl WorkReader {
             ));
         }
         (work.nested, work.too_large) = (nested, too_large);
-        work.nested.extend(new_gitlink_directories(&self.record, |verb| self.tree_git(&work.base, verb))?);
+        let git = |verb: &str| self.tree_git(&work.base, verb);
+        let gitlinks = gitlinks(git("ls-files")?)?;
+        work.nested.extend(new_gitlink_directories(&self.record, gitlinks, git)?);
         if files.is_empty() {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 //! them. guard reads the file itself, because every git command that prints this metadata may run filters.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::tree::FileState;
 use crate::git::snapshot::Name;
@@ -65,6 +65,20 @@ impl Index {
             && entry.mode & 0o170_000 == 0o100_000;
         (is_same && is_settled(state.modified) && is_settled(state.changed)).then_some(entry.blob.as_str())
     }
+}
+
+/// Returns the paths of the gitlinks in the index file `path`; `None` if only git can read the file.
+pub(crate) fn gitlinks(path: &Path, object_format: &str) -> Option<Vec<PathBuf>> {
+    let entries = Index::read(path, object_format)?.entries;
+    // The list has only one of the versions of a path in conflict.
+    if entries.values().any(|entry| !entry.is_merged) {
+        return None;
+    }
+    let is_gitlink = |entry: &IndexEntry| entry.mode & 0o170_000 == 0o160_000;
+    let mut found: Vec<PathBuf> =
+        entries.iter().filter(|(_, entry)| is_gitlink(entry)).map(|(path, _)| path.path()).collect();
+    found.sort();
+    Some(found)
 }
 
 /// Parses an index file of version 2, 3 or 4; `None` if it is malformed, or is split into several files.

@@ -24,6 +24,7 @@ mod store;
 mod take;
 mod tree;
 
+pub(super) use git_index::gitlinks as index_gitlinks;
 pub(super) use git_index::parse_for_fuzzing as index_entries;
 pub(super) use list::parse_for_fuzzing as snapshot_items;
 pub use manifest::{NotCovered, SnapshotKind};

@@ -105,9 +105,6 @@ impl WorkspaceSpec {
                 hint: "choose another --name, or remove that worktree with `guard worktree clean`",
             });
         }
-        if repository.commit(&branch)?.is_some() {
-            return Err(branch_taken(&branch));
-        }
         Ok(Self { branch, base, worktree, admin_dir: PathBuf::new(), here: false })
     }
 

@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
+use memchr::memmem::Finder;
+
 use super::event::Event;
 use crate::sys::fs::{Links, open_regular_file};
 
@@ -63,29 +65,47 @@ impl<R: Read> Reader<R> {
 
     /// Reads the next line. After [`Step::End`], it can be called again to read what was added to the file.
     pub fn step(&mut self) -> io::Result<Step> {
-        if self.given {
-            self.line.clear();
-            self.given = false;
-        }
         if !self.fill()? {
             return Ok(Step::End { partial: self.line.len() });
         }
+        Ok(self.parse())
+    }
+
+    /// Reads up to the next line that contains `text`, and skips all others without parsing them, which takes a tenth of
+    /// the time. The writer escapes only quotes, backslashes and control characters, so every event whose type begins with
+    /// `x` contains the text `"x`.
+    pub fn step_to(&mut self, text: &Finder<'_>) -> io::Result<Step> {
+        while self.fill()? {
+            if self.skipping || text.find(&self.line).is_some() {
+                return Ok(self.parse());
+            }
+            self.given = true;
+        }
+        Ok(Step::End { partial: self.line.len() })
+    }
+
+    /// Parses the complete line that [`Self::fill`] has read.
+    fn parse(&mut self) -> Step {
         self.given = true;
         if std::mem::take(&mut self.skipping) {
-            return Ok(Step::Bad(format!("the line is longer than {} MiB", LONGEST_LINE >> 20)));
+            return Step::Bad(format!("the line is longer than {} MiB", LONGEST_LINE >> 20));
         }
         // Without this check serde would also accept an array of the field values.
         if !self.line.starts_with(b"{") {
-            return Ok(Step::Bad("the line is not a JSON object".to_string()));
+            return Step::Bad("the line is not a JSON object".to_string());
         }
-        Ok(match serde_json::from_slice::<Event>(self.line()) {
+        match serde_json::from_slice::<Event>(self.line()) {
             Ok(event) => Step::Event(Box::new(event)),
             Err(error) => Step::Bad(format!("the line is not an event: {error}")),
-        })
+        }
     }
 
-    /// Reads up to the end of the current line. Returns false if the input ends before the line does.
+    /// Reads up to the end of the current line, or of the next one if the caller has received the current one. Returns
+    /// false if the input ends before the line does.
     fn fill(&mut self) -> io::Result<bool> {
+        if std::mem::take(&mut self.given) {
+            self.line.clear();
+        }
         loop {
             let room = (LONGEST_LINE + 1 - self.line.len()) as u64;
             (&mut self.input).take(room).read_until(b'\n', &mut self.line)?;
