@@ -120,6 +120,7 @@ fn only_cli_prints_and_pure_modules_do_no_input_or_output() {
             code.flat_map(|line| words.iter().filter(move |word| line.contains(**word))).next().is_some()
         };
         assert!(is_in("cli") || !uses(&print), "{} prints", file.display());
+        assert!(is_in("cli") || !uses(&["clap::"]), "{} sees the command line", file.display());
         let is_pure = pure.iter().any(|parent| is_in(parent));
         assert!(!is_pure || !uses(&files_and_processes), "{} does input or output", file.display());
     }

@@ -8,7 +8,6 @@ mod chat;
 mod commands;
 mod demo;
 mod output;
-mod session;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -23,8 +22,10 @@ use commands::{
 };
 use output::colour::{self, stdout_colour};
 use output::exit_code::Exit;
-use output::failure::{Failure, lint_command, note, write_diagnostics};
+use output::failure::{lint_command, note, write_diagnostics};
 use output::logging;
+
+use crate::session::Failure;
 
 pub use output::exit_code::{EXIT_CODES, ExitCodes};
 pub use output::output_schemas::{SCHEMAS, VerdictJson};
@@ -62,7 +63,7 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
     let result = match cli.command {
         args::Command::Check(check) => check::run(check, &mut out),
         args::Command::Policy(policy) => policy::run(policy, &mut out),
-        args::Command::Run(arguments) => run::run(&arguments, &mut out),
+        args::Command::Run(arguments) => run::run(*arguments, &mut out),
         args::Command::Exec(arguments) => exec::run(&arguments, &mut out),
         args::Command::Chat(arguments) => chat::run(&arguments, &mut out),
         args::Command::History(arguments) => history::run(&arguments, &mut out),

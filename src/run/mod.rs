@@ -3,5 +3,6 @@
 pub mod egress;
 pub mod launch;
 pub mod outcome;
+pub mod settings;
 pub mod supervisor;
 pub mod transcript;

@@ -20,6 +20,7 @@ pub mod process_stderr;
 pub mod programs;
 pub mod ptrace;
 pub mod remove_tree;
+pub mod sealed_memory;
 pub mod seccomp;
 pub mod secret;
 pub mod signals;

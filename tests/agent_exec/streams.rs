@@ -118,20 +118,24 @@ fn dropping_it_ends_everything() {
         let running = executor(environment).start(request(environment, &stubborn(&mark)));
         let begun = environment.directory.join("begun");
         wait_until("the agent works", || begun.exists() && marked_processes(&mark).len() >= 3);
+        let own = environment.directory.with_file_name("library");
+        assert!(is_anybody_there(&own));
         drop(running);
         expect_no_process_left(&mark, Duration::from_secs(30));
         // No guard process may be left either.
-        let own = environment.directory.with_file_name("library");
         wait_until("guard has ended", || !is_anybody_there(&own));
     });
 }
 
-/// Returns true if any process has a path below the directory in its arguments.
+/// Returns true if any process has a path below the directory in its arguments, or has a file there open. A guard
+/// process of the library has the lock of its session open.
 fn is_anybody_there(folder: &Path) -> bool {
     let needle = folder.to_string_lossy().into_owned();
     std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
         let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&words).contains(&needle)
+        let files = std::fs::read_dir(entry.path().join("fd")).into_iter().flatten().flatten();
+        let mut open = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        String::from_utf8_lossy(&words).contains(&needle) || open.any(|path| path.starts_with(folder))
     })
 }
 

@@ -14,6 +14,7 @@ mod network;
 mod open_umask;
 mod policy_commands;
 mod repository;
+mod request_descriptor;
 mod review;
 mod run;
 mod runs;

@@ -3,8 +3,11 @@
 //! Input is a prepared request; output is an [`AttemptOutcome`]. The module `retry`, not this one, decides whether to
 //! try again.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -14,111 +17,110 @@ use super::result::{ending, ignored_events};
 use super::session::Session;
 use super::{Cancel, ExecRequest, Executor, Prepared, Sandbox};
 use crate::agents::adapter::{AgentEvent, Invocation, OutputParser};
+use crate::judge::policy::Budget;
 use crate::run::outcome::{ErrorKind, RunResult};
+use crate::run::settings;
+use crate::run::settings::{HomeSettings, RunSettings, WorktreeSettings};
 use crate::run::transcript::EventType;
 use crate::sys::pre_exec::{inherit, terminate_with_parent};
 
-/// Adds the options that select where the agent works: in the given directory, or in a worktree. All turns of a
-/// session use the same worktree.
-fn add_workdir_options(command: &mut Command, request: &ExecRequest, session: Option<&Session>) {
-    command.arg("--dir").arg(&request.cd);
+/// Returns where the agent works: in the given directory, or in a worktree. All turns of a session use the same
+/// worktree.
+fn worktree_settings(request: &ExecRequest, session: Option<&Session>) -> WorktreeSettings {
+    let nothing = WorktreeSettings::default();
     let is_in_repository = request.cd.ancestors().any(|directory| directory.join(".git").exists());
     if request.here {
-        command.arg("--here");
-    } else if request.in_place || request.sandbox == Sandbox::ReadOnly || !is_in_repository {
-        command.arg("--in-place");
-    } else if let Some(session) = session {
-        // Identify the worktree by its branch in the user's own repository. The agent can write the files of the
-        // worktree, so what they say about the repository cannot be trusted.
-        let work = session.worktree();
-        if let Some(work) = work {
-            command.args(["--branch", &work.branch]).arg("--worktree").arg(&work.folder);
-        } else {
-            // If guard was killed during the session's first run, the worktree may exist without being recorded in the
-            // session.
-            command.arg("--continue");
-        }
-        if !work.is_some_and(|work| work.is_kept) {
-            command.args(["--name", &session.task()]);
-        }
+        return WorktreeSettings { here: true, ..nothing };
+    }
+    if request.in_place || request.sandbox == Sandbox::ReadOnly || !is_in_repository {
+        return WorktreeSettings { in_place: true, ..nothing };
+    }
+    let Some(session) = session else { return nothing };
+    // Identify the worktree by its branch in the user's own repository. The agent can write the files of the worktree,
+    // so what they say about the repository cannot be trusted.
+    let known = session.worktree();
+    WorktreeSettings {
+        branch: known.map(|worktree| worktree.branch.clone()),
+        path: known.map(|worktree| worktree.folder.clone()),
+        // If guard was killed during the session's first run, the worktree may exist without being recorded in the
+        // session.
+        continues: known.is_none(),
+        name: (!known.is_some_and(|worktree| worktree.is_kept)).then(|| session.task()),
+        ..nothing
     }
 }
 
-/// Adds the options for the agent's home directory: which files guard creates or restores there, and which it saves
-/// for the next turn of the session.
-fn add_home_options(command: &mut Command, prepared: &Prepared, invocation: &Invocation) {
+/// Returns what the agent's home directory contains: the files that guard creates or restores there, and those that it
+/// saves for the next turn of the session.
+fn home_settings(prepared: &Prepared, invocation: &Invocation) -> HomeSettings {
     let session = prepared.session.as_ref();
     // The agent's saved files come first, so that guard's files replace them.
     let saved = session.filter(|_| prepared.resumes).map(Session::home).filter(|home| home.exists());
-    if let Some(home) = saved {
-        command.arg("--home-from").arg(home);
+    let kept = session.filter(|_| !invocation.keep.is_empty());
+    let file = |(path, text): &(String, String)| (PathBuf::from(path), text.clone());
+    HomeSettings {
+        from: saved.into_iter().collect(),
+        to: kept.map(Session::home),
+        keep: kept.iter().flat_map(|_| invocation.keep.iter().map(PathBuf::from)).collect(),
+        files: invocation.home_files.iter().map(file).collect(),
+        login_of: prepared
+            .adapter
+            .as_ref()
+            .filter(|adapter| adapter.uses_login)
+            .map(|agent| agent.name.clone()),
     }
-    for (path, text) in &invocation.home_files {
-        command.arg("--home-file").arg(format!("{path}={text}"));
-    }
-    if let Some(session) = session.filter(|_| !invocation.keep.is_empty()) {
-        command.arg("--home-to").arg(session.home());
-        for path in &invocation.keep {
-            command.arg("--home-keep").arg(path);
-        }
-    }
+}
+
+/// Returns the settings of the attempt's run, and what the command reads from its standard input.
+fn run_settings(request: &ExecRequest, prepared: &Prepared) -> (RunSettings, Option<String>) {
+    let mut settings = RunSettings {
+        command: prepared.program.iter().map(OsString::from).collect(),
+        dir: Some(request.cd.clone()),
+        policy: request.policy().map(str::to_string),
+        // This process passes the adapter's settings and parses the output, so the child must not use an adapter
+        // itself.
+        agent: Some("none".to_string()),
+        read: request.read.clone(),
+        write: request.write.clone(),
+        worktree: worktree_settings(request, prepared.session.as_ref()),
+        idle_seconds: Some(request.timeout),
+        total_seconds: Some(request.max_duration),
+        budget: Budget {
+            max_tokens: request.max_tokens,
+            max_requests: request.max_requests,
+            max_cost_micros: None,
+        },
+        ..RunSettings::default()
+    };
+    let mut environment = Vec::new();
+    let input = if let Some(adapter) = &prepared.adapter {
+        let invocation = adapter.invocation(&prepared.spec);
+        settings.require_keys = true;
+        // What the agent prints decides about the result, so no other program of the run may print in its name.
+        settings.seal_stdio = true;
+        settings.home = home_settings(prepared, &invocation);
+        settings.presets = invocation.presets;
+        settings.hosts = invocation.hosts;
+        settings.command.extend(invocation.arguments.into_iter().map(OsString::from));
+        environment = invocation.environment;
+        invocation.input
+    } else {
+        Some(request.prompt.clone()).filter(|prompt| !prompt.is_empty())
+    };
+    // Variables of the request come last, so that they override the others.
+    let variables = environment.into_iter().chain(request.environment.clone());
+    settings.environment = variables.map(|(name, value)| (name.into(), Some(value.into()))).collect();
+    (settings, input)
 }
 
 /// Starts `guard run` for an attempt as a child process, and writes the prompt to its standard input if the prompt is
 /// passed there.
 fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Result<Child, String> {
+    let (settings, input) = run_settings(request, prepared);
+    let sent = settings::send(&settings).map_err(|error| format!("cannot pass on the request: {error}"))?;
     let mut command = Command::new(&executor.guard);
-    // This process passes the adapter's settings and parses the output, so the child must not use an adapter
-    // itself.
-    command.args(["run", "--agent", "none", "--stream-json"]);
-    if let Some(policy) = request.policy() {
-        command.args(["--policy", policy]);
-    }
-    if prepared.adapter.is_some() {
-        command.arg("--require-keys");
-        // What the agent prints decides about the result, so no other program of the run may print in its name.
-        command.arg("--seal-stdio");
-    }
-    command.args(["--timeout", &request.timeout.to_string()]);
-    command.args(["--max-duration", &request.max_duration.to_string()]);
-    for (option, bound) in [("--max-tokens", request.max_tokens), ("--max-requests", request.max_requests)] {
-        if let Some(bound) = bound {
-            command.args([option, &bound.to_string()]);
-        }
-    }
-    for (option, paths) in [("--read", &request.read), ("--write", &request.write)] {
-        for path in paths {
-            command.arg(option).arg(path);
-        }
-    }
-    add_workdir_options(&mut command, request, prepared.session.as_ref());
-    let mut input = None;
-    let mut argv = prepared.program.clone();
-    let mut environment: Vec<(String, String)> = Vec::new();
-    if let Some(adapter) = &prepared.adapter {
-        let invocation = adapter.invocation(&prepared.spec);
-        for preset in &invocation.presets {
-            command.args(["--preset", preset]);
-        }
-        for host in &invocation.hosts {
-            command.args(["--allow-host", host]);
-        }
-        if adapter.uses_login {
-            command.args(["--agent-login", &adapter.name]);
-        }
-        add_home_options(&mut command, prepared, &invocation);
-        argv.extend(invocation.arguments);
-        environment.extend(invocation.environment);
-        input = invocation.input;
-    } else if !request.prompt.is_empty() {
-        input = Some(request.prompt.clone());
-    }
-    // Variables of the request come last, so that they override the others.
-    environment.extend(request.environment.clone());
-    for (name, value) in environment {
-        command.arg("--env").arg(format!("{name}={value}"));
-    }
-    command.arg("--").args(argv);
+    command.args(["run", "--request-fd", &sent.as_raw_fd().to_string()]);
+    inherit(&mut command, sent);
     let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
     // The child must not log to its standard error, because this process quotes that text in an error message.

@@ -2,7 +2,7 @@
 //! the agent's CLI does.
 //!
 //! ```text
-//!   request ─► adapter, session ─► attempt: `guard run --stream-json …` (a child process) ─► agent's lines ─► events
+//!   request ─► adapter, session ─► attempt: `guard run --request-fd N` (a child process) ─► agent's lines ─► events
 //!                     ▲                                  │ temporary failure
 //!                     └──────── wait 0.5 s, 1 s, 2 s ◄───┘
 //! ```

@@ -80,7 +80,11 @@ fn open_or_create(args: &Chat) -> Result<Conversation, Failure> {
 /// on which they could ask.
 fn confirm_policy(args: &Chat, directory: &Path, sandbox: Sandbox) -> Result<(), Failure> {
     let read_only = (sandbox == Sandbox::ReadOnly).then_some(READ_ONLY_POLICY);
-    crate::cli::commands::run::confirm_defaults(directory, args.policy.as_deref().or(read_only))
+    crate::session::confirm_defaults(
+        directory,
+        args.policy.as_deref().or(read_only),
+        &crate::cli::commands::run::ask,
+    )
 }
 
 /// Returns the options of each turn, from the command line.

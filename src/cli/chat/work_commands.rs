@@ -7,9 +7,9 @@ use std::io::Write;
 use crate::agents::conversation::Conversation;
 use crate::cli::args::Command;
 use crate::cli::commands::{apply, diff, why};
-use crate::cli::session::run_reference::store;
 use crate::cli::{Failure, parse};
 use crate::git::{Record, State};
+use crate::session::run_reference::store;
 
 /// Returns the id of the conversation's last run whose worktree still exists. Fails if there is none.
 fn last_run(conversation: &Conversation) -> Result<String, Failure> {

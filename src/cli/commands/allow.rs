@@ -1,10 +1,9 @@
 //! `guard allow`: allows an action that guard refused, by adding a rule or a list entry to the user's or the project's
-//! policy. Also `guard run --allow`, which adds rules for one run only.
+//! policy.
 
 use std::fmt;
 use std::fs::DirBuilder;
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -12,74 +11,19 @@ use memchr::memmem::Finder;
 
 use crate::cli::args::Allow;
 use crate::cli::output::exit_code::Exit;
-use crate::cli::session::checkout::{Checkout, split};
-use crate::cli::session::defaults::{BUILT_IN_POLICY, check_extends, commit_command, uncommitted_note};
-use crate::cli::session::{policy_files, run_reference};
 use crate::cli::{Failure, note};
-use crate::judge::command::{Context, Cwd};
 use crate::judge::decide;
-use crate::judge::decide::{AllowRule, CannotAllow, rules_to_allow};
+use crate::judge::decide::rules_to_allow;
 use crate::judge::policy;
-use crate::judge::policy::{Policy, PolicyDirs, PolicyError, ProjectConfig, Source};
+use crate::judge::policy::{PolicyDirs, PolicyError, ProjectConfig, Source};
 use crate::run::outcome::RunResult;
 use crate::run::transcript::{Event, EventType, Run, Step};
+use crate::session::allow_rules::{cannot_allow, context, rules_as_toml};
+use crate::session::checkout::{Checkout, split};
+use crate::session::defaults::{BUILT_IN_POLICY, check_extends, commit_command, uncommitted_note};
+use crate::session::{policy_files, run_reference};
 use crate::sys::fs::{Durability, Links, OpenError, read_regular_file, replace_file};
 use crate::text::terminal_text;
-
-/// Returns the policy with additional rules, which allow the commands that the user gave with `--allow`. A command that
-/// the policy already allows is no error: a script with the option must keep working after the user has saved the rule.
-pub(in crate::cli) fn allow_for_one_run(policy: Policy, commands: &[String]) -> Result<Policy, Failure> {
-    let mut policy = policy;
-    for command in commands {
-        let reason = format!("Allowed for this run by --allow {command:?}.");
-        let rules = match rules_to_allow(&policy, command, &context()) {
-            Err(error @ CannotAllow::Already(..)) => {
-                note(&format!(
-                    "guard: --allow has no effect: {}",
-                    terminal_text::replace(&error.to_string())
-                ));
-                continue;
-            }
-            rules => rules.map_err(|error| cannot_allow(command, &error))?,
-        };
-        let rule = rules_as_toml(&policy, &rules, decide::ALLOW_IDS, &reason);
-        let header = policy::new_file(&policy.name, &policy.name, "");
-        let source = Source {
-            name: format!("--allow {command:?}"),
-            text: policy::add_rule(&header, &rule).into(),
-            built_in: false,
-        };
-        policy = policy::extend(policy, source)?;
-    }
-    Ok(policy)
-}
-
-fn cannot_allow(command: &str, error: &CannotAllow) -> Failure {
-    let quoted = shell_words::quote(command);
-    Failure::usage(
-        error.to_string(),
-        format!("`guard check --shell {quoted}` shows how guard judges the command"),
-    )
-}
-
-/// Returns rules as TOML text, each with `reason`. Their ids begin with `ids` and differ from those of the policy's
-/// rules.
-fn rules_as_toml(policy: &Policy, rules: &[AllowRule], ids: &str, reason: &str) -> String {
-    let is_taken = |id: &str| policy.rules.iter().any(|rule| rule.id == id);
-    let rules: Vec<String> = rules.iter().map(|rule| rule.to_toml(ids, reason, is_taken)).collect();
-    rules.join("\n")
-}
-
-/// Returns the context for judging a command that runs in the current directory, or in `/` if guard cannot determine
-/// the current directory.
-pub(in crate::cli) fn context() -> Context {
-    let current = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-    Context {
-        cwd: Cwd::Known(current.into_os_string().into_vec()),
-        home: crate::cli::session::user_directories::home().map(|home| home.into_os_string().into_vec()),
-        ..Context::default()
-    }
-}
 
 pub(in crate::cli) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     let run = run_reference::find(Some(&args.run))?;

@@ -11,7 +11,6 @@ use crate::cli::commands::review::{is_confirmed, write_findings};
 use crate::cli::output::exit_code::Exit;
 use crate::cli::output::json::print_json;
 use crate::cli::output::quantities::{count, listed};
-use crate::cli::session::worktree_lookup::{find_or_newest, here};
 use crate::cli::{Failure, note};
 use crate::git::review::findings::Danger;
 use crate::git::{
@@ -20,6 +19,7 @@ use crate::git::{
 use crate::run::launch::danger_finding;
 use crate::run::outcome::{Finding, RunResult};
 use crate::run::transcript::{Run, RunState};
+use crate::session::worktree_lookup::{find_or_newest, here};
 use crate::text::terminal_text;
 
 /// Applies everything on the branch of a run that the user's branch does not have, whichever runs made it.

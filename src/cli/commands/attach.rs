@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::cli::args::runs::Attach;
 use crate::cli::output::exit_code::Exit;
 use crate::cli::output::terminal_filter::Screen;
-use crate::cli::session::run_reference::find;
-use crate::cli::session::run_reference::{open_transcript, unreadable};
 use crate::cli::{Failure, note};
 use crate::run::outcome::RunResult;
 use crate::run::transcript::{Event, EventType, Run, Step};
+use crate::session::run_reference::find;
+use crate::session::run_reference::{open_transcript, unreadable};
 use crate::sys::signals;
 use crate::text::terminal_text;
 

@@ -58,7 +58,7 @@ impl QueuePlace {
         let given = option.store.clone().or_else(|| std::env::var("GUARD_STORE").ok());
         let address = match given.filter(|text| !text.is_empty()) {
             Some(address) => Some(address),
-            None => crate::cli::commands::run::user_config()?.batch.store,
+            None => crate::session::user_config()?.batch.store,
         };
         if let Some(address) = &address
             && !address.starts_with("postgres://")
@@ -454,6 +454,6 @@ fn list_types(json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
 }
 
 pub(in crate::cli) fn load_types() -> Result<TaskTypes, Failure> {
-    TaskTypes::load(crate::cli::session::user_directories::config_dir().as_deref())
+    TaskTypes::load(crate::session::user_directories::config_dir().as_deref())
         .map_err(|error| Failure::usage(error.to_string(), "correct the file of the task type, or remove it"))
 }

@@ -20,7 +20,7 @@ use crate::judge::policy::{Action, Policy};
 const LONGEST_LINE: usize = 8 << 20;
 
 pub(in crate::cli) fn run(args: Check, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let policy = crate::cli::commands::run::policy_here(args.policy.as_deref())?;
+    let policy = crate::session::policy_here(args.policy.as_deref())?;
     if let Some(target) = &args.connect {
         return crate::cli::commands::check_connect::run("--connect", target, &policy, args.json, out);
     }

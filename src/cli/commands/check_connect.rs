@@ -53,7 +53,7 @@ pub(in crate::cli) fn run(
     let environment: Vec<_> = std::env::vars_os().collect();
     let (rules, notes) = crate::run::launch::network_rules(
         policy,
-        crate::cli::session::user_directories::home().as_deref(),
+        crate::session::user_directories::home().as_deref(),
         &environment,
     );
     let judged = rules

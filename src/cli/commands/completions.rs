@@ -10,10 +10,10 @@ use clap::{Command, CommandFactory};
 
 use crate::cli::args::shell::{Complete, CompletedValues, Completions, Shell};
 use crate::cli::output::exit_code::Exit;
-use crate::cli::session::run_reference::short_ids;
 use crate::cli::{Failure, args};
 use crate::judge::policy::PolicyDirs;
 use crate::run::transcript::runs_dir;
+use crate::session::run_reference::short_ids;
 
 /// The maximum number of runs that guard prints for a completion script. It prints the newest ones.
 const MOST_RUNS: usize = 100;

@@ -9,13 +9,12 @@ use serde_json::json;
 
 use crate::cli::Failure;
 use crate::cli::args::{ConfigAction, Init};
-use crate::cli::commands::run;
 use crate::cli::output::exit_code::Exit;
 use crate::cli::output::json::print_json;
-use crate::cli::session::checkout::{Checkout, split, unusable};
-use crate::cli::session::defaults::Defaults;
-use crate::cli::session::policy_files;
 use crate::judge::policy::{PROJECT_CONFIG, PROJECT_POLICY, PolicyDirs};
+use crate::session::checkout::{Checkout, split, unusable};
+use crate::session::defaults::Defaults;
+use crate::session::policy_files;
 use crate::text::terminal_text;
 
 pub(in crate::cli) fn config(action: &ConfigAction, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -36,7 +35,7 @@ fn here() -> Result<PathBuf, Failure> {
 }
 
 fn defaults() -> Result<Defaults, Failure> {
-    let config = run::user_config()?;
+    let config = crate::session::user_config()?;
     Defaults::find(&here()?, None, None, &config)
 }
 
@@ -44,7 +43,7 @@ fn show(with_origin: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Fail
     let defaults = defaults()?;
     let settings = defaults.settings();
     if json {
-        let entry = |(key, value, origin): &(&str, String, crate::cli::session::defaults::Origin)| {
+        let entry = |(key, value, origin): &(&str, String, crate::session::defaults::Origin)| {
             (key.to_string(), json!({ "value": value, "origin": origin.to_string() }))
         };
         print_json(&serde_json::Value::Object(settings.iter().map(entry).collect()), out)?;

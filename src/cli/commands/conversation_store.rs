@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::agents::conversation::{ConversationError, Conversations, HistorySettings};
 use crate::cli::Failure;
-use crate::cli::commands::run::user_config;
 use crate::run::transcript::runs_dir;
+use crate::session::user_config;
 
 /// How long a command waits for a summary of older messages after it has printed the answer.
 pub(in crate::cli) const SUMMARY_WAIT: Duration = Duration::from_secs(60);

@@ -14,10 +14,10 @@ use serde_json::json;
 
 use crate::cli::output::exit_code::Exit;
 use crate::cli::output::json::print_json;
-use crate::cli::session::run_reference::short_ids;
-use crate::cli::session::run_reference::store;
 use crate::cli::{Failure, note};
 use crate::run::transcript::{EventType, Line, Observer};
+use crate::session::run_reference::short_ids;
+use crate::session::run_reference::store;
 use crate::sys::process;
 
 /// Says which of the two processes the caller of [`fork`] is now, and contains the files through which it

@@ -11,10 +11,10 @@ use crate::cli::args::take_over::Diff;
 use crate::cli::output::exit_code::Exit;
 use crate::cli::output::json::print_json;
 use crate::cli::output::quantities::{count, listed};
-use crate::cli::session::worktree_lookup::{find_or_newest, target_commit};
 use crate::cli::{Failure, note};
 use crate::git::{Record, Repository, ReviewStart, WholeWork, WorkReader};
 use crate::run::transcript::{Run, RunState};
+use crate::session::worktree_lookup::{find_or_newest, target_commit};
 use crate::text::terminal_text;
 
 /// The maximum number of commits that the JSON output lists.

@@ -5,17 +5,18 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 
-use crate::cli::args;
-use crate::cli::args::{Learn, LearnNetwork};
-use crate::cli::commands::allow;
+use crate::cli::args::{Learn, LearnNetwork, RunOutput};
+use crate::cli::commands::{allow, run};
 use crate::cli::output::exit_code::Exit;
-use crate::cli::session::checkout::{Checkout, split};
-use crate::cli::session::{policy_files, run_reference};
 use crate::cli::{Failure, note};
 use crate::judge::decide;
 use crate::judge::decide::{Learned, Seen, SeenCommand, learn};
 use crate::judge::policy::{Action, Policy, PolicyDirs, Source};
+use crate::run::settings::RunSettings;
 use crate::run::transcript::{Event, EventType, Step};
+use crate::session::allow_rules::context;
+use crate::session::checkout::{Checkout, split};
+use crate::session::{policy_files, policy_here, run_reference};
 use crate::sys::directory::{Directory, DirectoryError, Identity};
 use crate::sys::fs::{Durability, replace_file};
 use crate::text::terminal_text;
@@ -24,7 +25,7 @@ use crate::text::terminal_text;
 const MAX_COMMANDS: usize = 100_000;
 
 pub(in crate::cli) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let base = extendable(&crate::cli::commands::run::policy_here(args.policy.as_deref())?)?;
+    let base = extendable(&policy_here(args.policy.as_deref())?)?;
     let output = OutputFile::open(&args.out)?;
     if output.before.is_some() && !args.force {
         return Err(Failure::usage(
@@ -44,7 +45,7 @@ pub(in crate::cli) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Fai
         let Some(run_id) = run_id else { return Ok(exit) };
         folder = Some(observe(&run_id, &mut seen)?);
     }
-    let Learned { text, left_out } = learn(&base, &policy_name(&args.out), &seen, &allow::context());
+    let Learned { text, left_out } = learn(&base, &policy_name(&args.out), &seen, &context());
     let source = Source { name: args.out.display().to_string(), text: text.clone().into(), built_in: false };
     decide::load_text(source, &PolicyDirs::from_environment())?;
     for problem in &left_out {
@@ -182,21 +183,14 @@ fn reference(path: &Path) -> String {
 /// Runs the command under the policy without its command rules. Returns the exit code, and the run's id if the run has
 /// ended with a result.
 fn watch(args: &Learn) -> Result<(Exit, Option<String>), Failure> {
-    let parsed = <args::Cli as clap::Parser>::try_parse_from(["guard", "run", "--", "/bin/true"]);
-    let Ok(args::Cli { command: args::Command::Run(mut arguments), .. }) = parsed else {
-        return Err(Failure::usage(
-            format!("cannot run `{}`", terminal_text::replace(&args.command[0].to_string_lossy())),
-            "`guard run --dry-run -- COMMAND` shows the reason",
-        ));
+    let settings = RunSettings {
+        command: args.command.clone(),
+        policy: args.policy.clone(),
+        presets: args.preset.clone(),
+        hosts: if args.network == LearnNetwork::Allow { vec!["*:*".to_string()] } else { Vec::new() },
+        ..RunSettings::default()
     };
-    arguments.command.clone_from(&args.command);
-    arguments.policy.clone_from(&args.policy);
-    arguments.preset.clone_from(&args.preset);
-    if args.network == LearnNetwork::Allow {
-        arguments.allow_host = vec!["*:*".to_string()];
-    }
-    let mut printed = io::sink();
-    crate::cli::commands::run::run_with(&arguments, without_command_rules, &mut printed)
+    run::run_with(settings, RunOutput::default(), without_command_rules, &mut io::sink())
 }
 
 /// Returns the policy without its rules about commands. The settings of the sandbox stay the same.

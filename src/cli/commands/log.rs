@@ -7,9 +7,9 @@ use jiff::Timestamp;
 
 use crate::cli::args::Log;
 use crate::cli::output::exit_code::Exit;
-use crate::cli::session::run_reference::{find, open_transcript, unreadable};
 use crate::cli::{Failure, note};
 use crate::run::transcript::{Event, EventType, Run, RunState, Step, Stream};
+use crate::session::run_reference::{find, open_transcript, unreadable};
 use crate::text::terminal_text;
 
 /// How often `--follow` checks the transcript for new events.

@@ -8,9 +8,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::cli::session::user_directories::config_dir;
 use crate::cli::{Failure, note};
 use crate::run::transcript::runs_dir;
+use crate::session::user_directories::config_dir;
 use crate::sys::fs::chmod;
 
 /// How many levels of directories guard repairs. Other users cannot reach the levels below.

@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use crate::cli::args::Replay;
 use crate::cli::output::exit_code::Exit;
 use crate::cli::output::terminal_filter::Screen;
-use crate::cli::session::run_reference::{find, open_transcript, unreadable};
 use crate::cli::{Failure, note};
 use crate::run::transcript::{EventType, Step};
+use crate::session::run_reference::{find, open_transcript, unreadable};
 
 pub(in crate::cli) fn run(args: &Replay, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut pace = pace(args)?;

@@ -13,13 +13,13 @@ use crate::cli::commands::runs::parse_age;
 use crate::cli::output::exit_code::Exit;
 use crate::cli::output::json::print_json;
 use crate::cli::output::quantities::count;
-use crate::cli::session::run_reference::store;
-use crate::cli::session::worktree_lookup::here;
 use crate::cli::{Failure, note};
 use crate::git;
 use crate::git::{Repository, SavedWork};
 use crate::run::launch::danger_finding;
 use crate::run::outcome::Finding;
+use crate::session::run_reference::store;
+use crate::session::worktree_lookup::here;
 use crate::text::terminal_text;
 
 pub(in crate::cli) fn run(args: &Restore, out: &mut dyn Write) -> Result<Exit, Failure> {

@@ -13,22 +13,20 @@ use crate::cli::output::exit_code::Exit;
 use crate::cli::output::json::print_json;
 use crate::cli::output::table;
 use crate::cli::output::table::Column;
-use crate::cli::session::run_reference::short_ids;
-use crate::cli::session::run_reference::store;
 use crate::cli::{Failure, note};
-use crate::git::{Record, Repository, State, main_directory, moved_files};
+use crate::git::{Record, Repository, main_directory, moved_files};
 use crate::judge::policy::TimeLimit;
 use crate::run::outcome::ErrorKind;
 use crate::run::transcript::{Run, RunState, Store};
+use crate::session::keep_runs::{disk_use, holds_work};
+use crate::session::run_reference::short_ids;
+use crate::session::run_reference::store;
 use crate::text::terminal_text;
 
 /// The minimum age of runs that `guard runs prune` deletes if the user gives neither `--older-than` nor `--keep`.
 const DEFAULT_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// The number of runs that guard lists on a terminal by default.
 const SHOWN_ON_TERMINAL: usize = 20;
-/// The maximum number of files and directories of one run that guard counts for its size. A run in progress can have
-/// very many files.
-const MOST_COUNTED_FILES: usize = 2_000;
 
 pub(in crate::cli) fn run(args: &Runs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let store = store()?;
@@ -369,37 +367,4 @@ fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io:
         }
     }
     Ok(())
-}
-
-/// Returns true if a run's worktree still exists, or if the run's directory may have commits or files that exist
-/// nowhere else. The user needs the run's record to find them. Also returns true if guard cannot read the record.
-pub(in crate::cli) fn holds_work(run: &Run) -> bool {
-    if !Record::exists(&run.folder) {
-        return false;
-    }
-    let is_open = |record: Record| record.state != State::Removed && record.worktree.exists();
-    run.folder.join("git").exists()
-        || moved_files(&run.folder).exists()
-        || Record::read(&run.folder).map_or(true, is_open)
-}
-
-/// Returns the total size of a run's files in bytes. Stops after [`MOST_COUNTED_FILES`] files and directories, so the
-/// result may be too small. Ignores what it cannot read.
-pub(in crate::cli) fn disk_use(folder: &Path) -> u64 {
-    let (mut bytes, mut counted) = (0, 0);
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            match entry.metadata() {
-                Ok(data) if data.is_dir() => folders.push(entry.path()),
-                Ok(data) => bytes += data.len(),
-                Err(_) => {}
-            }
-            counted += 1;
-            if counted == MOST_COUNTED_FILES {
-                return bytes;
-            }
-        }
-    }
-    bytes
 }

@@ -12,10 +12,10 @@ use crate::cli::args::runs::Stop;
 use crate::cli::commands::runs::{outcome, state_text};
 use crate::cli::output::exit_code::Exit;
 use crate::cli::output::json::print_json;
-use crate::cli::session::run_reference::store;
-use crate::cli::session::run_reference::{find, short_ids};
 use crate::cli::{Failure, note};
 use crate::run::transcript::{Run, RunState};
+use crate::session::run_reference::store;
+use crate::session::run_reference::{find, short_ids};
 use crate::text::terminal_text;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -14,11 +14,11 @@ use crate::cli::commands::task_store::{RESUME_HINT, failed, task_store};
 use crate::cli::commands::workflow;
 use crate::cli::output::exit_code::Exit;
 use crate::cli::output::task_progress::{Form, TaskProgress};
-use crate::cli::session::agent_run::is_installed;
 use crate::cli::{Failure, note};
 use crate::git::{Repository, Request, TaskTree, WorkspaceError};
 use crate::judge::policy::{Config, PolicyDirs};
 use crate::run::outcome::ErrorKind;
+use crate::session::is_installed;
 #[cfg(debug_assertions)]
 use crate::work::pipeline::task::journal::Journal;
 use crate::work::pipeline::task::journal::TaskRow;

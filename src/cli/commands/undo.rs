@@ -8,14 +8,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cli::args::take_over::Undo as Arguments;
-use crate::cli::commands::run::user_config;
 use crate::cli::commands::runs::{parse_age, size};
 use crate::cli::output::exit_code::Exit;
 use crate::cli::output::json::print_json;
 use crate::cli::output::quantities::count;
-use crate::cli::session::keep_runs::snapshot_limits;
-use crate::cli::session::run_reference;
-use crate::cli::session::run_reference::{Candidate, pick, short_ids, store};
 use crate::cli::{Failure, note};
 use crate::git;
 use crate::git::snapshot::Name;
@@ -24,6 +20,10 @@ use crate::git::{
     StepKind, Undo, UndoPlan, UndoReport,
 };
 use crate::run::transcript::{Run, RunState};
+use crate::session::keep_runs::snapshot_limits;
+use crate::session::run_reference;
+use crate::session::run_reference::{Candidate, pick, short_ids, store};
+use crate::session::user_config;
 use crate::text::terminal_text;
 
 /// The maximum number of paths of one kind that guard lists for a person.

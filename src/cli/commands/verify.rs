@@ -8,9 +8,9 @@ use crate::cli::Failure;
 use crate::cli::args::Verify;
 use crate::cli::output::exit_code::Exit;
 use crate::cli::output::json::print_json;
-use crate::cli::session::run_reference::{find, unreadable};
 use crate::run::transcript;
 use crate::run::transcript::{Check, Outcome};
+use crate::session::run_reference::{find, unreadable};
 use crate::text::terminal_text;
 
 pub(in crate::cli) fn run(args: &Verify, out: &mut dyn Write) -> Result<Exit, Failure> {

@@ -13,7 +13,6 @@ use crate::cli::args::Why;
 use crate::cli::commands::allow;
 use crate::cli::output::exit_code::Exit;
 use crate::cli::output::json::print_json;
-use crate::cli::session::run_reference;
 use crate::git::{Repository, main_directory};
 use crate::judge::command::Request;
 use crate::judge::decide;
@@ -21,6 +20,8 @@ use crate::judge::decide::{judge_and_explain, rules_to_allow};
 use crate::judge::policy::Action;
 use crate::run::launch::LaunchPlan;
 use crate::run::transcript::{Event, EventType};
+use crate::session::allow_rules::context;
+use crate::session::run_reference;
 use crate::text::terminal_text;
 
 /// The maximum number of refusals of a run that guard explains as text. With `--json`, guard explains all of them.
@@ -55,7 +56,7 @@ struct Explanation {
 
 pub(in crate::cli) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
     if let Some(host) = &args.host {
-        let policy = crate::cli::commands::run::policy_here(args.policy.as_deref())?;
+        let policy = crate::session::policy_here(args.policy.as_deref())?;
         let exit = crate::cli::commands::check_connect::run("--host", host, &policy, args.json, out)?;
         if !args.json {
             writeln!(out, "  layer:   {}", layer(EventType::DenyNetwork))?;
@@ -96,7 +97,7 @@ pub(in crate::cli) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failu
         }
     }
     if explained.iter().any(|explanation| explanation.allow_with.is_some())
-        && let Some(uncommitted) = crate::cli::session::defaults::uncommitted_note()
+        && let Some(uncommitted) = crate::session::defaults::uncommitted_note()
     {
         writeln!(out, "{uncommitted}")?;
     }
@@ -165,9 +166,9 @@ fn explain_event(event: &Event) -> Explanation {
 }
 
 fn explain_command(command: &[OsString], policy: Option<&str>) -> Result<Explanation, Failure> {
-    let policy = crate::cli::commands::run::policy_here(policy)?;
+    let policy = crate::session::policy_here(policy)?;
     let request = Request::Argv(command.iter().map(|word| word.clone().into_vec()).collect());
-    let context = allow::context();
+    let context = context();
     let (verdict, _) = judge_and_explain(&policy, &request, &context);
     let option = verdict.allow_with.as_deref().and_then(|options| shell_words::split(options).ok());
     let rules = match option.as_deref() {

@@ -14,14 +14,14 @@ use crate::cli::output::json::print_json;
 use crate::cli::output::quantities::{count, listed};
 use crate::cli::output::table;
 use crate::cli::output::table::Column;
-use crate::cli::session::run_reference::{short_ids, store};
-use crate::cli::session::worktree_lookup::{entries, find, short_branch, target_commit};
 use crate::cli::{Failure, note};
 use crate::git;
 use crate::git::{
     DisposeReport, Entry, KeepPolicy, OtherRef, ReceiveError, Received, Repository, State, Workspace,
     WorkspaceError,
 };
+use crate::session::run_reference::{short_ids, store};
+use crate::session::worktree_lookup::{entries, find, short_branch, target_commit};
 use crate::text::terminal_text;
 
 /// The width of the columns before the path in `guard worktree list`, with the gaps between them, if run ids are shown

@@ -1,42 +1,18 @@
-//! Why a command failed, and how guard prints failures, notes and the problems of policies.
+//! How guard prints failures, notes and the problems of policies.
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use crate::cli::output::colour::stderr_colour;
 use crate::judge::policy::{Diagnostic, PolicyError, Severity};
+use crate::session::Failure;
 use crate::text::terminal_text;
 
 /// The maximum number of problems that guard prints in one report about a policy or a workflow.
 const MOST_SHOWN: usize = 50;
 
-/// Why a command of `guard` could not do its work.
-pub(in crate::cli) enum Failure {
-    /// guard cannot write to standard output, or another input or output operation failed.
-    Output(io::Error),
-    /// guard cannot find, read or load the policy.
-    Policy(Box<PolicyError>),
-    /// An error that the user can fix, with a hint.
-    Usage { message: String, hint: String },
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
-    }
-}
-
-impl From<PolicyError> for Failure {
-    fn from(error: PolicyError) -> Self {
-        Self::Policy(Box::new(error))
-    }
-}
-
 impl Failure {
-    pub(in crate::cli) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Usage { message: message.into(), hint: hint.into() }
-    }
-
+    /// Returns the message for the user.
     pub(in crate::cli) fn render(&self) -> String {
         match self {
             Self::Output(error) => format!("guard: an input or output operation failed: {error}"),

@@ -25,7 +25,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
 use crate::cli::Failure;
-use crate::cli::session::checkout::split;
+use crate::session::checkout::split;
 use crate::sys::directory::Directory;
 use crate::text::terminal_text;
 

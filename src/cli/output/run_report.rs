@@ -1,22 +1,19 @@
 //! The output of `guard run` at the end of a run: the result as JSON, or a summary for the user.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
 use std::time::Duration;
 
 use crate::cli::args;
+use crate::cli::note;
 use crate::cli::output::exit_code::Exit;
+use crate::cli::output::logging;
 use crate::cli::output::terminal_summary;
-use crate::cli::session::run_workspace::WorkspaceProblem;
-use crate::cli::{Failure, note};
 use crate::git;
 use crate::git::Record;
-use crate::run::launch;
-use crate::run::launch::{Finished, LaunchError, LaunchPlan, RunRequest};
-use crate::run::outcome::{
-    Denial, ErrorDetail, ErrorKind, HostTraffic, RunResult, TranscriptPlace, duration,
-};
+use crate::run::launch::LaunchError;
+use crate::run::outcome::{Denial, ErrorKind, HostTraffic, RunResult, duration};
 use crate::run::transcript::{EventType, runs_dir};
+use crate::session::{Failure, NotStarted, Problem, WorkspaceProblem, with_error};
 use crate::text::terminal_text;
 
 /// The output format of `guard run`.
@@ -32,7 +29,7 @@ pub(in crate::cli) enum Form {
 
 impl Form {
     /// Returns the format that the options of `guard run` choose.
-    pub(in crate::cli) fn from_args(arguments: &args::Run) -> Self {
+    pub(in crate::cli) fn from_args(arguments: &args::RunOutput) -> Self {
         match (arguments.stream_json, arguments.json) {
             (true, _) => Self::Stream,
             (false, true) => Self::Json,
@@ -41,139 +38,39 @@ impl Form {
     }
 }
 
-/// Reports that guard cannot plan a run. The result has no run id, because there is no transcript.
-pub(in crate::cli) fn report_plan_error(
-    request: &RunRequest,
-    error: &LaunchError,
+/// Prints why guard did not start a run: a result as JSON, or a message for the user.
+pub(in crate::cli) fn report_not_started(
+    not_started: NotStarted,
     form: Form,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
-    let (kind, exit, hint) = match error {
-        LaunchError::CommandNotFound(_) => (
-            ErrorKind::CommandNotFound,
-            Exit::CommandNotFound,
-            "check the name, or give the program's path; guard searches your PATH".to_string(),
-        ),
-        LaunchError::NotExecutable { .. } => {
-            (ErrorKind::InvalidInput, Exit::CannotExecute, "give a program that is executable".to_string())
+    let (result, exit) = match not_started {
+        // Callers that read JSON get this error as a result, too.
+        NotStarted::Settings(Failure::Usage { message, .. }) if form != Form::PassThrough => {
+            let empty = RunResult { duration: duration(Duration::ZERO), ..RunResult::default() };
+            (with_error(empty, ErrorKind::ConfigError, &message), Exit::OwnFailure)
         }
-        // guard suggests no directory to grant instead: the agent chooses the path, and the nearest directory that
-        // exists may be the user's home directory.
-        LaunchError::GrantedPathMissing { option, .. } => (
-            ErrorKind::InvalidInput,
-            Exit::OwnFailure,
-            format!("create the file or directory first; {option} can only grant a path that exists"),
-        ),
-        _ => (
-            ErrorKind::InvalidInput,
-            Exit::OwnFailure,
-            "correct the option, variable, directory or policy that the message names".to_string(),
-        ),
+        NotStarted::Usage(failure) | NotStarted::Settings(failure) => return Err(failure),
+        NotStarted::Run { problem, .. } if form == Form::PassThrough => {
+            note(&format!("guard: {problem}\n  hint: {}", problem.hint()));
+            return Ok(exit_of_problem(&problem));
+        }
+        NotStarted::Run { about, problem } => {
+            (with_error(*about, problem.kind(), &problem.to_string()), exit_of_problem(&problem))
+        }
     };
-    let tool = request.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let result = RunResult {
-        tool: Path::new(&tool)
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default(),
-        policy: request.policy.name.clone(),
-        duration: duration(Duration::ZERO),
-        ..failure_result(kind, &error.to_string())
-    };
-    print_failure(&result, &hint, form, out)?;
+    print_result(&result, out)?;
     Ok(exit)
 }
 
-/// Reports that guard cannot create or open the worktree of a run, and therefore has not started the run.
-pub(in crate::cli) fn report_workspace_problem(
-    request: &RunRequest,
-    problem: &WorkspaceProblem,
-    form: Form,
-    out: &mut dyn Write,
-) -> Result<Exit, Failure> {
-    print_not_started(request, problem.kind, &problem.message, &problem.hint, form, out)?;
-    Ok(problem.exit)
-}
-
-/// Prints a result that says why guard did not start the run.
-pub(in crate::cli) fn print_not_started(
-    request: &RunRequest,
-    kind: ErrorKind,
-    problem: &str,
-    hint: &str,
-    form: Form,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
-    let tool = request.command.first().map(Path::new).and_then(Path::file_name);
-    let result = RunResult {
-        tool: tool.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
-        policy: request.policy.name.clone(),
-        duration: duration(Duration::ZERO),
-        ..failure_result(kind, problem)
-    };
-    print_failure(&result, hint, form, out)
-}
-
-/// Returns the result of a run that has not begun. The result contains only data from the plan.
-pub(in crate::cli) fn result_before_start(plan: &LaunchPlan) -> RunResult {
-    RunResult {
-        tool: plan.program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
-        policy: plan.policy.clone(),
-        run_id: plan.run_id.clone(),
-        session_id: plan.run_id.clone(),
-        duration: duration(Duration::ZERO),
-        transcript: TranscriptPlace { path: plan.run_folder.to_string_lossy().into_owned(), head: None },
-        ..RunResult::default()
+fn exit_of_problem(problem: &Problem) -> Exit {
+    match problem {
+        Problem::Plan(LaunchError::CommandNotFound(_)) => Exit::CommandNotFound,
+        Problem::Plan(LaunchError::NotExecutable { .. }) => Exit::CannotExecute,
+        // Use the same exit code as for a run that the signal ended.
+        Problem::Workspace(WorkspaceProblem { signal: Some(signal), .. }) => Exit::Code(128 + *signal as u8),
+        _ => Exit::OwnFailure,
     }
-}
-
-pub(in crate::cli) fn report_launch_failure(
-    not_started: RunResult,
-    failure: &launch::Failure,
-    form: Form,
-    out: &mut dyn Write,
-) -> Result<Exit, Failure> {
-    let (kind, hint) = match failure {
-        launch::Failure::Unavailable { needs, .. } => {
-            let fixes: Vec<&str> = needs.iter().map(|need| need.fix.as_str()).collect();
-            (
-                ErrorKind::SandboxUnavailable,
-                format!("{}; `guard doctor` shows what this machine supports", fixes.join("; ")),
-            )
-        }
-        launch::Failure::Canary(_) => (
-            ErrorKind::SandboxUnavailable,
-            "this kernel does not enforce the sandbox as documented; please report this to the maintainers of guard".to_string(),
-        ),
-        _ => (ErrorKind::Internal, "`guard doctor` shows what this machine supports".to_string()),
-    };
-    let RunResult { error, error_kind, error_detail, .. } = failure_result(kind, &failure.to_string());
-    let result = RunResult { error, error_kind, error_detail, ..not_started };
-    print_failure(&result, &hint, form, out)?;
-    Ok(Exit::OwnFailure)
-}
-
-pub(in crate::cli) fn failure_result(kind: ErrorKind, message: &str) -> RunResult {
-    RunResult {
-        error: Some(message.to_string()),
-        error_kind: Some(kind),
-        error_detail: Some(ErrorDetail { message: message.to_string(), ..ErrorDetail::default() }),
-        ..RunResult::default()
-    }
-}
-
-pub(in crate::cli) fn print_failure(
-    result: &RunResult,
-    hint: &str,
-    form: Form,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
-    if form == Form::PassThrough {
-        note(&format!("guard: {}\n  hint: {hint}", result.error.as_deref().unwrap_or_default()));
-    } else {
-        print_result(result, out)?;
-    }
-    Ok(())
 }
 
 fn print_result(result: &RunResult, out: &mut dyn Write) -> Result<(), Failure> {
@@ -183,13 +80,14 @@ fn print_result(result: &RunResult, out: &mut dyn Write) -> Result<(), Failure> 
 }
 
 pub(in crate::cli) fn report(
-    finished: &Finished,
+    result: &RunResult,
     form: Form,
     quiet: bool,
-    one_line: bool,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
-    let result = &finished.result;
+    // A person at a terminal gets one line at the beginning and one at the end. Programs, log files and users of `-v`
+    // get the whole summary at the end.
+    let one_line = io::stderr().is_terminal() && !logging::is_verbose();
     if form == Form::PassThrough {
         if !quiet && one_line {
             // If standard output is not a terminal, it may be a pipe to a pager, which still shows its output on the

@@ -1,9 +1,9 @@
 //! The two lines that guard prints about a run for a person at a terminal, one when the run begins and one when it
 //! ends. With `-v`, `guard run` prints the whole summary instead of the second line.
 
-use crate::cli::session::run_reference;
 use crate::run::launch::{LaunchPlan, Limits};
 use crate::run::outcome::{ErrorKind, RunResult};
+use crate::session::run_reference;
 use crate::text::terminal_text;
 
 /// The maximum number of hosts that the first line lists.

@@ -13,6 +13,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::nested_repositories::{RepositoryKind, SearchBounds, search};
 use super::receive::Limits;
 use super::receive::lfs;
@@ -34,7 +36,8 @@ use uncommitted::{Changed, RETRY_TIMEOUT, unreadable_dirs};
 
 /// What guard does with the worktree and the branch of a run after the agent has ended. guard always keeps a worktree
 /// that existed before the run (`--here`), and its branch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum KeepPolicy {
     /// Keep the worktree and the branch.
     Keep,

@@ -44,44 +44,22 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
         b.git_default_action.action.name(),
     );
     actions.changed("git.other_action", git_other_action.action.name(), b.git_other_action.action.name());
-    let git = git.diff(&b.git);
-    let worktree = worktree.diff(&b.worktree);
-    let sandbox = sandbox.diff(&b.sandbox);
-    let toolchains = toolchains.diff(&b.toolchains);
-    let budget = budget.diff(&b.budget);
-    let network = network.diff(&b.network);
-    let filesystem = filesystem.diff(&b.filesystem);
-    let home = home.diff(&b.home);
-    let environment = environment.diff(&b.environment);
-    let limits = limits.diff(&b.limits);
-    let values = [
-        &actions,
-        &git,
-        &worktree,
-        &sandbox,
-        &toolchains,
-        &budget,
-        &network,
-        &filesystem,
-        &home,
-        &environment,
-        &limits,
+    let sections = [
+        actions,
+        filesystem.diff(&b.filesystem),
+        home.diff(&b.home),
+        toolchains.diff(&b.toolchains),
+        network.diff(&b.network),
+        environment.diff(&b.environment),
+        git.diff(&b.git),
+        worktree.diff(&b.worktree),
+        sandbox.diff(&b.sandbox),
+        budget.diff(&b.budget),
+        limits.diff(&b.limits),
     ];
-    let lists = [
-        &filesystem,
-        &home,
-        &toolchains,
-        &network,
-        &environment,
-        &git,
-        &worktree,
-        &sandbox,
-        &budget,
-        &limits,
-    ];
-    let mut lines: Vec<String> = values.iter().flat_map(|section| section.values.clone()).collect();
-    lines.extend(lists.iter().flat_map(|section| section.items.clone()));
-    lines.extend(lists.iter().flat_map(|section| section.named.clone()));
+    let mut lines: Vec<String> = sections.iter().flat_map(|section| section.values.clone()).collect();
+    lines.extend(sections.iter().flat_map(|section| section.items.clone()));
+    lines.extend(sections.iter().flat_map(|section| section.named.clone()));
     diff_rules(a, b, &mut lines);
     lines
 }

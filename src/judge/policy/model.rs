@@ -255,7 +255,7 @@ pub struct Network {
 }
 
 /// Limits on the use of a model's API. `None` is unlimited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Budget {
     /// The maximum number of tokens, input and output together.
     pub max_tokens: Option<u64>,
@@ -307,7 +307,7 @@ impl Default for Sandbox {
 }
 
 /// Whether a run gets private namespaces, ordered from loose to tight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Namespaces {
     /// The run gets no private namespaces.

@@ -106,7 +106,7 @@ pub(crate) fn run_to_end(
     streams: Streams,
     observer: Option<Observer>,
     group: &Group,
-    task: &mut Option<GitSession>,
+    git_session: &mut Option<GitSession>,
     network: Network,
 ) -> Result<Finished, Failure> {
     let RunFiles { transcript, shims, links } = files;
@@ -129,7 +129,7 @@ pub(crate) fn run_to_end(
             }
             watch_for_second_signal(end.stop_reason.is_some());
             let counts = supervisor.finish();
-            running.finish(&end, enforcement, counts, task)
+            running.finish(&end, enforcement, counts, git_session)
         }
         Err(StartFailure::Failed(failure)) => {
             // The agent process may be waiting for an answer of the supervisor. Closing the socket also closes a
@@ -144,7 +144,7 @@ pub(crate) fn run_to_end(
         Err(StartFailure::NotStarted(failure)) => {
             let ended = running.end_everything(None);
             let end = RunEnd { ended, stop_reason: None, not_started: Some(failure) };
-            running.finish(&end, Enforcement::default(), Counts::default(), task)
+            running.finish(&end, Enforcement::default(), Counts::default(), git_session)
         }
     }
 }

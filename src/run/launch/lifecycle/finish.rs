@@ -3,26 +3,45 @@
 //! inspects any file.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::directories;
 use super::event_loop::{RunEnd, StopReason, reap_all_descendants};
-use super::git_session::GitSession;
+use super::git_session::{Ending, GitSession};
 use super::running::Running;
 use super::snapshot::{findings_of_changes, with_deleted};
-use super::{Failure, Finished};
+use super::{Failure, Finished, Started};
 use crate::run::egress;
 use crate::run::launch::process::protocol::Used;
 use crate::run::outcome::{
-    Enforcement, ErrorDetail, ErrorKind, KeptFiles, ModelUsage, RunResult, TranscriptPlace, Usage, changes,
-    duration,
+    Change, Enforcement, ErrorDetail, ErrorKind, Finding, KeptFiles, ModelUsage, RunResult, SnapshotReport,
+    TranscriptPlace, Usage, changes, duration,
 };
 use crate::run::supervisor::Counts;
 use crate::run::transcript;
 use crate::run::transcript::{EventType, Recorder, Stream};
 use crate::sys::process::Ended;
+
+/// What the run left behind and used.
+struct Effects {
+    git: Ending,
+    files: ChangedFiles,
+    kept: KeptFiles,
+    used: Used,
+    traffic: egress::Traffic,
+    took: Duration,
+}
+
+/// The files that the run changed.
+struct ChangedFiles {
+    list: Vec<Change>,
+    is_complete: bool,
+    /// What the snapshot from before the run does not contain; `None` if guard took none.
+    report: Option<SnapshotReport>,
+}
 
 impl Running {
     /// Builds and records the run's result, ends guard's threads, and removes the run's private directories. If guard
@@ -32,9 +51,9 @@ impl Running {
         end: &RunEnd,
         enforcement: Enforcement,
         counts: Counts,
-        task: &mut Option<GitSession>,
+        git_session: &mut Option<GitSession>,
     ) -> Result<Finished, Failure> {
-        let mut result = self.build_result(end, enforcement, counts, task);
+        let mut result = self.end_run(end, enforcement, counts, git_session);
         // guard can remove the directories while another thread flushes the transcript to disk and init exits, because
         // no process uses the directories any more. Init has reported that every other process is dead, or `reap_all`
         // waits for that.
@@ -58,40 +77,75 @@ impl Running {
         Ok(Finished { result, ended: end.ended })
     }
 
-    /// Ends the git session, compares the git repositories with their state before the run, saves files of the private
-    /// home directory, and copies a changed login back to the user's file. Then builds the run's result and records it
-    /// as the last event of the transcript.
-    fn build_result(
+    /// Ends the parts of the run one after the other, and returns the run's result, which it records as the last event
+    /// of the transcript.
+    fn end_run(
         &mut self,
         end: &RunEnd,
         enforcement: Enforcement,
         counts: Counts,
-        task: &mut Option<GitSession>,
+        git_session: &mut Option<GitSession>,
     ) -> RunResult {
         self.close();
-        // Init reports the resources that all other processes used, unless init itself was killed.
-        let used = self.used.unwrap_or_else(|| {
-            self.reap_all();
-            Used::by_children()
-        });
+        let used = self.resources_used();
         let mut traffic = self.proxy.take().map(egress::Handle::finish).unwrap_or_default();
         self.network.add_refused(&mut traffic.rows);
         let counts = Counts { refusals: counts.refusals + traffic.refusals, ..counts };
-        let snapshot = std::mem::take(&mut self.started.snapshot);
-        let plan = &self.started.plan;
         let took = self.started.began.elapsed();
-        let ending = task.take().map(|task| task.end(&self.recorder, self.started.began_at));
+        let mut git = self.end_git(git_session);
+        let files = self.compare_directory(&mut git);
+        let kept = self.save_home();
+        self.copy_login_back();
+        let failure = git.failure.take();
+        let effects = Effects { git, files, kept, used, traffic, took };
+        let mut result = self.result(end, enforcement, &counts, effects);
+        self.describe_failure(end, &mut result);
+        self.add_agents_conclusion(&mut result);
+        if let Some((kind, message)) = failure {
+            fail(&mut result, kind, message);
+        }
+        result.denials = self.denials(counts);
+        let message = match &result.error {
+            None => "the command ended by itself".to_string(),
+            Some(error) => error.clone(),
+        };
+        self.recorder.record(EventType::RunFinished, &message, &result);
+        result
+    }
+
+    /// Returns the resources that all other processes used, as init reports them unless it was killed.
+    fn resources_used(&mut self) -> Used {
+        self.used.unwrap_or_else(|| {
+            self.reap_all();
+            Used::by_children()
+        })
+    }
+
+    /// Ends the git session, and compares the git repositories with their state before the run. Only init may still be
+    /// alive, so no process can change the repositories any more.
+    fn end_git(&mut self, git_session: &mut Option<GitSession>) -> Ending {
+        let ending = git_session.take().map(|session| session.end(&self.recorder, self.started.began_at));
         let mut ending = ending.unwrap_or_default();
-        // Only init may still be alive, so no process can change the repositories any more.
-        let found = self.started.repositories.end(self.started.has_mount_namespace, &plan.run_folder);
+        let Started { repositories, has_mount_namespace, plan, .. } = &mut self.started;
+        let found = repositories.end(*has_mount_namespace, &plan.run_folder);
+        self.add_findings(found, &mut ending);
+        ending
+    }
+
+    fn add_findings(&self, found: Vec<Finding>, ending: &mut Ending) {
         for finding in found {
             self.recorder.record(EventType::Finding, &finding.message, &finding);
             ending.findings.push(finding);
         }
-        let (mut compared, report) = snapshot.finish(self.worktree());
+    }
+
+    /// Finds out which files the run changed, and adds findings about them.
+    fn compare_directory(&mut self, ending: &mut Ending) -> ChangedFiles {
+        let (mut compared, report) = std::mem::take(&mut self.started.snapshot).finish(self.worktree());
+        let plan = &self.started.plan;
         let mut found =
             compared.as_mut().map(|files| std::mem::take(&mut files.findings)).unwrap_or_default();
-        let (files, complete) = ending.files.unwrap_or_else(|| match compared {
+        let (list, is_complete) = ending.files.take().unwrap_or_else(|| match compared {
             Some(compared) if compared.is_complete => (compared.files, !compared.is_cut),
             // Without a complete list from before the run, only the times of the files show what the run changed.
             incomplete => {
@@ -105,39 +159,44 @@ impl Running {
         });
         // The git session has inspected the work of a run on a branch.
         if plan.checkout.is_none() {
-            for finding in found {
-                self.recorder.record(EventType::Finding, &finding.message, &finding);
-                ending.findings.push(finding);
-            }
+            self.add_findings(found, ending);
         }
+        ChangedFiles { list, is_complete, report }
+    }
+
+    /// Saves files of the private home directory for the next run.
+    fn save_home(&self) -> KeptFiles {
         let mut kept = self.started.carried.clone();
+        let plan = &self.started.plan;
         if let Err(error) = plan.home_state.save_from(&plan.home, &mut kept) {
-            self.recorder.record(
-                EventType::Note,
-                &format!("cannot save files of the private home for the next run: {error}"),
-                &json!({}),
-            );
-        }
-        let login = plan.home_state.login.as_ref().map(|login| login.copy_back(&plan.home));
-        let message = match login {
-            Some(Ok(true)) => {
-                let text =
-                    "the agent refreshed its login, and guard copied the tokens to your credential file";
-                Some(text.to_string())
-            }
-            Some(Err(error)) => {
-                Some(format!("cannot copy the refreshed login to your credential file: {error}"))
-            }
-            Some(Ok(false)) | None => None,
-        };
-        if let Some(message) = message {
+            let message = format!("cannot save files of the private home for the next run: {error}");
             self.recorder.record(EventType::Note, &message, &json!({}));
         }
+        kept
+    }
+
+    /// Copies a login that the agent has changed back to the user's file.
+    fn copy_login_back(&self) {
+        let plan = &self.started.plan;
+        let message = match plan.home_state.login.as_ref().map(|login| login.copy_back(&plan.home)) {
+            Some(Ok(true)) => {
+                "the agent refreshed its login, and guard copied the tokens to your credential file"
+                    .to_string()
+            }
+            Some(Err(error)) => format!("cannot copy the refreshed login to your credential file: {error}"),
+            Some(Ok(false)) | None => return,
+        };
+        self.recorder.record(EventType::Note, &message, &json!({}));
+    }
+
+    /// Returns the result of the run without errors and denials.
+    fn result(&self, end: &RunEnd, enforcement: Enforcement, counts: &Counts, effects: Effects) -> RunResult {
+        let Effects { git, files, kept, used, traffic, took } = effects;
+        let plan = &self.started.plan;
         let (text, is_truncated) = self.output_tail();
-        let mut result = RunResult {
-            success: end.stop_reason.is_none()
-                && end.not_started.is_none()
-                && end.ended == Some(Ended::Code(0)),
+        let ended = end.ended.filter(|_| end.not_started.is_none());
+        RunResult {
+            success: end.stop_reason.is_none() && ended == Some(Ended::Code(0)),
             tool: plan
                 .program
                 .file_name()
@@ -151,14 +210,14 @@ impl Running {
             run_id: plan.run_id.clone(),
             policy: plan.policy.clone(),
             enforcement,
-            exit_code: end.ended.filter(|_| end.not_started.is_none()).map(|ended| exit_code(ended, end)),
-            signal: end.ended.filter(|_| end.not_started.is_none()).and_then(Ended::signal),
-            commits: ending.commits,
-            worktree: ending.worktree,
-            findings: ending.findings,
-            files_changed: files,
-            files_changed_truncated: !complete,
-            snapshot: report,
+            exit_code: ended.map(|ended| exit_code(ended, end)),
+            signal: ended.and_then(Ended::signal),
+            commits: git.commits,
+            worktree: git.worktree,
+            findings: git.findings,
+            files_changed: files.list,
+            files_changed_truncated: !files.is_complete,
+            snapshot: files.report,
             usage: Usage {
                 programs: counts.starts,
                 refusals: counts.refusals,
@@ -173,23 +232,15 @@ impl Running {
                 head: None,
             },
             ..RunResult::default()
-        };
-        self.describe_failure(end, &mut result);
-        if let Some(reader) = self.reader.take() {
-            let stderr = self.tails.iter().find(|(stream, _)| *stream == Stream::Stderr);
-            let stderr = stderr.map(|(_, tail)| tail.text().0).unwrap_or_default();
-            reader.lock().unwrap_or_else(PoisonError::into_inner).conclude(&mut result, &stderr);
         }
-        if let Some((kind, message)) = ending.failure {
-            fail(&mut result, kind, message);
-        }
-        result.denials = self.denials(counts);
-        let message = match &result.error {
-            None => "the command ended by itself".to_string(),
-            Some(error) => error.clone(),
-        };
-        self.recorder.record(EventType::RunFinished, &message, &result);
-        result
+    }
+
+    /// Adds what the parser of the agent's output concludes.
+    fn add_agents_conclusion(&mut self, result: &mut RunResult) {
+        let Some(reader) = self.reader.take() else { return };
+        let stderr = self.tails.iter().find(|(stream, _)| *stream == Stream::Stderr);
+        let stderr = stderr.map(|(_, tail)| tail.text().0).unwrap_or_default();
+        reader.lock().unwrap_or_else(PoisonError::into_inner).conclude(result, &stderr);
     }
 
     /// Returns the last part of the agent's standard output, or of its terminal's output, and true if an earlier part

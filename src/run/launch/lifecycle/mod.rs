@@ -112,7 +112,7 @@ pub struct Launch {
     /// The request for the run. The caller can change it until it calls [`Launch::plan`].
     pub request: RunRequest,
     run_id: String,
-    task: Option<GitSession>,
+    git_session: Option<GitSession>,
     snapshot: RunSnapshot,
 }
 
@@ -128,7 +128,7 @@ impl Launch {
     /// [`Launch::run`] handles the signals that arrive meanwhile.
     pub fn new(request: RunRequest, run_id: String) -> io::Result<Self> {
         block_signals()?;
-        Ok(Self { request, run_id, task: None, snapshot: RunSnapshot::default() })
+        Ok(Self { request, run_id, git_session: None, snapshot: RunSnapshot::default() })
     }
 
     /// Returns the id that guard has given the run.
@@ -137,9 +137,9 @@ impl Launch {
     }
 
     /// Makes the agent work in the worktree of this git session.
-    pub fn use_worktree(&mut self, task: GitSession) {
-        self.request.checkout = Some(task.checkout());
-        self.task = Some(task);
+    pub fn use_worktree(&mut self, git_session: GitSession) {
+        self.request.checkout = Some(git_session.checkout());
+        self.git_session = Some(git_session);
     }
 
     /// Plans the run and fetches the API keys that it needs. If that fails, drops the [`GitSession`], which removes
@@ -147,7 +147,7 @@ impl Launch {
     pub fn plan(&mut self, keys: Keys) -> Result<Planned, LaunchError> {
         let planned = self.try_plan(keys);
         if planned.is_err() {
-            self.task = None;
+            self.git_session = None;
         }
         planned
     }
@@ -178,7 +178,7 @@ impl Launch {
         streams: Streams,
         observer: Option<Observer>,
     ) -> Result<Finished, Failure> {
-        let mut task = self.task.take();
+        let mut git_session = self.git_session.take();
         let Planned { mut plan, secrets } = planned;
         let policy = self.request.policy.clone();
         check_kernel(&policy, plan.namespaces)?;
@@ -193,17 +193,17 @@ impl Launch {
         let launch = tracing::info_span!("launch", run = %plan.run_id);
         let group = Group::make(&plan.run_id, &plan.limits, self.request.uid == 0);
         let owner = (&policy, self.request.home.as_deref());
-        let mut started = launch.in_scope(|| start(&plan, owner, &streams, &group, task.as_ref()));
+        let mut started = launch.in_scope(|| start(&plan, owner, &streams, &group, git_session.as_ref()));
         if let Ok((started, _)) = &mut started {
             started.launch = launch;
             started.repositories = repositories;
             started.snapshot = std::mem::take(&mut self.snapshot);
             started.snapshot.is_in_use = true;
             // The transcript redacts these credentials.
-            started.credentials = task.as_ref().map(GitSession::credentials).unwrap_or_default();
+            started.credentials = git_session.as_ref().map(GitSession::credentials).unwrap_or_default();
         }
         let finished = started.and_then(|started| {
-            event_loop::run_to_end(started, policy, streams, observer, &group, &mut task, network)
+            event_loop::run_to_end(started, policy, streams, observer, &group, &mut git_session, network)
         });
         group.remove();
         // `Running::finish` has already removed the directories if the run took place.
@@ -301,7 +301,7 @@ fn start(
     (policy, home): (&Policy, Option<&Path>),
     streams: &Streams,
     group: &Group,
-    task: Option<&GitSession>,
+    git_session: Option<&GitSession>,
 ) -> Result<(Started, RunFiles), Failure> {
     let wanted = plan.namespaces;
     let failed = |error: StartError| Failure::Step { step: "start the run", problem: error.to_string() };
@@ -315,8 +315,8 @@ fn start(
     loop {
         if mode == Mode::WithoutNamespaces {
             check_without_namespaces(plan, policy, &notes)?;
-            if let Some(task) = task {
-                task.point_at_quarantine().map_err(|error| Failure::Step {
+            if let Some(git_session) = git_session {
+                git_session.point_at_quarantine().map_err(|error| Failure::Step {
                     step: "prepare the worktree",
                     problem: error.to_string(),
                 })?;

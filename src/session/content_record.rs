@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use crate::cli::Failure;
+use crate::session::Failure;
 use crate::sys::agent_paths::state_directory;
 use crate::sys::fs::{Durability, Links, read_regular_file, replace_file};
 
@@ -16,16 +16,16 @@ use crate::sys::fs::{Durability, Links, read_regular_file, replace_file};
 const HASH_BYTES: u64 = 64;
 
 /// Returns the SHA-256 hash of bytes in hexadecimal digits.
-pub(in crate::cli) fn hash(bytes: &[u8]) -> String {
+pub(crate) fn hash(bytes: &[u8]) -> String {
     crate::text::hex::encode(Sha256::digest(bytes))
 }
 
 /// The record of the last content of one thing.
-pub(in crate::cli) struct ContentRecord(PathBuf);
+pub(crate) struct ContentRecord(PathBuf);
 
 impl ContentRecord {
     /// Returns the record of the thing at the path `thing`. `directory` is the directory for all things of its kind.
-    pub(in crate::cli) fn of(directory: &str, thing: &Path) -> Result<Self, Failure> {
+    pub(crate) fn of(directory: &str, thing: &Path) -> Result<Self, Failure> {
         let state = state_directory().ok_or_else(|| {
             Failure::usage(
                 "guard cannot find its state directory",
@@ -36,7 +36,7 @@ impl ContentRecord {
     }
 
     /// Returns the hash of the last content; `None` if there is none.
-    pub(in crate::cli) fn known(&self) -> Result<Option<String>, Failure> {
+    pub(crate) fn known(&self) -> Result<Option<String>, Failure> {
         match read_regular_file(&self.0, HASH_BYTES, Links::Refuse).map_err(io::Error::from) {
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -45,7 +45,7 @@ impl ContentRecord {
     }
 
     /// Makes the content with this hash the last one.
-    pub(in crate::cli) fn remember(&self, hash: &str) -> Result<(), Failure> {
+    pub(crate) fn remember(&self, hash: &str) -> Result<(), Failure> {
         let directory = self.0.parent().unwrap_or(Path::new("/"));
         let made = DirBuilder::new().mode(0o700).recursive(true).create(directory);
         let written = made.and_then(|()| replace_file(&self.0, hash.as_bytes(), 0o600, Durability::Unsynced));
@@ -53,7 +53,7 @@ impl ContentRecord {
     }
 
     /// Makes guard know no content.
-    pub(in crate::cli) fn forget(&self) -> Result<(), Failure> {
+    pub(crate) fn forget(&self) -> Result<(), Failure> {
         match std::fs::remove_file(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed("remove", &error)),
             _ => Ok(()),

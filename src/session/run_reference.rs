@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use crate::cli::Failure;
 use crate::git::{Repository, main_directory};
 use crate::run::transcript::{FindError, Reader, Run, Store};
+use crate::session::Failure;
 use crate::text::terminal_text;
 
 /// The minimum length of the ids that tables print. If a text of at least this length may be part of an id, guard
@@ -24,12 +24,12 @@ const LONGEST_TYPED: usize = 64;
 
 /// A run that the user may have named, with its id, branch and repository.
 #[derive(Debug, Clone, Default)]
-pub(in crate::cli) struct Candidate {
-    pub(in crate::cli) id: String,
+pub(crate) struct Candidate {
+    pub(crate) id: String,
     /// The run's branch, without `refs/heads/`.
-    pub(in crate::cli) branch: Option<String>,
-    pub(in crate::cli) repository: Option<PathBuf>,
-    pub(in crate::cli) started: Option<Timestamp>,
+    pub(crate) branch: Option<String>,
+    pub(crate) repository: Option<PathBuf>,
+    pub(crate) started: Option<Timestamp>,
 }
 
 impl From<&Run> for Candidate {
@@ -56,17 +56,17 @@ impl From<FindError> for Failure {
 }
 
 /// Opens the store of the user's runs.
-pub(in crate::cli) fn store() -> Result<Store, Failure> {
+pub(crate) fn store() -> Result<Store, Failure> {
     Store::open()
         .map_err(|error| Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path"))
 }
 
-pub(in crate::cli) fn open_transcript(run: &Run) -> Result<Reader, Failure> {
+pub(crate) fn open_transcript(run: &Run) -> Result<Reader, Failure> {
     Reader::open(&run.transcript).map_err(|error| unreadable(run, &error))
 }
 
 /// Returns the error for a transcript that guard cannot read.
-pub(in crate::cli) fn unreadable(run: &Run, error: &io::Error) -> Failure {
+pub(crate) fn unreadable(run: &Run, error: &io::Error) -> Failure {
     Failure::usage(
         format!("cannot read {}: {error}", run.transcript.display()),
         "`guard runs` lists the runs and their state",
@@ -74,7 +74,7 @@ pub(in crate::cli) fn unreadable(run: &Run, error: &io::Error) -> Failure {
 }
 
 /// Finds the run that the user named, or the newest run if the user named none.
-pub(in crate::cli) fn find(reference: Option<&str>) -> Result<Run, Failure> {
+pub(crate) fn find(reference: Option<&str>) -> Result<Run, Failure> {
     find_in(&store()?, reference.unwrap_or("@"))
 }
 
@@ -111,7 +111,7 @@ fn find_in(store: &Store, reference: &str) -> Result<Run, Failure> {
 
 /// Returns the shortest text that identifies a run for every command with a RUN argument: `@` if the run is the newest
 /// one, otherwise its short id. Returns the whole id if guard cannot read the store of runs.
-pub(in crate::cli) fn shortest(run_id: &str) -> String {
+pub(crate) fn shortest(run_id: &str) -> String {
     let found = || {
         let store = store().ok()?;
         let newest = find_in(&store, "@").ok()?;
@@ -127,7 +127,7 @@ pub(in crate::cli) fn shortest(run_id: &str) -> String {
 
 /// Returns the index of the candidate that the user named. `candidates` must be sorted, with the newest run first.
 /// Fails if no candidate matches, or if several do.
-pub(in crate::cli) fn pick(reference: &str, candidates: &[Candidate]) -> Result<usize, Failure> {
+pub(crate) fn pick(reference: &str, candidates: &[Candidate]) -> Result<usize, Failure> {
     if let Some(number) = position(reference) {
         return if number <= candidates.len() { Ok(number - 1) } else { Err(no_such_position(reference)) };
     }
@@ -284,7 +284,7 @@ fn no_such_position(reference: &str) -> Failure {
 
 /// Returns a short form of each id: its shortest ending of 8, 12, 16 or 24 characters that no other id has, or else the
 /// whole id.
-pub(in crate::cli) fn short_ids<'a>(ids: &[&'a str]) -> HashMap<&'a str, &'a str> {
+pub(crate) fn short_ids<'a>(ids: &[&'a str]) -> HashMap<&'a str, &'a str> {
     let mut short = HashMap::with_capacity(ids.len());
     let mut left = ids.to_vec();
     for length in [SHORTEST_ID, 12, 16, 24] {
@@ -322,7 +322,10 @@ mod tests {
             candidate("0197f0a1-0000-7000-8000-0000bbbbbbbb", Some("task/x")),
             candidate("0197f0a0-0000-7000-8000-0000cccccccc", None),
         ];
-        pick(reference, &candidates).map_err(|failure| failure.render())
+        pick(reference, &candidates).map_err(|failure| match failure {
+            Failure::Usage { message, hint } => format!("{message}\n{hint}"),
+            other => panic!("{other:?}"),
+        })
     }
 
     #[test]

@@ -3,9 +3,6 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::args;
-use crate::cli::note;
-use crate::cli::output::exit_code::Exit;
 use crate::git;
 use crate::git::{
     KeepPolicy, Limits, Record, Repository, Request, State, Workspace, WorkspaceError, foreign_link,
@@ -14,6 +11,8 @@ use crate::git::{
 use crate::judge::policy::Policy;
 use crate::run::launch::{Checkout, GitSession, check_links, is_shared_directory, may_be_in_repository};
 use crate::run::outcome::ErrorKind;
+use crate::run::settings::WorktreeSettings;
+use crate::session::user_directories;
 use crate::text::terminal_text;
 
 /// The maximum number of paths that a message lists in one line.
@@ -35,34 +34,32 @@ fn short_branch(branch: &str) -> String {
 }
 
 /// What a run works on: a separate worktree of a repository, or the directory itself.
-pub(in crate::cli) struct OpenedWorkspace {
-    pub(in crate::cli) task: Option<GitSession>,
+pub(crate) struct OpenedWorkspace {
+    pub(crate) git_session: Option<GitSession>,
     /// The working directory of the run.
-    pub(in crate::cli) folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 /// The directory and the options of a run, which determine its worktree.
-pub(in crate::cli) struct WorkspaceRequest<'a> {
-    pub(in crate::cli) arguments: &'a args::Run,
-    pub(in crate::cli) policy: &'a Policy,
-    pub(in crate::cli) folder: &'a Path,
-    pub(in crate::cli) run_id: &'a str,
-    pub(in crate::cli) runs: &'a Path,
+pub(crate) struct WorkspaceRequest<'a> {
+    pub(crate) settings: &'a WorktreeSettings,
+    pub(crate) policy: &'a Policy,
+    pub(crate) folder: &'a Path,
+    pub(crate) run_id: &'a str,
+    pub(crate) runs: &'a Path,
+    /// Shows a note to the user.
+    pub(crate) note: &'a dyn Fn(&str),
 }
 
 impl WorkspaceRequest<'_> {
-    /// Creates the run's worktree, or opens the existing one that the options name. Prints notes about what the run
+    /// Creates the run's worktree, or opens the existing one that the options name. Notes what the run
     /// gets and does not get. With `--in-place`, outside a repository, and in a home or system directory, the run works
     /// in the requested directory.
-    pub(in crate::cli) fn open(&self) -> Result<OpenedWorkspace, WorkspaceProblem> {
+    pub(crate) fn open(&self) -> Result<OpenedWorkspace, WorkspaceProblem> {
         let Some(repository) = self.repository()? else {
-            return Ok(OpenedWorkspace { task: None, folder: self.folder.to_path_buf() });
+            return Ok(OpenedWorkspace { git_session: None, folder: self.folder.to_path_buf() });
         };
-        let disposal = match (self.arguments.keep, self.arguments.discard) {
-            (true, _) => KeepPolicy::Keep,
-            (_, true) => KeepPolicy::Discard,
-            _ => KeepPolicy::Auto,
-        };
+        let disposal = self.settings.disposal.unwrap_or_default();
         let limits = Limits::new(self.policy);
         self.check_named_paths(&repository)?;
         let killed = self.killed_run(&repository)?;
@@ -76,7 +73,7 @@ impl WorkspaceRequest<'_> {
             (place, _) => place?,
         };
         if let Some((folder, record)) = &killed {
-            Self::note_unreceived(folder, record);
+            self.note_unreceived(folder, record);
         }
         if here {
             self.note_ignored_options();
@@ -85,31 +82,31 @@ impl WorkspaceRequest<'_> {
         let is_own = here && repository.head == place.head;
         let target = repository.head.commit().filter(|_| !is_own).map(str::to_string);
         let request = Request { here, target, ..self.request() };
-        let task = GitSession::open(&place, &request, disposal, limits)?;
-        if task.leaves_changes_behind() {
-            note(
+        let git_session = GitSession::open(&place, &request, disposal, limits)?;
+        if git_session.leaves_changes_behind() {
+            (self.note)(
                 "guard: the run's worktree does not have your uncommitted changes; --with-changes includes them",
             );
         }
-        self.note_ignored(&task);
-        let Checkout { worktree, notes, .. } = task.checkout();
+        self.note_ignored(&git_session);
+        let Checkout { worktree, notes, .. } = git_session.checkout();
         for left_out in notes {
-            note(&format!("guard: {left_out}"));
+            (self.note)(&format!("guard: {left_out}"));
         }
         let same = self.same_folder(&repository, &worktree);
         if !same.is_dir() {
-            note(&format!(
+            (self.note)(&format!(
                 "guard: the run's worktree has no directory {}; the run works in its top directory",
                 terminal_text::replace(&same.to_string_lossy())
             ));
         }
         let folder = if same.is_dir() { same } else { worktree };
-        Ok(OpenedWorkspace { folder, task: Some(task) })
+        Ok(OpenedWorkspace { folder, git_session: Some(git_session) })
     }
 
     /// Returns the worktree that `open` would create or use, and the run's working directory in it, for display.
     /// Returns `None` if the run gets no worktree. Creates nothing.
-    pub(in crate::cli) fn planned(&self) -> Result<Option<(Checkout, PathBuf)>, WorkspaceProblem> {
+    pub(crate) fn planned(&self) -> Result<Option<(Checkout, PathBuf)>, WorkspaceProblem> {
         let Some(repository) = self.repository()? else { return Ok(None) };
         let (place, here) = self.place(&repository)?;
         let request = Request { here, ..self.request() };
@@ -135,7 +132,7 @@ impl WorkspaceRequest<'_> {
     /// Returns the repository in which to create a worktree; `None` if the run gets no worktree. Fails outside a
     /// repository if the user gave options that only make sense in one.
     fn repository(&self) -> Result<Option<Repository>, WorkspaceProblem> {
-        let found = if self.arguments.in_place || !may_be_in_repository(self.folder) {
+        let found = if self.settings.in_place || !may_be_in_repository(self.folder) {
             None
         } else {
             Repository::find(self.folder)?
@@ -143,30 +140,30 @@ impl WorkspaceRequest<'_> {
         let Some(repository) = found else {
             return if self.is_about_a_repository() { Err(self.no_repository()) } else { Ok(None) };
         };
-        let home = crate::cli::session::user_directories::home();
+        let home = user_directories::home();
         if let Some(top) =
             repository.toplevel.as_ref().filter(|top| is_shared_directory(home.as_deref(), top))
         {
-            note(&format!(
+            (self.note)(&format!(
                 "guard: the repository {} is a home or system directory, so the run works without a worktree",
                 top.display()
             ));
             return Ok(None);
         }
-        Ok(Some(Repository { trusted: self.arguments.trust_repository, ..repository }))
+        Ok(Some(Repository { trusted: self.settings.trust_repository, ..repository }))
     }
 
     /// Returns the worktree or repository from which the run starts. The flag is true if the run works in it, and
     /// false if guard creates a new worktree.
     fn place(&self, repository: &Repository) -> Result<(Repository, bool), WorkspaceProblem> {
-        let args::Run { worktree, name, here, .. } = self.arguments;
+        let WorktreeSettings { path, name, here, .. } = self.settings;
         let Some(branch) = self.given_branch(repository)? else {
             return Ok((repository.clone(), *here));
         };
         if name.is_some() && !repository.has_branch(&branch)? {
             return Ok((repository.clone(), false));
         }
-        let place = repository.at_branch(&branch, worktree.as_deref())?;
+        let place = repository.at_branch(&branch, path.as_deref())?;
         // An earlier run could write everything below this worktree, so it may have replaced a directory on the way to
         // the working directory by a symbolic link.
         let top = place.toplevel.clone().unwrap_or_default();
@@ -179,7 +176,7 @@ impl WorkspaceRequest<'_> {
     /// Returns the branch that the run is to continue if it exists, without `refs/heads/`: the branch of `--branch`, or
     /// with `--continue` the branch for `--name`. Returns `None` if the options name no branch to continue.
     fn given_branch(&self, repository: &Repository) -> Result<Option<String>, WorkspaceProblem> {
-        let args::Run { branch, continues, .. } = self.arguments;
+        let WorktreeSettings { branch, continues, .. } = self.settings;
         if !continues {
             return Ok(branch.clone());
         }
@@ -196,12 +193,12 @@ impl WorkspaceRequest<'_> {
         Ok(last.filter(|(_, record)| was_killed(record.state)))
     }
 
-    /// Prints that a killed run has commits that guard has not received, and how to receive them. guard does not
+    /// Notes that a killed run has commits that guard has not received, and how to receive them. guard does not
     /// receive them by itself: they would be in no result, and nobody would review them.
-    fn note_unreceived(folder: &Path, record: &Record) {
+    fn note_unreceived(&self, folder: &Path, record: &Record) {
         if git::has_unreceived_commits(folder, record) {
             let (run, branch) = (&record.run_id, short_branch(&record.branch));
-            note(&format!(
+            (self.note)(&format!(
                 "guard: the earlier run {run} on {branch} was killed. guard has not received its commits, and this run starts without them. To get them, use `guard worktree receive {run}` before anything else, including this run, adds commits to {branch}"
             ));
         }
@@ -211,27 +208,27 @@ impl WorkspaceRequest<'_> {
         Request {
             run_id: self.run_id.to_string(),
             run_folder: self.runs.join(self.run_id),
-            name: self.arguments.name.clone(),
-            base: self.arguments.base.clone(),
+            name: self.settings.name.clone(),
+            base: self.settings.base.clone(),
             fallback_root: self.runs.with_file_name("worktrees"),
-            copy: self.policy.worktree.copy.iter().chain(&self.arguments.copy).cloned().collect(),
+            copy: self.policy.worktree.copy.iter().chain(&self.settings.copy).cloned().collect(),
             link_readonly: self
                 .policy
                 .worktree
                 .link_readonly
                 .iter()
-                .chain(&self.arguments.link)
+                .chain(&self.settings.link)
                 .cloned()
                 .collect(),
-            with_dependencies: !self.arguments.no_deps,
-            with_changes: self.arguments.with_changes,
+            with_dependencies: !self.settings.no_deps,
+            with_changes: self.settings.with_changes,
             ..Request::new(self.policy)
         }
     }
 
     /// Checks that guard can copy or link the paths of `--copy` and `--link` into the worktree.
     fn check_named_paths(&self, repository: &Repository) -> Result<(), WorkspaceProblem> {
-        let named = [("--copy", &self.arguments.copy), ("--link", &self.arguments.link)];
+        let named = [("--copy", &self.settings.copy), ("--link", &self.settings.link)];
         for (option, path) in
             named.iter().flat_map(|(option, paths)| paths.iter().map(move |path| (option, path)))
         {
@@ -252,45 +249,46 @@ impl WorkspaceRequest<'_> {
                 kind: ErrorKind::InvalidInput,
                 message: format!("{option} {path}: {problem}"),
                 hint: hint.to_string(),
-                exit: Exit::OwnFailure,
+                signal: None,
             });
         }
         Ok(())
     }
 
-    /// Prints which of the user's options have no effect, because the worktree exists already.
+    /// Notes which of the user's options have no effect, because the worktree exists already.
     fn note_ignored_options(&self) {
-        let args::Run { copy, link, discard, .. } = self.arguments;
+        let WorktreeSettings { copy, link, disposal, .. } = self.settings;
+        let is_discarded = *disposal == Some(KeepPolicy::Discard);
         for (option, is_given) in
-            [("--copy", !copy.is_empty()), ("--link", !link.is_empty()), ("--discard", *discard)]
+            [("--copy", !copy.is_empty()), ("--link", !link.is_empty()), ("--discard", is_discarded)]
         {
             if is_given {
-                note(&format!("guard: {option} has no effect, because the worktree exists already"));
+                (self.note)(&format!("guard: {option} has no effect, because the worktree exists already"));
             }
         }
     }
 
-    /// Prints which dependencies of the user's checkout the run gets, how many uncommitted changes it gets, and which
+    /// Notes which dependencies of the user's checkout the run gets, how many uncommitted changes it gets, and which
     /// files that git ignores it does not get.
-    fn note_ignored(&self, task: &GitSession) {
-        let checkout = task.checkout();
+    fn note_ignored(&self, git_session: &GitSession) {
+        let checkout = git_session.checkout();
         let top = &checkout.worktree;
         let carried = checkout.dependencies.iter().map(|(at, _)| at.strip_prefix(top).unwrap_or(at));
         let carried: Vec<&Path> = carried.collect();
         if !carried.is_empty() {
-            note(&format!(
+            (self.note)(&format!(
                 "guard: the run gets the dependencies of your checkout: {} (--no-deps omits them)",
                 listed(&carried)
             ));
         }
-        match task.carried_changes() {
+        match git_session.carried_changes() {
             0 => {}
-            1 => note("guard: the run gets your uncommitted changes: 1 path"),
-            count => note(&format!("guard: the run gets your uncommitted changes: {count} paths")),
+            1 => (self.note)("guard: the run gets your uncommitted changes: 1 path"),
+            count => (self.note)(&format!("guard: the run gets your uncommitted changes: {count} paths")),
         }
-        let left_behind: Vec<&Path> = task.left_behind().iter().map(PathBuf::as_path).collect();
+        let left_behind: Vec<&Path> = git_session.left_behind().iter().map(PathBuf::as_path).collect();
         if !left_behind.is_empty() {
-            note(&format!(
+            (self.note)(&format!(
                 "guard: the run does not get files that git ignores: {} (--copy PATH or --link PATH includes them)",
                 listed(&left_behind)
             ));
@@ -310,35 +308,31 @@ impl WorkspaceRequest<'_> {
 
     /// Returns true if the user gave options that only make sense in a repository.
     fn is_about_a_repository(&self) -> bool {
-        let args::Run { name, base, here, branch, auto, keep, discard, copy, link, .. } = self.arguments;
+        let WorktreeSettings { name, base, here, branch, disposal, copy, link, .. } = self.settings;
         let names_paths = !copy.is_empty() || !link.is_empty();
-        name.is_some()
-            || base.is_some()
-            || branch.is_some()
-            || *here
-            || *auto
-            || *keep
-            || *discard
-            || names_paths
+        name.is_some() || base.is_some() || branch.is_some() || *here || disposal.is_some() || names_paths
     }
 
     fn no_repository(&self) -> WorkspaceProblem {
         WorkspaceProblem {
-            kind: if self.arguments.branch.is_some() { ErrorKind::WorktreeLost } else { ErrorKind::InvalidInput },
+            kind: if self.settings.branch.is_some() { ErrorKind::WorktreeLost } else { ErrorKind::InvalidInput },
             message: format!("{} is not in a git repository", self.folder.display()),
             hint: "change to a repository, or omit --name, --base, --here, --branch, --auto, --keep, --discard, --copy and --link"
                 .to_string(),
-            exit: Exit::OwnFailure,
+            signal: None,
         }
     }
 }
 
 /// Why guard cannot create or open a run's worktree, and what the user can do.
-pub(in crate::cli) struct WorkspaceProblem {
-    pub(in crate::cli) kind: ErrorKind,
-    pub(in crate::cli) message: String,
-    pub(in crate::cli) hint: String,
-    pub(in crate::cli) exit: Exit,
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct WorkspaceProblem {
+    pub(crate) kind: ErrorKind,
+    pub(crate) message: String,
+    pub(crate) hint: String,
+    /// The signal that interrupted guard, if one did.
+    pub(crate) signal: Option<i32>,
 }
 
 impl From<WorkspaceError> for WorkspaceProblem {
@@ -351,11 +345,10 @@ impl From<WorkspaceError> for WorkspaceProblem {
             WorkspaceError::Interrupted(_) => ErrorKind::Cancelled,
             _ => ErrorKind::InvalidInput,
         };
-        let exit = match error {
-            // Use the same exit code as for a run that the signal ended.
-            WorkspaceError::Interrupted(signal) => Exit::Code(128 + signal as u8),
-            _ => Exit::OwnFailure,
+        let signal = match error {
+            WorkspaceError::Interrupted(signal) => Some(signal as i32),
+            _ => None,
         };
-        Self { kind, message: error.to_string(), hint: error.hint().unwrap_or(usual).to_string(), exit }
+        Self { kind, message: error.to_string(), hint: error.hint().unwrap_or(usual).to_string(), signal }
     }
 }

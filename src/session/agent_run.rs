@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use crate::agents::adapter::{AGENTS, Adapter, OutputParser, Profile, named, of_program};
-use crate::agents::exec::{apply_conclusion, check_version, ending};
-use crate::cli::{Failure, note};
+use crate::agents::exec::{OutdatedAgent, apply_conclusion, check_version, ending};
 use crate::judge::policy::Config;
 use crate::run::launch::{CopiedLogin, LoginError, OutputReader, RunRequest, SavedHistory};
 use crate::run::outcome::RunResult;
+use crate::session::Failure;
 
 /// Returns the agent that a command line starts: the agent `wanted`, which the user named, or else the agent whose
 /// program the command runs. Returns `None` if `wanted` is `none`, if there is no command, or if no agent has this
 /// program. Fails if guard knows no agent with the name `wanted`.
-pub(in crate::cli) fn detect(
+pub(super) fn detect(
     wanted: Option<&str>,
     command: &[OsString],
     has_terminal: bool,
@@ -41,11 +41,11 @@ pub(in crate::cli) fn detect(
     Ok(adapter.map(|adapter: Adapter| adapter.configured(config).profile(arguments, has_terminal)))
 }
 
-/// Returns the agent login that guard copies into a run: the login of the agent that `--agent-login` names (`wanted`),
-/// or else of the agent that the run starts. Returns `None` if there is no such agent or login, or if the user's
+/// Returns the agent login that guard copies into a run: the login of the agent that the settings name
+/// (`wanted`), or else of the agent that the run starts. Returns `None` if there is no such agent or login, or if the user's
 /// configuration does not allow guard to copy it. Fails if guard cannot read the login, or if the command's program is in the
 /// working tree.
-pub(in crate::cli) fn login(
+pub(super) fn login(
     wanted: Option<&str>,
     profile: Option<&Profile>,
     request: &RunRequest,
@@ -79,7 +79,7 @@ fn program_in_working_tree(command: &[OsString], directory: &Path) -> Option<Pat
 /// Why guard cannot copy an agent's login into a run.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot copy the login of {agent}: {problem}")]
-pub(in crate::cli) struct NoLogin {
+pub(crate) struct NoLogin {
     agent: String,
     how: String,
     problem: LoginProblem,
@@ -94,7 +94,7 @@ enum LoginProblem {
 }
 
 impl NoLogin {
-    pub(in crate::cli) fn hint(&self) -> String {
+    pub(super) fn hint(&self) -> String {
         let Self { agent, how, problem } = self;
         let way = match problem {
             LoginProblem::UntrustedProgram(_) => format!("install {agent} outside the repository"),
@@ -104,20 +104,18 @@ impl NoLogin {
     }
 }
 
-/// Returns the reason if guard cannot use the installed version of the agent; `None` if it can. Prints notes about
-/// the version to standard error.
-pub(in crate::cli) fn version_problem(profile: &Profile, request: &RunRequest) -> Option<String> {
+/// Returns notes about the installed version of the agent. Fails if guard cannot use this version.
+pub(super) fn check_agent_version(
+    profile: &Profile,
+    request: &RunRequest,
+) -> Result<Vec<String>, OutdatedAgent> {
     let program: Vec<String> =
         request.command.iter().take(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    match check_version(&profile.adapter, &program) {
-        Ok(notes) => notes.iter().for_each(|text| note(&format!("guard: {text}"))),
-        Err(problem) => return Some(problem.to_string()),
-    }
-    None
+    check_version(&profile.adapter, &program)
 }
 
 /// Returns true if the program of a command exists: as a path if its name contains a slash, otherwise on PATH.
-pub(in crate::cli) fn is_installed(command: &[OsString]) -> bool {
+pub(crate) fn is_installed(command: &[OsString]) -> bool {
     find_program(command).is_some()
 }
 
@@ -136,7 +134,7 @@ fn find_program(command: &[OsString]) -> Option<PathBuf> {
 /// stores the agent's conversations. The request must already have its final working directory. Keeps the variables
 /// that the request sets. Adds no place for conversations if the request copies paths out of the private home
 /// (`--home-to`).
-pub(in crate::cli) fn prepare(profile: &Profile, request: &mut RunRequest) {
+pub(super) fn prepare(profile: &Profile, request: &mut RunRequest) {
     request.command.splice(1..1, profile.added.iter().map(OsString::from));
     let options = &mut request.options;
     let given: Vec<OsString> = options.set.iter().map(|(name, _)| name.clone()).collect();
@@ -172,7 +170,7 @@ fn history_place(agent: &str, request: &RunRequest) -> PathBuf {
 
 /// Parses the output of a known agent that `guard run` runs, and adds the session id, and the answer or the error, to
 /// the run's result. If the command does not contact a model, only adds the agent's name.
-pub(in crate::cli) struct AgentOutput {
+pub(super) struct AgentOutput {
     agent: String,
     /// Whether the agent uses the terminal. Its output is then for a person, so exit code 0 counts as success, whatever
     /// the output says.
@@ -182,7 +180,7 @@ pub(in crate::cli) struct AgentOutput {
 }
 
 impl AgentOutput {
-    pub(in crate::cli) fn new(profile: &Profile, has_terminal: bool) -> Self {
+    pub(super) fn new(profile: &Profile, has_terminal: bool) -> Self {
         Self {
             agent: profile.adapter.name.clone(),
             is_interactive: has_terminal,

@@ -2,12 +2,13 @@
 //! the next run may do. So guard remembers the content of each policy file that it has used, and uses different content
 //! of a file in such a directory only when the user has confirmed it.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::cli::Failure;
-use crate::cli::session::content_record::{ContentRecord, hash};
 use crate::judge::policy::{PROJECT_POLICY, Policy};
+use crate::session::Failure;
+use crate::session::caller::{Ask, Question};
+use crate::session::content_record::{ContentRecord, hash};
 use crate::sys::agent_paths::{AgentPaths, AgentPlace, PlaceKind};
 use crate::text::terminal_text;
 
@@ -21,15 +22,15 @@ struct PolicyFile {
 }
 
 /// Fails if guard has used one of the policy's files with other content before, a run may have changed it since, and the
-/// user does not confirm the new content. On a terminal, asks the user.
-pub(in crate::cli) fn confirm(policy: &Policy) -> Result<(), Failure> {
+/// user does not confirm the new content. First asks the user.
+pub(crate) fn confirm(policy: &Policy, ask: &Ask) -> Result<(), Failure> {
     for file in files(policy) {
         let record = file.record()?;
         match record.known()? {
             Some(known) if known == file.hash => continue,
             Some(_) => {
                 if let Some(place) = file.written_place()? {
-                    file.ask(&place)?;
+                    file.question(&place).confirm(ask)?;
                 }
             }
             None => {}
@@ -40,14 +41,14 @@ pub(in crate::cli) fn confirm(policy: &Policy) -> Result<(), Failure> {
 }
 
 /// Records that the user has confirmed the content of the policy's files. Returns their paths.
-pub(in crate::cli) fn trust(policy: &Policy) -> Result<Vec<PathBuf>, Failure> {
+pub(crate) fn trust(policy: &Policy) -> Result<Vec<PathBuf>, Failure> {
     let files: Vec<PolicyFile> = files(policy).collect();
     files.iter().try_for_each(PolicyFile::remember)?;
     Ok(files.into_iter().map(|file| file.path).collect())
 }
 
 /// Records the content that guard itself has written to a policy file.
-pub(in crate::cli) fn remember_written(path: &Path, text: &str) -> Result<(), Failure> {
+pub(crate) fn remember_written(path: &Path, text: &str) -> Result<(), Failure> {
     match std::path::absolute(path) {
         Ok(path) => PolicyFile::new(path, text).remember(),
         Err(_) => Ok(()),
@@ -95,29 +96,17 @@ impl PolicyFile {
         self.record()?.remember(&self.hash)
     }
 
-    fn ask(&self, place: &AgentPlace) -> Result<(), Failure> {
+    fn question(&self, place: &AgentPlace) -> Question {
         let path = terminal_text::replace(&self.path.to_string_lossy());
         let message = format!(
             "the policy {path} has changed since guard last used it, and a run could have changed it: it is in {}",
             terminal_text::replace(&place.to_string())
         );
-        if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-            let hint = format!(
-                "read the file, then run `guard config trust --policy {path}`; or keep the file outside of directories where \
-                 agents work"
-            );
-            return Err(Failure::usage(message, hint));
-        }
-        let _ = write!(io::stderr(), "guard: {message}\nuse the changed policy? [y/N] ");
-        let _ = io::stderr().flush();
-        let mut answer = String::new();
-        io::stdin().lock().read_line(&mut answer)?;
-        if matches!(answer.trim(), "y" | "Y" | "yes") {
-            return Ok(());
-        }
-        Err(Failure::usage(
-            "nobody confirmed the changed policy",
-            "correct the file, or give another --policy",
-        ))
+        let hint = format!(
+            "read the file, then run `guard config trust --policy {path}`; or keep the file outside of directories where \
+             agents work"
+        );
+        let refusal = ("nobody confirmed the changed policy", "correct the file, or give another --policy");
+        Question { message, question: "use the changed policy?", hint, refusal }
     }
 }

@@ -5,24 +5,25 @@
 //! version of the files. A confirmation holds in one repository, and ends when the user confirms another version there or
 //! a run there uses one that needs no confirmation.
 
-use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use crate::cli::session::checkout::{Checkout, split};
-use crate::cli::session::content_record::{ContentRecord, hash};
-use crate::cli::{Failure, args};
 use crate::git::{Repository, files_at, head_without_git, lacks_entry, main_directory};
 use crate::judge::policy;
 use crate::judge::policy::{
     Config, PROJECT_CONFIG, PROJECT_POLICY, Policy, PolicyDirs, ProjectConfig, RunDefaults, Severity, Source,
     TimeLimit,
 };
+use crate::run::settings::RunSettings;
+use crate::session::Failure;
+use crate::session::caller::{Ask, Question};
+use crate::session::checkout::{Checkout, split};
+use crate::session::content_record::{ContentRecord, hash};
 use crate::sys::agent_paths::{AgentPaths, PlaceKind, state_directory};
 use crate::sys::fs::{Links, read_regular_file};
 use crate::text::terminal_text;
 
 /// The policy of runs if neither the command line nor a configuration names one.
-pub(in crate::cli) const BUILT_IN_POLICY: &str = "strict";
+pub(crate) const BUILT_IN_POLICY: &str = "strict";
 /// The prefix of the branches of runs if no configuration sets another.
 const BRANCH_PREFIX: &str = "task/";
 /// The maximum size of the project's configuration and policy together, in bytes.
@@ -40,7 +41,7 @@ const MAX_OLD_CONFIRMED_BYTES: u64 = 8 << 20;
 
 /// Where the value of a setting comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::cli) enum Origin {
+pub(crate) enum Origin {
     BuiltIn,
     CommandLine,
     User(PathBuf),
@@ -66,8 +67,8 @@ impl std::fmt::Display for Origin {
 
 /// A project's configuration and policy, as they are in the commit at which a run starts.
 #[derive(Debug, Clone, Default)]
-pub(in crate::cli) struct Project {
-    pub(in crate::cli) config: ProjectConfig,
+pub(crate) struct Project {
+    pub(crate) config: ProjectConfig,
     config_text: String,
     policy_text: Option<String>,
     directory: PathBuf,
@@ -76,7 +77,7 @@ pub(in crate::cli) struct Project {
 impl Project {
     /// Reads the project's files from the commit `revision`. Returns `None` outside a repository, if the user cannot
     /// enter the directory, and if the commit contains neither a configuration nor a policy of the project.
-    pub(in crate::cli) fn read(directory: &Path, revision: &str) -> Result<Option<Self>, Failure> {
+    pub(crate) fn read(directory: &Path, revision: &str) -> Result<Option<Self>, Failure> {
         let bad = |file: &str, problem: String| {
             Failure::usage(
                 format!("{file} of {}: {problem}", directory.display()),
@@ -145,12 +146,12 @@ impl Project {
 
     /// Returns true if the commit contains a policy of the project that runs do not use, because the configuration
     /// names another one.
-    pub(in crate::cli) fn has_unused_policy(&self) -> bool {
+    pub(crate) fn has_unused_policy(&self) -> bool {
         self.policy_text.is_some() && self.config.run.policy.as_deref() != Some(PROJECT_POLICY)
     }
 
     /// Returns the paths of the project's files that runs use.
-    pub(in crate::cli) fn files_in_use(&self) -> Vec<&'static str> {
+    pub(crate) fn files_in_use(&self) -> Vec<&'static str> {
         let is_config_used = !self.config_text.is_empty();
         let is_policy_used = self.policy_text.is_some() && !self.has_unused_policy();
         let files = [(PROJECT_CONFIG, is_config_used), (PROJECT_POLICY, is_policy_used)];
@@ -217,20 +218,20 @@ impl CommitWithoutFiles {
 }
 
 /// The defaults for runs in one directory, and the origin of each value.
-pub(in crate::cli) struct Defaults {
-    pub(in crate::cli) policy: Policy,
-    pub(in crate::cli) policy_origin: Origin,
+pub(crate) struct Defaults {
+    pub(crate) policy: Policy,
+    pub(crate) policy_origin: Origin,
     /// The name or path of the policy.
-    pub(in crate::cli) policy_name: String,
+    pub(crate) policy_name: String,
     user: RunDefaults,
     user_place: PathBuf,
-    pub(in crate::cli) project: Option<Project>,
+    pub(crate) project: Option<Project>,
 }
 
 impl Defaults {
     /// Finds the defaults for runs in a directory that start at `revision`; `None` means HEAD. `named` is the policy
     /// that the command line names, if any.
-    pub(in crate::cli) fn find(
+    pub(crate) fn find(
         directory: &Path,
         revision: Option<&str>,
         named: Option<&str>,
@@ -255,7 +256,7 @@ impl Defaults {
 
     /// Returns what the project asks for beyond what the user allows, as text with one line for each item. A project may
     /// only tighten the user's settings without a confirmation.
-    pub(in crate::cli) fn requests(&self) -> Result<Vec<String>, Failure> {
+    pub(crate) fn requests(&self) -> Result<Vec<String>, Failure> {
         let Some(project) = &self.project else { return Ok(Vec::new()) };
         let run = &project.config.run;
         let mut lines = Vec::new();
@@ -303,14 +304,14 @@ impl Defaults {
     }
 
     /// Returns true if the user has confirmed the content of the project's files.
-    pub(in crate::cli) fn is_confirmed(&self) -> Result<bool, Failure> {
+    pub(crate) fn is_confirmed(&self) -> Result<bool, Failure> {
         let Some(project) = &self.project else { return Ok(false) };
         Ok(project.confirmed()?.known()? == Some(project.hash()))
     }
 
-    /// Fails if the project asks for more than the user allows and the user has not confirmed that. On a terminal,
-    /// first asks the user to confirm it, and records the confirmation.
-    pub(in crate::cli) fn confirm(&self) -> Result<(), Failure> {
+    /// Fails if the project asks for more than the user allows and the user has not confirmed that. First asks the user
+    /// to confirm it, and records the confirmation.
+    pub(crate) fn confirm(&self, ask: &Ask) -> Result<(), Failure> {
         let Some(project) = &self.project else { return Ok(()) };
         let requests = self.requests()?;
         let confirmed = project.confirmed()?;
@@ -334,66 +335,60 @@ impl Defaults {
             if project.was_confirmed_everywhere() { format!(" ({old})") } else { String::new() },
             list.join("\n")
         );
-        if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-            return Err(Failure::usage(
-                message,
-                format!(
-                    "run `guard config trust` in {} to confirm this content once",
-                    project.directory.display()
-                ),
-            ));
-        }
-        let _ = write!(io::stderr(), "guard: {message}\nallow this content? [y/N] ");
-        let _ = io::stderr().flush();
-        let mut answer = String::new();
-        io::stdin().lock().read_line(&mut answer)?;
-        if !matches!(answer.trim(), "y" | "Y" | "yes") {
-            return Err(Failure::usage(
+        let question = Question {
+            message,
+            question: "allow this content?",
+            hint: format!(
+                "run `guard config trust` in {} to confirm this content once",
+                project.directory.display()
+            ),
+            refusal: (
                 "nobody confirmed the project's configuration",
                 "correct and commit the project's files, or confirm them; --policy NAME replaces only the project's policy",
-            ));
-        }
+            ),
+        };
+        question.confirm(ask)?;
         confirmed.remember(&project.hash())
     }
 
     /// Records that the user has confirmed what the project asks for, without asking on the terminal.
-    pub(in crate::cli) fn trust(&self) -> Result<(), Failure> {
+    pub(crate) fn trust(&self) -> Result<(), Failure> {
         let Some(project) = &self.project else { return Ok(()) };
         project.confirmed()?.remember(&project.hash())
     }
 
-    /// Fills in the defaults for arguments of a run that the command line leaves out, and adds the default entries to
-    /// lists. If `is_attended` is true, adds no time limits, because a person can end the run.
-    pub(in crate::cli) fn complete(&self, arguments: &mut args::Run, is_attended: bool) {
+    /// Fills in the defaults for settings of a run that its caller leaves out, and adds the default entries to lists. If
+    /// `is_attended` is true, adds no time limits, because a person can end the run.
+    pub(crate) fn complete(&self, settings: &mut RunSettings, is_attended: bool) {
         let project = self.project.as_ref().map(|project| &project.config.run);
         let both: Vec<&RunDefaults> = project.into_iter().chain([&self.user]).collect();
         for defaults in &both {
-            let known: Vec<String> = arguments.preset.clone();
-            arguments
-                .preset
+            let known: Vec<String> = settings.presets.clone();
+            settings
+                .presets
                 .extend(defaults.presets.iter().filter(|preset| !known.contains(preset)).cloned());
-            arguments.copy.extend(defaults.copy.iter().cloned());
-            arguments.link.extend(defaults.link.iter().cloned());
+            settings.worktree.copy.extend(defaults.copy.iter().cloned());
+            settings.worktree.link.extend(defaults.link.iter().cloned());
         }
         let first = |of: fn(&RunDefaults) -> Option<TimeLimit>| {
             both.iter().find_map(|defaults| of(defaults)).filter(|_| !is_attended).map(|limit| limit.0)
         };
-        arguments.timeout = arguments.timeout.or_else(|| first(|defaults| defaults.timeout));
-        arguments.max_duration = arguments.max_duration.or_else(|| first(|defaults| defaults.max_duration));
+        settings.idle_seconds = settings.idle_seconds.or_else(|| first(|defaults| defaults.timeout));
+        settings.total_seconds = settings.total_seconds.or_else(|| first(|defaults| defaults.max_duration));
         if both.iter().find_map(|defaults| defaults.deps) == Some(false) {
-            arguments.no_deps = true;
+            settings.worktree.no_deps = true;
         }
     }
 
     /// Returns the prefix for the names of runs' branches, from the project's configuration or else from the user's;
     /// `None` if neither sets a prefix.
-    pub(in crate::cli) fn branch_prefix(&self) -> Option<&str> {
+    pub(crate) fn branch_prefix(&self) -> Option<&str> {
         let project = self.project.as_ref().and_then(|project| project.config.run.branch_prefix.as_deref());
         project.or(self.user.branch_prefix.as_deref())
     }
 
     /// Returns every setting with its value and its origin.
-    pub(in crate::cli) fn settings(&self) -> Vec<(&'static str, String, Origin)> {
+    pub(crate) fn settings(&self) -> Vec<(&'static str, String, Origin)> {
         let user = || Origin::User(self.user_place.clone());
         let project = self.project.as_ref().map(|project| project.config.run.clone()).unwrap_or_default();
         let one = |key: &'static str, of: &dyn Fn(&RunDefaults) -> Option<String>, built_in: &str| {
@@ -438,7 +433,7 @@ impl Defaults {
 
 /// Fails if a project's policy extends a file. guard must not even open the file: an agent may have committed its path, and
 /// an error would quote its text.
-pub(in crate::cli) fn check_extends(text: &str) -> Result<(), Failure> {
+pub(crate) fn check_extends(text: &str) -> Result<(), Failure> {
     policy::extended_file(text).map_or(Ok(()), |file| Err(extends_file(&terminal_text::replace(&file))))
 }
 
@@ -451,7 +446,7 @@ fn extends_file(file: &str) -> Failure {
 
 /// Returns the paths of the project's files in the working tree that differ from those in the commit at `HEAD`, which runs
 /// read. Returns none of them outside a checkout, or if guard cannot read the files.
-pub(in crate::cli) fn uncommitted_files() -> Vec<&'static str> {
+pub(crate) fn uncommitted_files() -> Vec<&'static str> {
     let Ok(Some(checkout)) = Checkout::here() else { return Vec::new() };
     let paths = [PROJECT_POLICY, PROJECT_CONFIG];
     let Ok(Some(committed)) = files_at(checkout.root(), "HEAD", &paths, LARGEST_PROJECT) else {
@@ -469,7 +464,7 @@ pub(in crate::cli) fn uncommitted_files() -> Vec<&'static str> {
 
 /// Returns a note for the user after a refusal: changed files of the project have no effect before they are committed.
 /// `None` if no file of the project is changed.
-pub(in crate::cli) fn uncommitted_note() -> Option<String> {
+pub(crate) fn uncommitted_note() -> Option<String> {
     let files = uncommitted_files();
     let names = files.join(" and ");
     let (has, it) = if files.len() == 1 { ("has", "it") } else { ("have", "them") };
@@ -482,7 +477,7 @@ pub(in crate::cli) fn uncommitted_note() -> Option<String> {
 }
 
 /// Returns the commands that commit files of the project, and confirm what they ask for.
-pub(in crate::cli) fn commit_command(files: &[&str]) -> String {
+pub(crate) fn commit_command(files: &[&str]) -> String {
     let files = files.join(" ");
     format!("git add {files} && git commit -m 'Change the policy of guard' -- {files} && guard config trust")
 }

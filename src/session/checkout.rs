@@ -3,17 +3,17 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::Failure;
+use crate::session::Failure;
 use crate::sys::directory::{Directory, DirectoryError};
 
 /// The git checkout that contains the current directory.
-pub(in crate::cli) struct Checkout {
+pub(crate) struct Checkout {
     top: Directory,
 }
 
 impl Checkout {
     /// Finds the checkout around the current directory; `None` if there is none.
-    pub(in crate::cli) fn here() -> Result<Option<Self>, Failure> {
+    pub(crate) fn here() -> Result<Option<Self>, Failure> {
         let current = std::env::current_dir().unwrap_or_default();
         let found = current.ancestors().enumerate().find(|(_, level)| level.join(".git").exists());
         let Some((levels, root)) = found else { return Ok(None) };
@@ -27,18 +27,18 @@ impl Checkout {
     }
 
     /// Returns the path of the checkout's top directory.
-    pub(in crate::cli) fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         self.top.path()
     }
 
     /// Returns the open top directory.
-    pub(in crate::cli) fn top(&self) -> &Directory {
+    pub(crate) fn top(&self) -> &Directory {
         &self.top
     }
 
     /// Opens a directory of the checkout, given by its path below the top; `None` if it does not exist. With `creates`,
     /// creates it. Fails if a part of the path is a link.
-    pub(in crate::cli) fn directory(&self, path: &Path, creates: bool) -> Result<Option<Directory>, Failure> {
+    pub(crate) fn directory(&self, path: &Path, creates: bool) -> Result<Option<Directory>, Failure> {
         match self.top.below(path, creates) {
             Ok(directory) => Ok(Some(directory)),
             Err(error) if error.is_missing() => Ok(None),
@@ -48,7 +48,7 @@ impl Checkout {
 }
 
 /// Returns the error for a directory that guard does not use.
-pub(in crate::cli) fn unusable(path: &Path, error: &DirectoryError) -> Failure {
+pub(crate) fn unusable(path: &Path, error: &DirectoryError) -> Failure {
     match error {
         DirectoryError::Link(link) => Failure::usage(
             format!("{} is a symbolic link, so guard reads and writes nothing through it", link.display()),
@@ -62,7 +62,7 @@ pub(in crate::cli) fn unusable(path: &Path, error: &DirectoryError) -> Failure {
 }
 
 /// Returns the directory and the name of a file, which are the parts of a path that guard opens separately.
-pub(in crate::cli) fn split(path: &Path) -> Option<(PathBuf, &std::ffi::OsStr)> {
+pub(crate) fn split(path: &Path) -> Option<(PathBuf, &std::ffi::OsStr)> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     Some((parent.map_or_else(|| PathBuf::from("."), Path::to_path_buf), path.file_name()?))
 }

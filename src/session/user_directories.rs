@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use crate::judge::policy::Config;
 
 /// Returns the directory of the user's configuration and policies; `None` if the environment names no such directory.
-pub(in crate::cli) fn config_dir() -> Option<PathBuf> {
+pub(crate) fn config_dir() -> Option<PathBuf> {
     Config::place()?.parent().map(PathBuf::from)
 }
 
 /// Returns the home directory that the variable `HOME` names; `None` unless it is an absolute path.
-pub(in crate::cli) fn home() -> Option<PathBuf> {
+pub(crate) fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute())
 }

@@ -4,17 +4,17 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 
-use crate::cli::Failure;
-use crate::cli::session::run_reference::{Candidate, pick, store};
 use crate::git;
 use crate::git::{Entry, Head, Repository, State};
+use crate::session::Failure;
+use crate::session::run_reference::{Candidate, pick, store};
 
-pub(in crate::cli) fn entries() -> Result<Vec<Entry>, Failure> {
+pub(crate) fn entries() -> Result<Vec<Entry>, Failure> {
     Ok(git::list(store()?.folder())?)
 }
 
 /// Returns the repository that contains the current directory. Fails if there is none.
-pub(in crate::cli) fn here() -> Result<Repository, Failure> {
+pub(crate) fn here() -> Result<Repository, Failure> {
     let current = std::env::current_dir().unwrap_or_default();
     Repository::find(&current)?.ok_or_else(|| {
         Failure::usage(
@@ -26,7 +26,7 @@ pub(in crate::cli) fn here() -> Result<Repository, Failure> {
 
 /// Returns the commit that is checked out in the current directory, if `guard apply` could bring the work of the run
 /// there; `None` outside the run's repository, and in a working tree of the run's branch.
-pub(in crate::cli) fn target_commit(record: &git::Record) -> Result<Option<String>, Failure> {
+pub(crate) fn target_commit(record: &git::Record) -> Result<Option<String>, Failure> {
     let current = std::env::current_dir().unwrap_or_default();
     let found = Repository::find(&current)?.filter(|repository| {
         let is_own = matches!(&repository.head, Head::Branch(name, _) if *name == record.branch)
@@ -38,7 +38,7 @@ pub(in crate::cli) fn target_commit(record: &git::Record) -> Result<Option<Strin
 
 /// Finds the workspace of the run that the user named. Without a name, and for `@`, finds the newest workspace that has
 /// a worktree in the repository of the current directory.
-pub(in crate::cli) fn find_or_newest(name: Option<&str>) -> Result<(PathBuf, git::Record), Failure> {
+pub(crate) fn find_or_newest(name: Option<&str>) -> Result<(PathBuf, git::Record), Failure> {
     match name.filter(|name| *name != "@") {
         Some(name) => find(name),
         None => git::newest(store()?.folder(), &here()?.common_dir)?.ok_or_else(|| {
@@ -51,7 +51,7 @@ pub(in crate::cli) fn find_or_newest(name: Option<&str>) -> Result<(PathBuf, git
 }
 
 /// Finds the workspace of a run, by the run's id, the beginning or end of the id, its branch, its name, `@` or `@N`.
-pub(in crate::cli) fn find(name: &str) -> Result<(PathBuf, git::Record), Failure> {
+pub(crate) fn find(name: &str) -> Result<(PathBuf, git::Record), Failure> {
     let mut known: Vec<(PathBuf, git::Record)> =
         entries()?.into_iter().filter_map(|entry| Some((entry.run_folder, entry.record.ok()?))).collect();
     let candidate = |(_, record): &(PathBuf, git::Record)| {
@@ -90,7 +90,7 @@ pub(in crate::cli) fn find(name: &str) -> Result<(PathBuf, git::Record), Failure
     })
 }
 
-pub(in crate::cli) fn short_branch(record: &git::Record) -> &str {
+pub(crate) fn short_branch(record: &git::Record) -> &str {
     record.branch.trim_start_matches("refs/heads/")
 }
 
