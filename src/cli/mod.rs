@@ -40,6 +40,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let args: Vec<OsString> = args.into_iter().collect();
+    if let [_, option] = args.as_slice()
+        && (option == "--version" || option == "-V")
+    {
+        // Answer what programs ask to find out whether guard is there before anything is set up.
+        let _ = writeln!(io::stdout(), "guard {}", env!("CARGO_PKG_VERSION"));
+        return Exit::Success.into();
+    }
     let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -115,9 +123,8 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-fn parse(args: impl IntoIterator<Item = OsString>) -> Result<args::Cli, clap::Error> {
-    let args: Vec<OsString> = args.into_iter().collect();
-    if let Some(cli) = args::parse_frequent(&args) {
+fn parse(args: Vec<OsString>) -> Result<args::Cli, clap::Error> {
+    if let Some(cli) = args::parse_one_command(&args) {
         return Ok(cli);
     }
     let mut command = help::command().color(colour::choice_in(&args));

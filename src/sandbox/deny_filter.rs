@@ -4,6 +4,8 @@
 //! `notify_filter.rs` assembles the filter that sends calls to the supervisor. The kernel runs both filters for every
 //! call and applies the stricter result: a denial by one filter overrides a notification by the other. If the list
 //! cannot be parsed, this module fails; it must never produce a filter that lacks an entry.
+//!
+//! This file and `notify_filter.rs` are also part of `build.rs`, which compiles the filters that `filters.rs` embeds.
 
 use std::collections::BTreeMap;
 
@@ -31,12 +33,6 @@ pub struct Filters {
     /// The filter that sends the calls in `ask` of the list, and some others, to the supervisor. It also kills a
     /// process that makes a call of another architecture.
     pub notify: Vec<sock_filter>,
-}
-
-/// Compiles the filters of a run. `shared` is true if the run shares its namespaces with the host. `forks` is true if
-/// the supervisor decides about every new process and thread.
-pub fn filters(shared: bool, forks: bool) -> Result<Filters, SandboxError> {
-    compile(&parse_list(LIST)?, shared, forks)
 }
 
 /// Compiles the filters of a run from a list of system calls. `shared` is true if the run shares its namespaces with
@@ -331,7 +327,7 @@ const TRUNCATING_OPENS: &[(&str, u8)] = &[("open", 1), ("openat", 2)];
 /// `policies/syscalls.toml` denies in all runs or sends to the supervisor. With `no_children` the helper may also not
 /// start processes (threads are allowed) or change metadata. Of the calls that the file denies only for some arguments,
 /// the filter then denies most for all arguments.
-pub fn helper_filter(no_children: bool) -> Result<Vec<sock_filter>, SandboxError> {
+pub fn compile_helper(list: &List, no_children: bool) -> Result<Vec<sock_filter>, SandboxError> {
     // Deny these calls only for some arguments: no C library can start a program without them.
     let needed = [
         "prctl",
@@ -345,7 +341,6 @@ pub fn helper_filter(no_children: bool) -> Result<Vec<sock_filter>, SandboxError
         "personality",
         "clone",
     ];
-    let list = parse_list(LIST)?;
     let mut denied = Denied::default();
     // A helper process has no supervisor, so deny the calls of `ask` entries.
     for entry in list.deny.iter().chain(&list.ask).filter(|entry| entry.only.is_none()) {

@@ -7,6 +7,7 @@
 
 mod boundaries;
 mod deny_filter;
+mod filters;
 mod landlock_rules;
 mod mounts;
 mod notify_filter;
@@ -14,9 +15,10 @@ mod probe;
 
 pub use boundaries::{HeldBoundary, held_boundaries};
 pub use deny_filter::{
-    Entry, Errno, FORKS, Filters, LIST, List, METADATA, ON_PROCESSES, Only, compile, filters, helper_filter,
+    Entry, Errno, FORKS, Filters, LIST, List, METADATA, ON_PROCESSES, Only, compile, compile_helper,
     parse_list,
 };
+pub use filters::{filters, helper_filter};
 pub(crate) use landlock_rules::resolve_links;
 pub use landlock_rules::{Grant, Rights, landlock_version, prepare_ruleset, restrict, restrict_signals};
 pub use mounts::{Layer, MountPlan, PreparedMounts, apply_mount_plan, prepare_mounts};

@@ -19,7 +19,7 @@ pub(in crate::cli) mod worktree;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cli::args::batch::{
     BATCH_EXAMPLES, Batch, SERVE_EXAMPLES, ServeArgs, StoreOption, WORKER_EXAMPLES, WorkerArgs,
@@ -74,26 +74,72 @@ pub(crate) struct CommandLine<C: Subcommand> {
 
 pub(crate) type Cli = CommandLine<Command>;
 
-/// The commands that programs start most often. clap builds the command line of all commands anew at every start, which
-/// takes a fifth of the CPU time of `guard check`; it builds that of these three in a fraction of it.
+/// The options of `guard` itself, without any command.
 #[derive(Debug, Subcommand)]
-enum FrequentCommand {
-    Check(Check),
-    Run(Box<Run>),
-    Exec(Exec),
+enum NoCommand {}
+
+/// Parses a command line that begins with the name of a command. clap builds the types of all commands anew at every
+/// start, which takes a fifth of the CPU time of `guard check`; this builds those of one command. Returns `None` for
+/// lines that begin with anything else, and for those with an error or a request for help: only the whole command line
+/// can answer them.
+pub(crate) fn parse_one_command(args: &[OsString]) -> Option<Cli> {
+    let command = one_command(args.get(1)?.to_str()?)?;
+    let guard = <CommandLine<NoCommand> as CommandFactory>::command().subcommand(command);
+    Cli::from_arg_matches_mut(&mut guard.try_get_matches_from(args).ok()?).ok()
 }
 
-/// Parses a command line that begins with a frequent command. Returns `None` for all others, and for those with an
-/// error or a request for help, which only the whole command line can answer.
-pub(crate) fn parse_frequent(args: &[OsString]) -> Option<Cli> {
-    args.get(1).and_then(|name| name.to_str()).filter(|name| FrequentCommand::has_subcommand(name))?;
-    let CommandLine { log, colour, command } = CommandLine::<FrequentCommand>::try_parse_from(args).ok()?;
-    let command = match command {
-        FrequentCommand::Check(check) => Command::Check(check),
-        FrequentCommand::Run(run) => Command::Run(run),
-        FrequentCommand::Exec(exec) => Command::Exec(exec),
-    };
-    Some(CommandLine { log, colour, command })
+/// What adds the arguments of each command to its `clap::Command`. Left out are the commands that have no type of their own
+/// in [`Command`].
+const ARGUMENTS: &[(&str, fn(clap::Command) -> clap::Command)] = &[
+    ("check", arguments::<Check>),
+    ("policy", actions::<Policy>),
+    ("run", arguments::<Run>),
+    ("exec", arguments::<Exec>),
+    ("chat", arguments::<Chat>),
+    ("history", actions::<History>),
+    ("mcp", arguments::<Mcp>),
+    ("task", arguments::<Task>),
+    ("research", arguments::<Research>),
+    ("batch", arguments::<Batch>),
+    ("worker", arguments::<WorkerArgs>),
+    ("serve", arguments::<ServeArgs>),
+    ("control", arguments::<Control>),
+    ("workflow", actions::<Workflow>),
+    ("log", arguments::<Log>),
+    ("why", arguments::<Why>),
+    ("allow", arguments::<Allow>),
+    ("learn", arguments::<Learn>),
+    ("init", arguments::<Init>),
+    ("config", actions::<ConfigAction>),
+    ("replay", arguments::<Replay>),
+    ("verify", arguments::<Verify>),
+    ("runs", arguments::<Runs>),
+    ("diff", arguments::<Diff>),
+    ("apply", arguments::<Apply>),
+    ("restore", arguments::<Restore>),
+    ("undo", arguments::<Undo>),
+    ("ps", arguments::<Ps>),
+    ("stop", arguments::<Stop>),
+    ("attach", arguments::<Attach>),
+    ("worktree", actions::<Worktree>),
+    ("completions", arguments::<Completions>),
+    ("man", arguments::<Man>),
+    ("help", arguments::<Help>),
+    ("__complete", arguments::<Complete>),
+];
+
+fn arguments<A: Args>(command: clap::Command) -> clap::Command {
+    A::augment_args(command)
+}
+
+fn actions<S: Subcommand>(command: clap::Command) -> clap::Command {
+    S::augment_subcommands(command.subcommand_required(true).arg_required_else_help(true))
+}
+
+/// Builds the command with this name.
+fn one_command(name: &str) -> Option<clap::Command> {
+    let (name, add) = ARGUMENTS.iter().find(|(known, _)| *known == name)?;
+    Some(add(clap::Command::new(*name)))
 }
 
 #[derive(Debug, Subcommand)]
@@ -120,7 +166,7 @@ pub(crate) enum Command {
     #[command(after_help = MCP_EXAMPLES)]
     Mcp(Mcp),
     /// Turn a sentence into a reviewed branch: plan, review, develop, audit, integrate
-    #[command(after_help = TASK_EXAMPLES, args_conflicts_with_subcommands = true)]
+    #[command(after_help = TASK_EXAMPLES)]
     Task(Task),
     /// Research a question: split it, ask agents in parallel, and answer with checked sources
     #[command(after_help = RESEARCH_EXAMPLES)]
@@ -183,7 +229,7 @@ pub(crate) enum Command {
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify(Verify),
     /// List runs, and delete old ones
-    #[command(after_help = RUNS_EXAMPLES, args_conflicts_with_subcommands = true)]
+    #[command(after_help = RUNS_EXAMPLES)]
     Runs(Runs),
     /// Show the work of a run, committed or not, as one diff
     #[command(after_help = DIFF_EXAMPLES)]
@@ -265,11 +311,36 @@ mod tests {
 
     #[test]
     fn the_grammar_is_consistent() {
-        <Cli as clap::CommandFactory>::command().debug_assert();
+        Cli::command().debug_assert();
+    }
+
+    /// Returns everything about a command that decides how clap parses its arguments. The texts of its help do not.
+    fn grammar(command: clap::Command) -> String {
+        let no_text = clap::builder::Resettable::<clap::builder::StyledStr>::Reset;
+        let command = command.about(no_text.clone()).long_about(no_text.clone()).after_help(no_text);
+        format!("{:#?}", command.hide(false).display_order(0))
     }
 
     #[test]
-    fn frequent_commands_are_parsed_as_by_the_whole_command_line() {
+    fn one_command_has_the_same_arguments_as_in_the_whole_command_line() {
+        for whole in Cli::command().get_subcommands() {
+            let name = whole.get_name();
+            if ["demo", "demo-agent", "doctor"].contains(&name) {
+                continue;
+            }
+            let one = one_command(name).unwrap_or_else(|| panic!("add `{name}` to ARGUMENTS"));
+            let (one, whole) = (grammar(one), grammar(whole.clone()));
+            let differing = one.lines().zip(whole.lines()).find(|(one, whole)| one != whole);
+            assert!(one == whole, "{name} differs: {differing:?}");
+            for option in ["--help", "--version", "--no-such-option"] {
+                let words = ["guard", name, option].map(OsString::from);
+                assert!(parse_one_command(&words).is_none(), "{name} {option} needs the whole command line");
+            }
+        }
+    }
+
+    #[test]
+    fn one_command_is_parsed_as_by_the_whole_command_line() {
         let lines = [
             "guard check -- git push origin main",
             "guard check --policy strict --json -v 'git status'",
@@ -278,25 +349,33 @@ mod tests {
             "guard run --in-place --read ../x --allow-host a.test:443 -q -- sh -c true",
             "guard exec --agent codex 'what is this'",
             "guard exec",
+            "guard log",
+            "guard task list",
+            "guard policy show strict -v",
+            "guard help --color never run",
         ];
         let words = |line: &str| -> Vec<OsString> {
             shell_words::split(line).unwrap_or_default().into_iter().map(Into::into).collect()
         };
         for line in lines {
             let words = words(line);
-            let frequent = parse_frequent(&words);
+            let one = parse_one_command(&words);
             let whole = Cli::try_parse_from(&words).unwrap_or_else(|error| panic!("{line}: {error}"));
-            assert_eq!(format!("{frequent:?}"), format!("{:?}", Some(whole)), "{line}");
+            assert_eq!(format!("{one:?}"), format!("{:?}", Some(whole)), "{line}");
         }
         for line in [
             "guard",
             "guard --version",
             "guard run --help",
             "guard run --wrong",
+            "guard run --version",
             "guard -v run -- true",
-            "guard log",
+            "guard policy wrong",
+            "guard runs --all prune",
+            "guard policy",
+            "guard rum",
         ] {
-            assert!(parse_frequent(&words(line)).is_none(), "{line}");
+            assert!(parse_one_command(&words(line)).is_none(), "{line}");
         }
     }
 }

@@ -24,6 +24,7 @@ Every command that takes a RUN accepts its id, a unique beginning or end of the 
 guard never deletes a run that has not finished. `[state] keep` and `keep_mib` in config.toml delete old runs automatically.";
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Runs {
     /// Only runs in the repository of this directory [default without a value: the current directory]
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = ".")]

@@ -23,6 +23,7 @@ Exit codes: 0 the branch is ready, 1 a step failed, 2 bad usage, 3 waiting for y
 failed, 130 interrupted.";
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Task {
     #[command(subcommand)]
     pub(crate) command: Option<TaskCommand>,

@@ -85,7 +85,7 @@ pub(super) fn why(
 /// prints the parser's message and returns `None`.
 fn parsed(command: &str, run: Option<&str>, arguments: &[String]) -> Option<Command> {
     let words = ["guard", command].into_iter().chain(run).chain(arguments.iter().map(String::as_str));
-    match parse(words.map(OsString::from)) {
+    match parse(words.map(OsString::from).collect()) {
         Ok(cli) => Some(cli.command),
         Err(error) => {
             let _ = error.print();

@@ -4,7 +4,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
 
 use nix::sys::resource::Resource;
 
@@ -63,7 +62,7 @@ impl Jail {
         ];
         let confinement = Confinement {
             ruleset: sandbox::prepare_ruleset(&grants)?,
-            filter: filter(no_children)?,
+            filter: sandbox::helper_filter(no_children)?,
             limits,
             dies_with_parent: no_children,
         };
@@ -74,17 +73,4 @@ impl Jail {
     pub(crate) fn confine(self, command: &mut Command) {
         pre_exec::confine(command, self.confinement);
     }
-}
-
-/// Returns the seccomp filter of a jail. With `no_children`, the filter also forbids the jailed process to start other
-/// processes. guard compiles each filter only once, because parsing the list of system calls takes longer than all
-/// other steps.
-fn filter(no_children: bool) -> Result<Vec<libc::sock_filter>, SandboxError> {
-    static MADE: [OnceLock<Vec<libc::sock_filter>>; 2] = [const { OnceLock::new() }; 2];
-    let place = &MADE[usize::from(no_children)];
-    if let Some(made) = place.get() {
-        return Ok(made.clone());
-    }
-    let made = sandbox::helper_filter(no_children)?;
-    Ok(place.get_or_init(|| made).clone())
 }

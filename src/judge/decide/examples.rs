@@ -31,17 +31,19 @@ pub fn load(reference: &str, dirs: &PolicyDirs, always: bool) -> Result<Policy, 
 /// Loads a policy from its text and checks its examples. If there is an error, returns all problems of the file and its
 /// examples at once.
 pub fn load_text(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyError> {
-    let (policy, mut problems) = load_with_problems(source, dirs)?;
-    if let Some(policy) = &policy {
-        problems.extend(check_examples(policy).into_iter().map(|failure| failure.diagnostic));
-        problems.extend(rules_without_effect(policy));
-        // The files that this policy extends have examples too. Check them against the policy that such a file itself
-        // defines, because this policy may be stricter.
-        for parent in policy.sources[..policy.own_source()].iter().filter(|source| !source.built_in) {
-            if let (Some(parent), _) = load_with_problems(parent.clone(), dirs)? {
-                problems.extend(check_examples(&parent).into_iter().map(|failure| failure.diagnostic));
-            }
+    // The files that this policy extends have examples too. Check them against the policy that such a file itself
+    // defines, because this policy may be stricter.
+    let mut failures_of_parents = Vec::new();
+    let (policy, mut problems) = load_with_problems(source, dirs, &mut |parent| {
+        if !parent.sources[parent.own_source()].built_in {
+            failures_of_parents.extend(check_examples(parent));
         }
+    })?;
+    if let Some(policy) = &policy {
+        let failures = check_examples(policy).into_iter();
+        problems.extend(failures.map(|failure| failure.diagnostic));
+        problems.extend(rules_without_effect(policy));
+        problems.extend(failures_of_parents.into_iter().map(|failure| failure.diagnostic));
     }
     match policy {
         Some(mut policy) if problems.iter().all(|problem| problem.severity != Severity::Error) => {

@@ -97,7 +97,7 @@ pub fn load(reference: &str, dirs: &PolicyDirs) -> Result<Policy, PolicyError> {
 /// Loads a policy from its text, and merges the policies that it extends. Fails with all problems if one of them is an
 /// error; otherwise the policy's remarks contain them.
 pub fn load_source(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyError> {
-    let (policy, problems) = load_with_problems(source, dirs)?;
+    let (policy, problems) = load_with_problems(source, dirs, &mut |_| {})?;
     if problems.iter().any(|problem| problem.severity == Severity::Error) {
         return Err(PolicyError::Invalid(problems));
     }
@@ -107,10 +107,12 @@ pub fn load_source(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyEr
 }
 
 /// Loads a policy and returns all problems. The policy is `None` if guard cannot use an extended policy, a file is not
-/// valid TOML, or a rule has an error.
+/// valid TOML, or a rule has an error. Calls `on_parent` with each policy that this one extends, from the one that extends
+/// no other, so that a caller can examine them without loading them again.
 pub fn load_with_problems(
     source: Source,
     dirs: &PolicyDirs,
+    on_parent: &mut dyn FnMut(&Policy),
 ) -> Result<(Option<Policy>, Vec<Diagnostic>), PolicyError> {
     let mut problems = Vec::new();
     let mut chain: Vec<(Source, File)> = Vec::new();
@@ -141,7 +143,7 @@ pub fn load_with_problems(
     }
     let broken = chain.iter().any(|(_, file)| file.has_broken_rules);
     chain.reverse();
-    let (policy, found) = merge::merge(chain);
+    let (policy, found) = merge::merge(chain, on_parent);
     problems.extend(found);
     Ok(((!broken).then_some(policy), problems))
 }

@@ -3,6 +3,8 @@
 //! A file can only tighten the policy that it extends. Loosening is an error unless the file marks it with `override`
 //! or `lifts`.
 
+use std::collections::HashMap;
+
 use super::diagnostic::{Diagnostic, Severity, Source};
 use super::diff::described;
 use super::keys::nearest;
@@ -10,15 +12,18 @@ use super::model::{Action, DefaultAction, Place, Policy, Rule};
 use super::parse::{File, FileRule, Located};
 
 /// Merges a chain of policy files, which begins with the policy that extends no other. Returns the merged policy and
-/// the problems in the files.
-pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
-    let sources: Vec<Source> = chain.iter().map(|(source, _)| source.clone()).collect();
+/// the problems in the files. Calls `on_parent` with each policy that the last file extends, from the first of the chain,
+/// as that policy's own file defines it.
+pub(super) fn merge(
+    chain: Vec<(Source, File)>,
+    on_parent: &mut dyn FnMut(&Policy),
+) -> (Policy, Vec<Diagnostic>) {
     let mut merger = Merger {
         policy: Policy {
             name: String::new(),
             description: String::new(),
             extends: Vec::new(),
-            sources,
+            sources: Vec::new(),
             default_action: DefaultAction { action: Action::Allow, place: None },
             git_default_action: DefaultAction { action: Action::Deny, place: None },
             git_other_action: DefaultAction { action: Action::Deny, place: None },
@@ -35,12 +40,15 @@ pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
             git: Default::default(),
             remarks: Vec::new(),
         },
+        positions: HashMap::new(),
         problems: Vec::new(),
         level: 0,
     };
-    for (level, (_, file)) in chain.into_iter().enumerate() {
-        merger.level = level;
-        merger.file(file);
+    for (source, file) in chain {
+        if !merger.policy.sources.is_empty() {
+            on_parent(&merger.policy);
+        }
+        merger.file(source, file);
     }
     (merger.policy, merger.problems)
 }
@@ -49,9 +57,10 @@ pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
 pub(super) fn extend(policy: Policy, source: Source, file: File) -> (Policy, Vec<Diagnostic>) {
     let (name, description, extends) =
         (policy.name.clone(), policy.description.clone(), policy.extends.clone());
-    let mut merger = Merger { level: policy.sources.len(), policy, problems: Vec::new() };
-    merger.policy.sources.push(source);
-    merger.file(file);
+    let rules = policy.rules.iter().enumerate();
+    let positions = rules.map(|(index, rule)| (rule.id.clone(), index)).collect();
+    let mut merger = Merger { policy, positions, problems: Vec::new(), level: 0 };
+    merger.file(source, file);
     let policy = Policy { name, description, extends, ..merger.policy };
     (policy, merger.problems)
 }
@@ -62,6 +71,8 @@ const TOP_DEFAULT: &str = "the default action";
 
 pub(super) struct Merger {
     pub(super) policy: Policy,
+    /// The index of each rule in the policy, by the rule's id.
+    positions: HashMap<String, usize>,
     problems: Vec<Diagnostic>,
     /// The position of the current file in the chain; 0 is the file that extends no other.
     pub(super) level: usize,
@@ -86,7 +97,9 @@ impl Merger {
         });
     }
 
-    fn file(&mut self, file: File) {
+    fn file(&mut self, source: Source, file: File) {
+        self.level = self.policy.sources.len();
+        self.policy.sources.push(source);
         if self.level > 0 {
             let parent = std::mem::take(&mut self.policy.name);
             self.policy.extends.insert(0, parent);
@@ -147,7 +160,7 @@ impl Merger {
         let inherited = self.policy.rules.len();
         for rule in rules {
             self.check_lifts(&rule, inherited);
-            let existing = self.policy.rules[..inherited].iter().position(|known| known.id == rule.id.value);
+            let existing = self.inherited_rule(&rule.id.value, inherited);
             match (existing, rule.overrides) {
                 (Some(index), true) => {
                     let old = &self.policy.rules[index];
@@ -207,10 +220,16 @@ impl Merger {
                         );
                     }
                     let rule = self.built(rule);
+                    self.positions.insert(rule.id.clone(), self.policy.rules.len());
                     self.policy.rules.push(rule);
                 }
             }
         }
+    }
+
+    /// Returns the index of the rule with this id among the first `inherited` rules.
+    fn inherited_rule(&self, id: &str, inherited: usize) -> Option<usize> {
+        self.positions.get(id).copied().filter(|&index| index < inherited)
     }
 
     /// Checks that every rule id in `lifts` names a rule of the extended policy, and adds a note for each rule that is
@@ -227,9 +246,7 @@ impl Merger {
             return;
         }
         for lifted in &rule.lifts {
-            let ids: Vec<&str> =
-                self.policy.rules[..inherited].iter().map(|known| known.id.as_str()).collect();
-            if ids.contains(&lifted.value.as_str()) {
+            if self.inherited_rule(&lifted.value, inherited).is_some() {
                 let message = format!(
                     "`{0}` lifts `{1}` for the commands that `{0}` matches",
                     rule.id.value, lifted.value
@@ -237,7 +254,8 @@ impl Merger {
                 self.problem(Severity::Note, lifted.span.clone(), message, "override in force", None);
                 continue;
             }
-            let near = nearest(&lifted.value, ids.into_iter());
+            let ids = self.policy.rules[..inherited].iter().map(|known| known.id.as_str());
+            let near = nearest(&lifted.value, ids);
             let help = near.map(|near| format!("did you mean `{near}`?"));
             self.problem(
                 Severity::Error,
