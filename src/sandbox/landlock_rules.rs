@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Component, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
@@ -138,14 +138,18 @@ fn ruleset(grants: &[Grant]) -> Result<RulesetCreated, SandboxError> {
     Ok(created)
 }
 
-/// Replaces each path that contains symbolic links by its real path, because [`prepare_ruleset`] does not follow links.
-/// Call this when the paths are decided: afterwards, another process cannot change what they lead to.
+/// Replaces each path that contains symbolic links or `..` by its real path, because [`prepare_ruleset`] does not follow
+/// links. Leaves the paths of devices alone. Call this when the paths are decided: afterwards, another process cannot
+/// change what they lead to.
 pub(crate) fn resolve_links(grants: &mut [Grant]) {
     let Ok(root) = File::open("/") else { return };
     for grant in grants.iter_mut().filter(|grant| grant.rights != Rights::Device) {
         let Ok(path) = c_path(&grant.path) else { continue };
-        let opened = open_in(root.as_fd(), &path, Walk::NoLinks, true);
-        if opened.is_err_and(|error| error.raw_os_error() == Some(libc::ELOOP)) {
+        let has_link = || {
+            let opened = open_in(root.as_fd(), &path, Walk::NoLinks, true);
+            opened.is_err_and(|error| error.raw_os_error() == Some(libc::ELOOP))
+        };
+        if grant.path.components().any(|part| part == Component::ParentDir) || has_link() {
             grant.path = resolve_existing(&grant.path);
         }
     }

@@ -12,8 +12,9 @@ use crate::run::launch::plan::request::RunRequest;
 use crate::sandbox::Grant;
 use crate::sys::fs::resolve_existing;
 
-/// Refuses a plan that lets the run write to guard's own directories, or read snapshots. `made_for_run` lists the exceptions:
-/// directories inside guard's own directories that guard creates for this run alone.
+/// Refuses a plan that lets the run write to guard's own directories, or read snapshots. The paths of `grants` must be real
+/// (see [`resolve_links`](crate::sandbox::resolve_links)). `made_for_run` lists the exceptions: directories inside guard's
+/// own directories that guard creates for this run alone.
 pub(crate) fn check(
     request: &RunRequest,
     grants: &[Grant],
@@ -24,11 +25,11 @@ pub(crate) fn check(
     own.extend(configuration(request).into_iter().map(|path| ("its configuration", path)));
     own.extend(git_configuration(request).into_iter().map(|path| ("your git configuration", path)));
     let snapshots = resolve_existing(&snapshots_directory(&request.runs));
-    for grant in grants.iter().filter(|_| snapshots.exists()) {
-        let path = resolve_existing(&grant.path);
-        if path.starts_with(&snapshots) || snapshots.starts_with(&path) {
+    let readable = if snapshots.exists() { grants } else { &[] };
+    for Grant { path, .. } in readable {
+        if path.starts_with(&snapshots) || snapshots.starts_with(path) {
             return Err(LaunchError::Directory {
-                directory: grant.path.clone(),
+                directory: path.clone(),
                 problem: format!(
                     "guard keeps its snapshots of directories in {}, which no run may read; grant the directories that \
                      the command needs one by one, or set XDG_STATE_HOME to a directory elsewhere",
@@ -39,12 +40,11 @@ pub(crate) fn check(
     }
     let made_for_run: Vec<PathBuf> = made_for_run.iter().map(|path| resolve_existing(path)).collect();
     for (what, directory) in own {
-        for grant in grants.iter().filter(|grant| grant.rights.is_write()) {
-            let path = resolve_existing(&grant.path);
+        for Grant { path, .. } in grants.iter().filter(|grant| grant.rights.is_write()) {
             let is_made_for_run = made_for_run.iter().any(|made| path.starts_with(made));
-            if directory.starts_with(&path) || path.starts_with(&directory) && !is_made_for_run {
+            if directory.starts_with(path) || path.starts_with(&directory) && !is_made_for_run {
                 return Err(LaunchError::Directory {
-                    directory: grant.path.clone(),
+                    directory: path.clone(),
                     problem: format!(
                         "guard reads {what} from {}, which no run may write; run in another directory or in a worktree, or \
                          keep these files elsewhere",

@@ -313,7 +313,7 @@ fn mount_plan(
     repositories.sort();
     let mut visible: Vec<PathBuf> = repositories.clone();
     for grant in grants {
-        let path = std::fs::canonicalize(&grant.path).unwrap_or_else(|_| grant.path.clone());
+        let path = grant.path.clone();
         if path.starts_with(placeholders.tmp) {
             // The run sees this directory as `/tmp` or `/var/tmp` instead.
             continue;
