@@ -32,8 +32,8 @@
 //! cli                  ─ work::commands work::research agents::conversation agents::control servers::serve servers::mcp servers::access work::batch work::pipeline agents::exec agents::adapter run::launch run::egress git run::outcome run::transcript sandbox judge::audit judge::decide judge::policy judge::command sys   arguments → requests, results → text. The only module that prints.
 //! ```
 //!
-//! Every module may also use `text`: safe output of untrusted text, templates of prompts, hexadecimal numbers, and a macro
-//! for enums whose variants have fixed strings.
+//! Every module may also use `text`: safe output of untrusted text, templates of prompts, checks by JSON Schemas, hexadecimal
+//! numbers, and a macro for enums whose variants have fixed strings.
 
 pub mod agents;
 pub mod cli;
