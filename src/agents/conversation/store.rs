@@ -521,19 +521,6 @@ impl Conversation {
         Ok(())
     }
 
-    /// Changes the title; `None` or an empty title selects the beginning of the first message.
-    pub fn set_title(&mut self, title: Option<String>) -> Result<(), ConversationError> {
-        self.change_settings(|settings| settings.title = title.filter(|title| !title.trim().is_empty()))
-    }
-
-    fn change_settings(&mut self, change: impl FnOnce(&mut Settings)) -> Result<(), ConversationError> {
-        let mut settings = self.record.settings.clone();
-        change(&mut settings);
-        write_settings(&self.directory, &settings)?;
-        self.record.settings = settings;
-        Ok(())
-    }
-
     /// Appends an entry to the log and updates the record. If the entry cannot be stored, nothing changes.
     pub(super) fn store(&mut self, entry: Entry) -> Result<(), ConversationError> {
         let path = self.directory.join(MESSAGES);
