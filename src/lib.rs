@@ -24,12 +24,12 @@
 //! work::forge          ─ run::egress git judge::policy sys   a finished branch → pushed, and a pull request, with the user's credentials. Never inside a run.
 //! agents::control      ─    commands to work in progress, and their acknowledgements, in append-only files.
 //! work::pipeline       ─ work::research agents::control agents::exec agents::adapter work::forge git run::outcome run::transcript judge::policy sys   a workflow (data) → steps, each a request to `agents::exec` and a commit → a branch. The journal is on disk before anything else happens.
-//! servers::access      ─ sys   which clients a server on this machine serves, and which directories they may name.
+//! servers::http        ─ sys   connections on loopback or a unix socket → requests of authenticated clients, within limits.
 //! work::batch          ─ work::research agents::control work::roots agents::exec agents::adapter run::outcome run::transcript judge::policy sys   tasks as JSON → a durable queue → workers → results to poll for.
 //! work::commands       ─ work::batch work::pipeline work::research agents::conversation agents::control work::roots   an id → the batch, task, research or conversation → a command sent to it.
-//! servers::serve       ─ work::commands agents::conversation agents::control work::batch servers::access agents::exec agents::adapter   batches and conversations over HTTP, on loopback or a unix socket. Executes no task itself.
-//! servers::mcp         ─ work::commands agents::conversation agents::control work::batch servers::access agents::exec agents::adapter run::outcome run::transcript judge::decide judge::policy judge::command sys   agents and judgements as tools for other programs, over pipes and loopback.
-//! cli                  ─ work::commands work::research agents::conversation agents::control servers::serve servers::mcp servers::access work::batch work::pipeline agents::exec agents::adapter run::launch run::egress git run::outcome run::transcript sandbox judge::audit judge::decide judge::policy judge::command sys   arguments → requests, results → text. The only module that prints.
+//! servers::serve       ─ work::commands agents::conversation agents::control work::batch servers::http agents::exec agents::adapter   batches and conversations over HTTP, on loopback or a unix socket. Executes no task itself.
+//! servers::mcp         ─ work::commands agents::conversation agents::control work::batch servers::http agents::exec agents::adapter run::outcome run::transcript judge::decide judge::policy judge::command sys   agents and judgements as tools for other programs, over pipes and loopback.
+//! cli                  ─ work::commands work::research agents::conversation agents::control servers::serve servers::mcp servers::http work::batch work::pipeline agents::exec agents::adapter run::launch run::egress git run::outcome run::transcript sandbox judge::audit judge::decide judge::policy judge::command sys   arguments → requests, results → text. The only module that prints.
 //! ```
 //!
 //! Every module may also use `text`: safe output of untrusted text, templates of prompts, checks by JSON Schemas, hexadecimal
