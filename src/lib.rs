@@ -20,9 +20,9 @@
 //! judge::audit         ─ judge::decide judge::policy judge::command   lists of commands × policies → tables, reports, snapshots.
 //! agents::exec         ─ agents::adapter run::outcome run::transcript sys   request → attempts, each a guard process → events and one result. Starts nothing else.
 //! agents::conversation ─ agents::control agents::history agents::exec agents::adapter git run::outcome run::transcript sys   turns with an agent, in one worktree: the history is on disk before the agent starts. Starts nothing but requests to `agents::exec`.
-//! work::research       ─ agents::control agents::exec agents::adapter run::outcome run::transcript   a query → sub-queries, each a read-only request to `agents::exec` → an answer whose sources were retrieved. The journal is on disk before any result is reported.
+//! work::research       ─ agents::control agents::exec agents::adapter run::outcome run::transcript sys   a query → sub-queries, each a read-only request to `agents::exec` → an answer whose sources were retrieved. The journal is on disk before any result is reported.
 //! work::forge          ─ run::egress git judge::policy sys   a finished branch → pushed, and a pull request, with the user's credentials. Never inside a run.
-//! agents::control      ─    commands to work in progress, and their acknowledgements, in append-only files.
+//! agents::control      ─ sys   commands to work in progress, and their acknowledgements, in append-only files.
 //! work::pipeline       ─ work::research agents::control agents::exec agents::adapter work::forge git run::outcome run::transcript judge::policy sys   a workflow (data) → steps, each a request to `agents::exec` and a commit → a branch. The journal is on disk before anything else happens.
 //! servers::http        ─ sys   connections on loopback or a unix socket → requests of authenticated clients, within limits.
 //! work::batch          ─ work::research agents::control work::roots agents::exec agents::adapter run::outcome run::transcript judge::policy sys   tasks as JSON → a durable queue → workers → results to poll for.

@@ -25,6 +25,7 @@ use super::{ConversationError, at, summary_files};
 use crate::agents::adapter;
 use crate::agents::exec::check_model;
 use crate::sys::agent_paths::own_real_path;
+use crate::sys::append_log;
 use crate::sys::fs::{Durability, replace_file};
 use crate::sys::remove_tree::remove_tree;
 
@@ -181,7 +182,7 @@ impl Conversations {
         let directory = self.root.join(&id);
         let lock = lock(&directory, &id)?;
         let messages = directory.join(MESSAGES);
-        at("repair", &messages, message_log::cut_torn_line(&messages))?;
+        at("repair", &messages, append_log::cut_torn_line(&messages))?;
         let record = self.load(&id)?;
         Ok(self.conversation(directory, record, lock))
     }
