@@ -8,14 +8,12 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "an example shows something")]
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use futures_core::Stream;
+use futures_util::stream;
 use guard::work::research::{
     Agent, AgentContext, AgentError, AgentUpdate, BackendEvent, BackendStream, FinalResult, LlmBackend,
-    LlmCall, LlmClient, LlmConfig, LlmError, LlmRequest, LlmUsage, ResultMetadata, UpdateStream, next_update,
+    LlmCall, LlmClient, LlmConfig, LlmRequest, LlmUsage, ResultMetadata, UpdateStream, next_update,
     update_stream,
 };
 use serde_json::json;
@@ -78,18 +76,7 @@ impl LlmBackend for ScriptedModel {
             _ => "Which scale, and where?",
         };
         let completed = BackendEvent::Completed { text: text.to_string(), interaction_id: None };
-        Box::pin(Events(vec![completed, BackendEvent::Used(LlmUsage::tokens(10))]))
-    }
-}
-
-/// A stream of these events. It yields the last one first.
-struct Events(Vec<BackendEvent>);
-
-impl Stream for Events {
-    type Item = Result<BackendEvent, LlmError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Poll::Ready(self.0.pop().map(Ok))
+        Box::pin(stream::iter([Ok(BackendEvent::Used(LlmUsage::tokens(10))), Ok(completed)]))
     }
 }
 

@@ -21,21 +21,21 @@
 //! judge::audit         ─ judge::decide judge::policy judge::command   lists of commands × policies → tables, reports, snapshots.
 //! agents::exec         ─ agents::adapter run::settings run::outcome run::transcript judge::policy sys   request → attempts, each a guard process → events and one result. Starts nothing else.
 //! agents::conversation ─ agents::control agents::history agents::exec agents::adapter git run::outcome run::transcript sys   turns with an agent, in one worktree: the history is on disk before the agent starts. Starts nothing but requests to `agents::exec`.
-//! work::research       ─ agents::control agents::exec agents::adapter run::outcome run::transcript   a query → sub-queries, each a read-only request to `agents::exec` → an answer whose sources were retrieved. The journal is on disk before any result is reported.
+//! work::research       ─ agents::control agents::exec agents::adapter run::outcome run::transcript sys   a query → sub-queries, each a read-only request to `agents::exec` → an answer whose sources were retrieved. The journal is on disk before any result is reported.
 //! work::forge          ─ run::egress git judge::policy sys   a finished branch → pushed, and a pull request, with the user's credentials. Never inside a run.
-//! agents::control      ─    commands to work in progress, and their acknowledgements, in append-only files.
+//! agents::control      ─ sys   commands to work in progress, and their acknowledgements, in append-only files.
 //! work::pipeline       ─ work::research agents::control agents::exec agents::adapter work::forge git run::outcome run::transcript judge::policy sys   a workflow (data) → steps, each a request to `agents::exec` and a commit → a branch. The journal is on disk before anything else happens.
-//! servers::access      ─ sys   which clients a server on this machine serves, and which directories they may name.
+//! servers::http        ─ sys   connections on loopback or a unix socket → requests of authenticated clients, within limits.
 //! work::batch          ─ work::research agents::control work::roots agents::exec agents::adapter run::outcome run::transcript judge::policy sys   tasks as JSON → a durable queue → workers → results to poll for.
 //! work::commands       ─ work::batch work::pipeline work::research agents::conversation agents::control work::roots   an id → the batch, task, research or conversation → a command sent to it.
-//! servers::serve       ─ work::commands agents::conversation agents::control work::batch servers::access agents::exec agents::adapter   batches and conversations over HTTP, on loopback or a unix socket. Executes no task itself.
-//! servers::mcp         ─ work::commands agents::conversation agents::control work::batch servers::access agents::exec agents::adapter run::outcome run::transcript judge::decide judge::policy judge::command sys   agents and judgements as tools for other programs, over pipes and loopback.
+//! servers::serve       ─ work::commands agents::conversation agents::control work::batch servers::http agents::exec agents::adapter   batches and conversations over HTTP, on loopback or a unix socket. Executes no task itself.
+//! servers::mcp         ─ work::commands agents::conversation agents::control work::batch servers::http agents::exec agents::adapter run::outcome run::transcript judge::decide judge::policy judge::command sys   agents and judgements as tools for other programs, over pipes and loopback.
 //! session              ─ agents::exec agents::adapter run::launch run::settings git run::outcome run::transcript judge::decide judge::policy judge::command sys   settings and the defaults of user and project → a run: its policy, agent, keys, workspace. Names of earlier runs → their records. Does not print.
-//! cli                  ─ session run::settings work::commands work::research agents::conversation agents::control servers::serve servers::mcp servers::access work::batch work::pipeline agents::exec agents::adapter run::launch run::egress git run::outcome run::transcript sandbox judge::audit judge::decide judge::policy judge::command sys   arguments → requests, results → text. The only module that prints.
+//! cli                  ─ session run::settings work::commands work::research agents::conversation agents::control servers::serve servers::mcp servers::http work::batch work::pipeline agents::exec agents::adapter run::launch run::egress git run::outcome run::transcript sandbox judge::audit judge::decide judge::policy judge::command sys   arguments → requests, results → text. The only module that prints.
 //! ```
 //!
-//! Every module may also use `text`: safe output of untrusted text, templates of prompts, hexadecimal numbers, and a macro
-//! for enums whose variants have fixed strings.
+//! Every module may also use `text`: safe output of untrusted text, templates of prompts, checks by JSON Schemas, hexadecimal
+//! numbers, and a macro for enums whose variants have fixed strings.
 
 pub mod agents;
 pub mod cli;

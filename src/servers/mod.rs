@@ -1,5 +1,5 @@
 //! guard for other programs: over HTTP and as an MCP server.
 
-pub mod access;
+pub mod http;
 pub mod mcp;
 pub mod serve;

@@ -8,6 +8,7 @@
 )]
 
 pub mod agent_paths;
+pub(crate) mod append_log;
 pub mod copy_tree;
 pub mod directory;
 pub mod fs;

@@ -1,12 +1,10 @@
 //! Uses the executor as a library: it must send events while the agent runs, return one result, and end all
 //! processes of the run when the caller drops the stream.
 
-use std::future::poll_fn;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::time::Duration;
 
-use futures_core::Stream;
+use futures_util::StreamExt;
 use guard::agents::adapter::AgentEvent;
 use guard::agents::exec::{DROPPED, ExecRequest, ExecResult, Executor, RESULT, Running};
 use guard::run::outcome::ErrorKind;
@@ -79,7 +77,7 @@ fn events_come_while_it_runs_and_the_result_in_the_end() {
     let result: ExecResult = block_on(async {
         let mut running = executor(&environment).start(asked.clone());
         let mut kinds = Vec::new();
-        while let Some(event) = poll_fn(|context| Pin::new(&mut running).poll_next(context)).await {
+        while let Some(event) = running.next().await {
             kinds.push(event.event_type);
         }
         assert_eq!(kinds.last().map(String::as_str), Some("agent.result"), "{kinds:?}");
@@ -89,7 +87,7 @@ fn events_come_while_it_runs_and_the_result_in_the_end() {
     let last = block_on(async {
         let mut stream = executor(&environment).start(asked).boxed();
         let mut last = None;
-        while let Some(event) = poll_fn(|context| stream.as_mut().poll_next(context)).await {
+        while let Some(event) = stream.next().await {
             last = Some(event);
         }
         last.unwrap()

@@ -53,7 +53,7 @@ pub struct Adapter {
     /// Whether guard's own tests run the real CLI.
     pub is_tested: bool,
     /// The oldest supported version of the CLI, and why older versions do not work.
-    pub oldest: Option<Oldest>,
+    pub oldest: Option<MinimumVersion>,
     /// The newest version of the CLI with which guard was tested.
     pub newest: Option<String>,
     /// The npm package of the CLI; its `package.json` states the installed version.
@@ -118,7 +118,7 @@ pub struct Login {
 /// The oldest supported version of a CLI.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Oldest {
+pub struct MinimumVersion {
     /// The number of the oldest version that works.
     pub version: String,
     /// What earlier versions lack, as text for an error message.

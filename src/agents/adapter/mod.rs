@@ -20,7 +20,7 @@ pub use invocation::{Invocation, InvocationSpec};
 pub use json_objects::json_objects;
 pub use known::{
     AGENTS, Adapter, AddedArguments, Approval, CommandLine, EventRule, History, HomeFile, MessageRule,
-    Oldest, OutputFormat, Quota, named, of_program,
+    MinimumVersion, OutputFormat, Quota, named, of_program,
 };
 pub use output_parser::{Conclusion, Ending, OutputParser};
 pub use profile::{MissingKey, Profile, missing_key};

@@ -16,9 +16,9 @@ pub use rejection::Rejection;
 pub use watch::{CommandWatch, PauseGate};
 
 use std::collections::HashSet;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::sys::append_log::{self, AppendError, Writers};
 use crate::text::string_enum::string_enum;
 
 /// The maximum length of a command as JSON, in bytes.
@@ -221,40 +222,30 @@ fn check_id(id: &str) -> Result<(), ControlError> {
     Err(ControlError::BadId(id.chars().take(200).collect()))
 }
 
-/// Appends a value as one line with a single write, so that lines of several clients never mix.
+/// Appends a value as one line. Several clients may append commands at the same time.
 fn append(directory: &Path, name: &str, value: &impl Serialize) -> Result<(), ControlError> {
     let path = directory.join(name);
     let failed = |source| ControlError::Io { path: path.clone(), source };
-    let mut line = serde_json::to_vec(value).map_err(|error| failed(error.into()))?;
+    let line = serde_json::to_vec(value).map_err(|error| failed(error.into()))?;
     if line.len() > LARGEST_COMMAND {
         return Err(ControlError::TooLong);
     }
-    line.push(b'\n');
     DirBuilder::new().mode(0o700).recursive(true).create(directory).map_err(failed)?;
-    let open = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
-    let mut file = open.map_err(failed)?;
-    if file.metadata().map_err(failed)?.len() + line.len() as u64 > LARGEST_FILE {
-        return Err(ControlError::Full(path));
-    }
-    file.write_all(&line).and_then(|()| file.sync_data()).map_err(failed)
+    let file = append_log::open(&path).map_err(failed)?;
+    append_log::append(&file, line, LARGEST_FILE, Writers::Several).map_err(|error| match error {
+        AppendError::Full => ControlError::Full(path.clone()),
+        AppendError::Io(error) => failed(error),
+    })
 }
 
 /// Reads the complete lines after `position`, and sets `position` to the end of the last one. Skips lines that
 /// are not the expected JSON, which a client of another version, or a process that was killed while it wrote,
 /// may have left. Reads at most [`LARGEST_FILE`] bytes. Returns no lines if the file does not exist.
 fn read_lines<T: for<'de> Deserialize<'de>>(path: &Path, position: &mut u64) -> Result<Vec<T>, ControlError> {
-    let failed = |source| ControlError::Io { path: path.to_path_buf(), source };
-    let mut file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
-    };
-    file.seek(SeekFrom::Start(*position)).map_err(failed)?;
-    let mut bytes = Vec::new();
-    file.take(LARGEST_FILE).read_to_end(&mut bytes).map_err(failed)?;
-    let complete = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-    *position += complete as u64;
-    let lines = bytes[..complete].split(|byte| *byte == b'\n');
+    let bytes = append_log::read(path, *position, LARGEST_FILE)
+        .map_err(|source| ControlError::Io { path: path.to_path_buf(), source })?;
+    *position += bytes.len() as u64;
+    let lines = bytes.split(|byte| *byte == b'\n');
     Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
 }
 

@@ -1,19 +1,16 @@
 //! `messages.jsonl`: the stored entries of a conversation, one JSON object per line. guard only appends to this
 //! file.
 //!
-//! [`append`] returns when the entry is on disk. A process that is killed while it appends leaves an incomplete
-//! last line, which [`read`] ignores and [`cut_torn_line`] removes. If the disk is full, [`append`] removes the
-//! part that it wrote.
+//! [`append`] returns when the entry is on disk. If the disk is full, it removes the part that it wrote.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::model::{Snapshot, TurnMode, TurnState};
 use crate::run::outcome::Worktree;
+use crate::sys::append_log::{self, AppendError, Writers};
 
 /// The maximum size of the file, in bytes. A reader holds the whole file in memory.
 const LARGEST: u64 = 512 << 20;
@@ -82,42 +79,29 @@ pub(super) struct Ended {
 
 /// Creates the empty log of a new conversation.
 pub(super) fn create(path: &Path) -> io::Result<()> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(drop)
+    append_log::open(path).map(drop)
 }
 
 /// Appends an entry, and returns when it is on disk. After an error the file has its previous content.
 pub(super) fn append(path: &Path, entry: &Entry) -> io::Result<()> {
-    let mut line = serde_json::to_vec(entry)?;
-    line.push(b'\n');
-    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
-    let length = file.metadata()?.len();
-    if length + line.len() as u64 > LARGEST {
-        return Err(io::Error::other("the conversation is full; start a new one, or fork this one"));
-    }
-    let written = file.write_all(&line).and_then(|()| file.sync_data());
-    if written.is_err() {
-        let _ = file.set_len(length);
-    }
-    written
+    let line = serde_json::to_vec(entry)?;
+    append_log::append(&append_log::open(path)?, line, LARGEST, Writers::One).map_err(|error| match error {
+        AppendError::Full => io::Error::other("the conversation is full; start a new one, or fork this one"),
+        AppendError::Io(error) => error,
+    })
 }
 
 /// Reads all entries, and counts the lines that are not entries. Ignores an incomplete last line. A file that does not
 /// exist has no entries.
 pub(super) fn read(path: &Path) -> io::Result<(Vec<Entry>, usize)> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
-        opened => opened?,
-    };
-    let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LARGEST {
+    if path.metadata().is_ok_and(|file| file.len() > LARGEST) {
         return Err(io::Error::other(format!("the file is larger than {} MiB", LARGEST >> 20)));
     }
-    Ok(parse(&bytes))
+    append_log::read(path, 0, LARGEST).map(|bytes| parse(&bytes))
 }
 
 fn parse(bytes: &[u8]) -> (Vec<Entry>, usize) {
-    let whole = &bytes[..whole_lines(bytes)];
+    let whole = &bytes[..append_log::complete_lines(bytes)];
     let mut damaged = 0;
     let lines = whole.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
     let entry = |line: &[u8]| {
@@ -142,43 +126,10 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
     direct.or_else(|| serde_json::from_slice(line).ok())
 }
 
-/// Returns the total length of the complete lines.
-fn whole_lines(bytes: &[u8]) -> usize {
-    memchr::memrchr(b'\n', bytes).map_or(0, |end| end + 1)
-}
-
-/// Removes an incomplete last line, so that the next entry begins on its own line.
-pub(super) fn cut_torn_line(path: &Path) -> io::Result<()> {
-    let mut file = match OpenOptions::new().read(true).write(true).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        opened => opened?,
-    };
-    if ends_with_newline(&mut file)? {
-        return Ok(());
-    }
-    let mut bytes = Vec::new();
-    file.rewind()?;
-    file.read_to_end(&mut bytes)?;
-    let whole = whole_lines(&bytes);
-    if whole < bytes.len() {
-        file.set_len(whole as u64)?;
-        file.sync_data()?;
-    }
-    Ok(())
-}
-
-fn ends_with_newline(file: &mut File) -> io::Result<bool> {
-    if file.metadata()?.len() == 0 {
-        return Ok(true);
-    }
-    let mut last = [0];
-    file.seek(SeekFrom::End(-1))?;
-    file.read_exact(&mut last)?;
-    Ok(last == *b"\n")
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -245,10 +196,10 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         let fails = |error: io::Error| panic!("{error}");
         append(&path, &sent(1, "one\ntwo 🎉 中文")).unwrap_or_else(fails);
-        let mut file = OpenOptions::new().append(true).open(&path).unwrap_or_else(|error| panic!("{error}"));
+        let mut file = append_log::open(&path).unwrap_or_else(|error| panic!("{error}"));
         file.write_all(b"{\"type\":\"sent\",\"tu").unwrap_or_else(fails);
         assert_eq!(read(&path).unwrap_or_else(|error| panic!("{error}")).0.len(), 1);
-        cut_torn_line(&path).unwrap_or_else(fails);
+        append_log::cut_torn_line(&path).unwrap_or_else(fails);
         append(&path, &sent(2, "three")).unwrap_or_else(fails);
         let (entries, damaged) = read(&path).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!((entries, damaged), (vec![sent(1, "one\ntwo 🎉 中文"), sent(2, "three")], 0));

@@ -25,6 +25,7 @@ use super::{ConversationError, at, summary_files};
 use crate::agents::adapter;
 use crate::agents::exec::check_model;
 use crate::sys::agent_paths::own_real_path;
+use crate::sys::append_log;
 use crate::sys::fs::{Durability, replace_file};
 use crate::sys::remove_tree::remove_tree;
 
@@ -181,7 +182,7 @@ impl Conversations {
         let directory = self.root.join(&id);
         let lock = lock(&directory, &id)?;
         let messages = directory.join(MESSAGES);
-        at("repair", &messages, message_log::cut_torn_line(&messages))?;
+        at("repair", &messages, append_log::cut_torn_line(&messages))?;
         let record = self.load(&id)?;
         Ok(self.conversation(directory, record, lock))
     }
@@ -518,19 +519,6 @@ impl Conversation {
     /// Sets the model for the next turns; `None` selects the agent's default. Fails if the name is not valid.
     pub fn set_model(&mut self, model: Option<String>) -> Result<(), ConversationError> {
         self.record.settings = write_model(&self.directory, &self.record.settings, model)?;
-        Ok(())
-    }
-
-    /// Changes the title; `None` or an empty title selects the beginning of the first message.
-    pub fn set_title(&mut self, title: Option<String>) -> Result<(), ConversationError> {
-        self.change_settings(|settings| settings.title = title.filter(|title| !title.trim().is_empty()))
-    }
-
-    fn change_settings(&mut self, change: impl FnOnce(&mut Settings)) -> Result<(), ConversationError> {
-        let mut settings = self.record.settings.clone();
-        change(&mut settings);
-        write_settings(&self.directory, &settings)?;
-        self.record.settings = settings;
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use futures_core::Stream;
+use futures_util::{Stream, StreamExt, stream};
 use serde_json::{Value, json};
 
 use super::{Cancel, ExecRequest, ExecResult, Executor};
@@ -31,7 +31,7 @@ pub const DROPPED: &str = EventType::ExecDropped.as_str();
 /// everything it started if it does not end within seconds.
 ///
 /// ```no_run
-/// use guard::agent_exec::{ExecRequest, Executor};
+/// use guard::agents::exec::{ExecRequest, Executor};
 ///
 /// # fn main() -> std::io::Result<()> {
 /// let executor = Executor { guard: "/usr/bin/guard".into(), sessions: "/var/lib/me/sessions".into(), log: Vec::new() };
@@ -48,13 +48,12 @@ pub const DROPPED: &str = EventType::ExecDropped.as_str();
 /// In asynchronous code, `Running` is a [`Stream`] that works on any runtime:
 ///
 /// ```no_run
-/// # use guard::agent_exec::{ExecRequest, Executor, ExecResult};
-/// use std::{future::poll_fn, pin::Pin};
-/// use futures_core::Stream;
+/// # use guard::agents::exec::{ExecRequest, Executor, ExecResult};
+/// use futures_util::StreamExt;
 ///
 /// # async fn ask(executor: Executor) -> ExecResult {
 /// let mut running = executor.start(ExecRequest::new("which tests are missing?", "/work/app"));
-/// while let Some(event) = poll_fn(|context| Pin::new(&mut running).poll_next(context)).await {
+/// while let Some(event) = running.next().await {
 ///     println!("{}", event.message);
 /// }
 /// running.finish().await
@@ -223,7 +222,17 @@ impl Running {
 
     /// Returns the events as a boxed stream whose last event, [`RESULT`], holds the result.
     pub fn boxed(self) -> EventStream {
-        Box::pin(WithResult { running: Some(self) })
+        let events = stream::unfold(Some(self), |running| async {
+            let mut running = running?;
+            if let Some(event) = running.next().await {
+                return Some((event, Some(running)));
+            }
+            let result = running.wait();
+            let message = result.run.error.clone().unwrap_or_else(|| "done".to_string());
+            let data = serde_json::to_value(&result).unwrap_or_default();
+            Some((AgentEvent::new(RESULT, message, data), None))
+        });
+        Box::pin(events.fuse())
     }
 
     fn stop_listening(&self) {
@@ -263,27 +272,6 @@ impl Stream for Running {
                 Poll::Pending
             }
         }
-    }
-}
-
-struct WithResult {
-    running: Option<Running>,
-}
-
-impl Stream for WithResult {
-    type Item = AgentEvent;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<AgentEvent>> {
-        let Some(running) = &mut self.running else { return Poll::Ready(None) };
-        match Pin::new(running).poll_next(context) {
-            Poll::Ready(None) => {}
-            other => return other,
-        }
-        let result = self.running.take().map(Running::wait);
-        Poll::Ready(result.map(|result| {
-            let message = result.run.error.clone().unwrap_or_else(|| "done".to_string());
-            AgentEvent::new(RESULT, message, serde_json::to_value(&result).unwrap_or_default())
-        }))
     }
 }
 

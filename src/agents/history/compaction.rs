@@ -102,7 +102,7 @@ impl PlanInput<'_> {
 
     /// Returns the size of what the next prompt should contain: the summary, and the messages that it does not
     /// cover.
-    fn uncompacted(&self) -> Size {
+    fn next_prompt_size(&self) -> Size {
         let summary = self.summary.map_or(Size::default(), Summary::size);
         summary.plus(self.sizes.content(self.covered()..self.messages.len()))
     }
@@ -132,14 +132,14 @@ impl PlanInput<'_> {
     /// disables compaction, or if the compaction would save too little.
     pub(super) fn plan(&self) -> Option<CompactionPlan> {
         let level = self.level();
-        let uncompacted = self.uncompacted();
-        let is_small = uncompacted.tokens() <= self.config.summary_threshold;
+        let next_prompt_size = self.next_prompt_size();
+        let is_small = next_prompt_size.tokens() <= self.config.summary_threshold;
         if !self.config.enable_compression || level == Level::Verbatim || is_small {
             return None;
         }
         let end = self.answered() - self.kept();
         let gain = self.sizes.content(self.covered()..end.max(self.covered()));
-        let fits = uncompacted.tokens() < self.config.prompt_budget();
+        let fits = next_prompt_size.tokens() < self.config.prompt_budget();
         if fits && gain.tokens() < SMALLEST_GAIN {
             return None;
         }

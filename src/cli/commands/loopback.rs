@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::Failure;
-use crate::servers::access::{Listening, Token};
+use crate::servers::http::{Listening, Token};
 use crate::work::roots::Roots;
 
 /// Returns the directories that clients may name: those of `--root`, or the current directory.

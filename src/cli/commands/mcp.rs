@@ -11,7 +11,7 @@ use crate::cli::commands::loopback::{Loopback, roots};
 use crate::cli::output::exit_code::Exit;
 use crate::cli::{Failure, note};
 use crate::run::launch;
-use crate::servers::access::Stop;
+use crate::servers::http::Stop;
 use crate::servers::mcp::{BatchAccess, McpConfig, PATH, serve, serve_http};
 
 pub(in crate::cli) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {

@@ -13,8 +13,8 @@ use crate::cli::commands::worker::{concurrency, task_context};
 use crate::cli::output::exit_code::Exit;
 use crate::cli::{Failure, note};
 use crate::run::launch;
-use crate::servers::access::Stop;
-use crate::servers::serve::{ConversationService, Listener, ServeConfig, Socket, serve};
+use crate::servers::http::{Listener, Socket, Stop};
+use crate::servers::serve::{ConversationService, ServeConfig, serve};
 use crate::sys::process::exit_now;
 use crate::work::batch::{StopFlag, TaskTypes, Worker, WorkerLock, WorkerOptions};
 

@@ -102,13 +102,6 @@ impl From<&str> for Arg {
     }
 }
 
-/// Formats arguments as one line for messages. A line of more than about 200 bytes is shortened to its beginning and
-/// end.
-pub fn display_line<'a>(args: impl IntoIterator<Item = &'a Arg>) -> String {
-    const MOST: usize = 200;
-    display_line_within(args, MOST, "not shown")
-}
-
 /// Formats arguments as one line of about `most` bytes. A longer line is shortened to its beginning and end, with the
 /// number of omitted bytes and the text `note` between them.
 pub(crate) fn display_line_within<'a>(

@@ -18,7 +18,7 @@ mod shell;
 mod wrapper;
 
 pub use analyze::{Analysis, Context, Limits, Refusal, Request, analyze};
-pub use arg::{Arg, display_line};
+pub use arg::Arg;
 pub use cwd::Cwd;
 pub use effects::{CLASSES, Effects};
 pub use git::{is_known_verb, known_verbs};

@@ -1,55 +1,25 @@
 //! Base64 with padding, for output that is not valid UTF-8.
 
-const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+use base64::Engine;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-/// Appends `bytes`, encoded as base64, to `out`.
-pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
-    out.reserve(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for index in 0..4 {
-            let letter = LETTERS[(bits >> (18 - 6 * index)) as usize & 63];
-            out.push(if index > group.len() { b'=' } else { letter });
-        }
-    }
-}
+/// Reads base64 with and without padding.
+const ENGINE: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
 
 /// Returns `bytes` encoded as base64.
 pub fn base64(bytes: &[u8]) -> String {
-    let mut out = Vec::new();
-    encode(bytes, &mut out);
-    String::from_utf8(out).unwrap_or_default()
+    ENGINE.encode(bytes)
 }
 
 /// Decodes base64, with or without padding at the end; `None` if `text` is not valid base64.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
-    let text = text.trim_end_matches('=').as_bytes();
-    let mut out = Vec::with_capacity(text.len() / 4 * 3 + 3);
-    for group in text.chunks(4) {
-        let mut bits = 0u32;
-        for (index, letter) in group.iter().enumerate() {
-            bits |= value(*letter)? << (18 - 6 * index);
-        }
-        match group.len() {
-            4 => out.extend_from_slice(&bits.to_be_bytes()[1..]),
-            3 => out.extend_from_slice(&bits.to_be_bytes()[1..3]),
-            2 => out.push(bits.to_be_bytes()[1]),
-            _ => return None,
-        }
-    }
-    Some(out)
-}
-
-fn value(letter: u8) -> Option<u32> {
-    Some(u32::from(match letter {
-        b'A'..=b'Z' => letter - b'A',
-        b'a'..=b'z' => letter - b'a' + 26,
-        b'0'..=b'9' => letter - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        _ => return None,
-    }))
+    ENGINE.decode(text).ok()
 }
 
 #[cfg(test)]
@@ -66,11 +36,10 @@ mod tests {
             ("foob", "Zm9vYg=="),
             ("fooba", "Zm9vYmE="),
         ] {
-            let mut out = Vec::new();
-            encode(plain.as_bytes(), &mut out);
-            assert_eq!(out, coded.as_bytes());
+            assert_eq!(base64(plain.as_bytes()), coded);
             assert_eq!(decode(coded), Some(plain.as_bytes().to_vec()));
         }
+        assert_eq!(decode("Zm8"), Some(b"fo".to_vec()));
         assert_eq!(decode("Zm9*"), None);
         assert_eq!(decode("Z"), None);
     }

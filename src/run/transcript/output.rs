@@ -60,7 +60,7 @@ impl Output {
             }
             Err(_) => {
                 data.extend_from_slice(b"\",\"base64\":\"");
-                base64::encode(&self.bytes[..complete], data);
+                data.extend_from_slice(base64(&self.bytes[..complete]).as_bytes());
                 data.push(b'"');
             }
         }

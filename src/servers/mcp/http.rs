@@ -1,52 +1,31 @@
-//! The MCP server over HTTP on loopback: accepts connections, and limits how much the server reads from them before it
-//! has authenticated the client.
-//!
-//! The server must never listen on anything but loopback, and must bound time and memory for every client.
+//! The MCP server over HTTP on loopback: passes the requests of authenticated clients to the MCP service, within limits
+//! on the number of sessions, and on the size and time of a body.
 
-use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use hyper::http::request::Parts;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use nix::sys::socket::{setsockopt, sockopt};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Deserialize;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 
 use super::END;
 use super::server::{Server, Shared};
 use super::sessions::{Answer, Sessions};
-use crate::servers::access::{Listening, Refusal, RequestCheck, Stop, Token};
+use crate::servers::http::{self, Listener, Listening, Refusal, Service, Stop, Token};
 
 /// The URL path of the MCP endpoint.
 pub const PATH: &str = "/mcp";
 
-/// The maximum number of simultaneous connections.
+/// The maximum number of simultaneous connections. The server closes further ones at once.
 const MOST_CONNECTIONS: usize = 128;
-/// How long a connection may stay open before its client has presented the token.
-const AUTH_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may take to send its next request, or the rest of a request's headers.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a client may take to send the body of a request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long, in milliseconds, a client may leave sent data unacknowledged.
-const UNACKNOWLEDGED_MS: u32 = 30_000;
-/// The maximum size of the request line and headers together, in bytes.
-const LARGEST_HEAD: usize = 32 << 10;
-/// The maximum number of headers in a request.
-const MOST_HEADERS: usize = 64;
 /// The maximum size of a request's body, in bytes. It is larger than the longest prompt.
 const LARGEST_BODY: usize = 16 << 20;
 /// How long the server waits for pending responses when it stops.
@@ -54,9 +33,8 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 /// The name of the HTTP header that contains the session id.
 const SESSION: &str = "mcp-session-id";
 
-/// What all connections share: the authentication, the sessions, and the MCP service.
-struct HttpServer {
-    check: RequestCheck,
+/// The sessions, and the MCP service.
+struct Endpoint {
     sessions: Arc<Sessions>,
     protocol: StreamableHttpService<Server, LocalSessionManager>,
 }
@@ -68,11 +46,10 @@ pub(super) async fn serve(
     token: Token,
     stop: &Stop,
 ) -> io::Result<()> {
-    let listener = TcpListener::from_std(listening.listener)?;
     let calls = shared.calls.clone();
     let sessions = Sessions::new();
     let config = StreamableHttpServerConfig::default()
-        // `RequestCheck` has already checked the host, including the port.
+        // `servers::http` has already checked the host, including the port.
         .disable_allowed_hosts()
         .with_max_request_body_bytes(LARGEST_BODY);
     let closing = config.cancellation_token.clone();
@@ -82,85 +59,31 @@ pub(super) async fn serve(
         Ok(Server { shared: shared.clone(), client, ends_with_client: false })
     };
     let protocol = StreamableHttpService::new(factory, sessions.manager.clone(), config);
-    let check = RequestCheck::new(listening.address, token);
-    let server = Arc::new(HttpServer { check, sessions, protocol });
-    let permits = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    // Reject a connection at once if the limit is reached.
-                    if let Ok(permit) = permits.clone().try_acquire_owned() {
-                        let server = server.clone();
-                        connections.spawn(async move {
-                            serve_connection(stream, server).await;
-                            drop(permit);
-                        });
-                    }
-                }
-                // The process has most likely run out of file descriptors. Wait a moment, because a connection may
-                // close.
-                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-            },
-            Some(_) = connections.join_next() => {}
-            () = stop.wait() => break,
-        }
-    }
-    drop(listener);
+    let endpoint = Endpoint { sessions, protocol };
+    let listener = Listener::Loopback(listening, token);
+    let mut connections = http::serve(listener, endpoint, MOST_CONNECTIONS, stop).await?;
     calls.close();
     calls.wait_for_all(END).await;
-    let closed = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(SHUTDOWN_GRACE / 2, closed).await;
+    connections.wait(SHUTDOWN_GRACE / 2).await;
     closing.cancel();
-    let closed = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(SHUTDOWN_GRACE / 2, closed).await;
+    connections.wait(SHUTDOWN_GRACE / 2).await;
     Ok(())
 }
 
-async fn serve_connection(stream: TcpStream, server: Arc<HttpServer>) {
-    // A client that reads nothing must not keep its pending data in memory forever.
-    let _ = setsockopt(&stream, sockopt::TcpUserTimeout, &UNACKNOWLEDGED_MS);
-    let _ = stream.set_nodelay(true);
-    let is_authenticated = Arc::new(AtomicBool::new(false));
-    let service = service_fn(|request| {
-        let (server, is_authenticated) = (server.clone(), is_authenticated.clone());
-        async move { Ok::<_, Infallible>(server.respond(request, &is_authenticated).await) }
-    });
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    builder.max_headers(MOST_HEADERS).max_header_size(LARGEST_HEAD).max_buf_size(2 * LARGEST_HEAD);
-    let auth_timeout = async {
-        tokio::time::sleep(AUTH_TIMEOUT).await;
-        if is_authenticated.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
-        }
-    };
-    tokio::select! {
-        _ = builder.serve_connection(TokioIo::new(stream), service) => {}
-        () = auth_timeout => {}
-    }
-}
+impl Service for Endpoint {
+    type Body = Answer;
 
-impl HttpServer {
-    /// Checks the source, the token and the path of a request before the server reads any byte of its body.
-    fn authenticate(&self, request: &Parts) -> Result<(), Refusal> {
-        self.check.check_source(request)?;
-        self.check.check_token(request)?;
-        if request.uri.path() == PATH && request.uri.query().is_none() {
-            return Ok(());
-        }
-        let message = "nothing is served at this path; the MCP endpoint is /mcp";
-        Err(Refusal { status: StatusCode::NOT_FOUND, message })
+    fn refuse(&self, refusal: Refusal) -> Response<Answer> {
+        refused(&refusal)
     }
 
-    /// Authenticates a request and passes it to the MCP service.
-    async fn respond(&self, request: Request<Incoming>, is_authenticated: &AtomicBool) -> Response<Answer> {
+    /// Passes a request to the MCP service.
+    async fn respond(&self, request: Request<Incoming>) -> Response<Answer> {
         let (head, body) = request.into_parts();
-        if let Err(refusal) = self.authenticate(&head) {
-            return refused(&refusal);
+        if head.uri.path() != PATH || head.uri.query().is_some() {
+            let message = "nothing is served at this path; the MCP endpoint is /mcp";
+            return refused(&Refusal { status: StatusCode::NOT_FOUND, message });
         }
-        is_authenticated.store(true, Ordering::Relaxed);
         let body = match read(body).await {
             Ok(body) => body,
             Err(refusal) => return refused(&refusal),

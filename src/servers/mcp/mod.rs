@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::agents::exec::Executor;
-use crate::servers::access::{Listening, Stop, Token};
+use crate::servers::http::{Listening, Stop, Token};
 use crate::work::commands::WorkStores;
 use crate::work::roots::Roots;
 use calls::Calls;

@@ -1,14 +1,12 @@
 //! Reads the bodies of requests within limits, and streams the bodies of responses piece by piece.
 
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_LENGTH;
-use futures_core::Stream;
+use futures_util::{StreamExt, stream};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -91,34 +89,16 @@ impl BodySender {
     }
 }
 
-struct Pieces {
-    receiver: Receiver<Piece>,
-    has_ended: bool,
-}
-
-impl Stream for Pieces {
-    type Item = io::Result<Bytes>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.has_ended {
-            return Poll::Ready(None);
-        }
-        self.receiver.poll_recv(context).map(|piece| match piece {
-            Some(Piece::Bytes(bytes)) => Some(Ok(bytes)),
-            Some(Piece::End) => {
-                self.has_ended = true;
-                None
-            }
-            None => {
-                self.has_ended = true;
-                Some(Err(io::Error::other("the server could not send the whole response")))
-            }
-        })
-    }
-}
-
 /// Returns a response body, and the sender that streams its pieces.
 pub(super) fn streamed() -> (BodySender, Body) {
     let (sender, receiver) = channel(PIECES);
-    (BodySender(sender), Body::from_stream(Pieces { receiver, has_ended: false }))
+    let pieces = stream::unfold(Some(receiver), |receiver| async {
+        let mut receiver: Receiver<Piece> = receiver?;
+        match receiver.recv().await {
+            Some(Piece::Bytes(bytes)) => Some((Ok(bytes), Some(receiver))),
+            Some(Piece::End) => None,
+            None => Some((Err(io::Error::other("the server could not send the whole response")), None)),
+        }
+    });
+    (BodySender(sender), Body::from_stream(pieces.fuse()))
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::servers::access::Stop;
+use crate::servers::http::Stop;
 use crate::work::batch::OpenQueue;
 
 /// The maximum time between two notifications: a waiting request checks the queue at least this often.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::body::LARGEST;
-use crate::servers::access::Refusal;
+use crate::servers::http::Refusal;
 use crate::work::batch::{InputError, QueueError};
 use crate::work::roots::DirectoryError;
 

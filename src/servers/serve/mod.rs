@@ -11,14 +11,13 @@
 //! For batches, the server only reads and writes the queue; workers, in this process or in others, carry out the tasks.
 //! Turns of conversations run in threads of this process, and the server cancels a turn when its client disconnects.
 //! All state is in the queue and in the stored conversations, so after a restart of the server, clients can continue to
-//! use the ids that they have. Time and memory are bounded whatever a client sends: see the constants of `connection`,
-//! `body`, `parameters` and `conversations`.
+//! use the ids that they have. Time and memory are bounded whatever a client sends: see the constants of
+//! `servers::http`, `body`, `parameters` and `conversations`.
 #![forbid(unsafe_code)]
 
 mod body;
 mod changes;
 mod commands;
-mod connection;
 mod conversations;
 mod document;
 mod error;
@@ -27,25 +26,35 @@ mod handlers;
 mod parameters;
 mod queue_pool;
 mod result_stream;
-mod socket;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response};
+use axum::response::IntoResponse;
+use hyper::body::Incoming;
 use tokio::sync::Semaphore;
+use tower_service::Service as _;
 
-use crate::servers::access::{Listening, Stop, Token};
+use crate::servers::http::{self, Listener, Refusal, Service, Stop};
 use crate::work::batch::{OpenQueue, TaskTypes};
 use crate::work::commands::WorkStores;
 use crate::work::roots::Roots;
 use changes::Changes;
+use error::ApiError;
 use queue_pool::QueuePool;
 
 pub use conversations::ConversationService;
 pub use document::document;
-pub use socket::{Socket, SocketError};
 
+/// The maximum number of simultaneous connections. The server closes further ones at once.
+const MOST_CONNECTIONS: usize = 256;
+/// How long the server waits for pending responses when it stops.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 /// The maximum number of requests that wait for a change of the queue or stream results at the same time.
 const MOST_WAITING: usize = 64;
 /// The maximum number of threads for blocking work, such as calls to the queue and the parsing of submissions.
@@ -65,14 +74,6 @@ pub struct ServeConfig {
     pub conversations: Option<ConversationService>,
     /// The stores of the batches, tasks, research runs and conversations to which clients can send commands.
     pub work: WorkStores,
-}
-
-/// Where the server listens, and how it authenticates its clients.
-pub enum Listener {
-    /// A loopback port. Clients authenticate with the token.
-    Loopback(Listening, Token),
-    /// A unix socket. Only processes of the same user may connect.
-    Socket(Socket),
 }
 
 /// The state that all requests share.
@@ -110,7 +111,15 @@ pub fn serve(config: ServeConfig, listener: Listener, stop: &Stop) -> io::Result
         stop: stop.clone(),
     });
     let served = runtime.block_on(async {
-        let served = connection::serve(shared.clone(), listener).await;
+        let routes = Routes(document::router().with_state(shared.clone()));
+        let served = http::serve(listener, routes, MOST_CONNECTIONS, stop).await;
+        let served = match served {
+            Ok(mut connections) => {
+                connections.wait(SHUTDOWN_GRACE).await;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
         if let Some(conversations) = &shared.conversations {
             conversations.wait_for_turns().await;
         }
@@ -118,4 +127,23 @@ pub fn serve(config: ServeConfig, listener: Listener, stop: &Stop) -> io::Result
     });
     runtime.shutdown_background();
     served
+}
+
+/// The handlers of all requests.
+struct Routes(Router);
+
+impl Service for Routes {
+    type Body = Body;
+    const WITHOUT_TOKEN: &'static [&'static str] = &document::WITHOUT_TOKEN;
+
+    fn refuse(&self, refusal: Refusal) -> Response<Body> {
+        ApiError::from(refusal).into_response()
+    }
+
+    async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
+        match self.0.clone().call(request.map(Body::new)).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
 }

@@ -8,13 +8,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use jsonschema::Validator;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::model::{TaskFailure, TaskKind};
 use crate::agents::exec::Sandbox;
 use crate::sys::fs::{Links, open_regular_file};
+use crate::text::json_schema::JsonSchema;
 use crate::text::template::Template;
 
 /// The name of the directory with a user's task types, inside the configuration directory.
@@ -122,8 +122,8 @@ pub struct TaskType {
     pub(super) work: Work,
     pub(super) sandbox: Sandbox,
     pub(super) coverage_of: Option<String>,
-    parameters_validator: Validator,
-    output_validator: Validator,
+    parameters_schema: JsonSchema,
+    output_schema: JsonSchema,
 }
 
 impl TaskType {
@@ -159,15 +159,16 @@ impl TaskType {
             }
         }
         let output = file.output.unwrap_or_else(|| serde_json::json!({ "type": "object" }));
-        let validator = |schema: &Value, section: &str| {
-            jsonschema::validator_for(schema)
-                .map_err(|error| bad(format!("[{section}] is not a valid JSON schema: {error}")))
+        let schema = |schema: &Value, section: &str| {
+            JsonSchema::parse(schema).map_err(|error| {
+                bad(format!("[{section}] is not a JSON schema that guard supports: {error}"))
+            })
         };
         Ok(Self {
             name: name.to_string(),
             description: file.description,
-            parameters_validator: validator(&file.parameters, "parameters")?,
-            output_validator: validator(&output, "output")?,
+            parameters_schema: schema(&file.parameters, "parameters")?,
+            output_schema: schema(&output, "output")?,
             parameters: file.parameters,
             output,
             work,
@@ -178,7 +179,7 @@ impl TaskType {
 
     /// Checks the parameters of a task against the schema. The failure lists the first 20 problems.
     pub fn check_parameters(&self, parameters: &Map<String, Value>) -> Result<(), TaskFailure> {
-        let problems = problems(&self.parameters_validator, &Value::Object(parameters.clone()));
+        let problems = self.parameters_schema.problems(&Value::Object(parameters.clone()), MOST_PROBLEMS);
         if problems.is_empty() {
             return Ok(());
         }
@@ -188,23 +189,8 @@ impl TaskType {
 
     /// Returns the first 20 problems of an output; the list is empty if the output matches the schema.
     pub(super) fn output_problems(&self, output: &Map<String, Value>) -> Vec<String> {
-        problems(&self.output_validator, &Value::Object(output.clone()))
+        self.output_schema.problems(&Value::Object(output.clone()), MOST_PROBLEMS)
     }
-}
-
-fn problems(validator: &Validator, value: &Value) -> Vec<String> {
-    let describe = |error: jsonschema::ValidationError<'_>| {
-        let place = error.instance_path().to_string();
-        let mut text = error.to_string();
-        // The validator's message quotes the value, which may be long.
-        if text.len() > 300 {
-            let end = (0..=300).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-            text.truncate(end);
-            text.push('…');
-        }
-        if place.is_empty() { text } else { format!("{place}: {text}") }
-    };
-    validator.iter_errors(value).take(MOST_PROBLEMS).map(describe).collect()
 }
 
 /// All task types that are available to a user.

@@ -3,9 +3,8 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use futures_core::Stream;
+use futures_util::{Stream, StreamExt, stream};
 use tokio::sync::mpsc;
 
 use super::error::AgentError;
@@ -67,51 +66,43 @@ where
     F: Future<Output = Result<(), AgentError>> + Send + 'static,
 {
     let (sender, updates) = mpsc::channel(CHANNEL_CAPACITY);
-    Box::pin(DrivenStream { work: Some(Box::pin(work(UpdateSender(sender)))), updates, error: None })
+    let state = Driven { work: Some(Box::pin(work(UpdateSender(sender)))), updates, error: None };
+    Box::pin(stream::unfold(state, Driven::next).fuse())
 }
 
 type Work = Pin<Box<dyn Future<Output = Result<(), AgentError>> + Send>>;
 
-struct DrivenStream {
+/// Work that sends updates, and that is polled while a reader waits for an update.
+struct Driven {
     work: Option<Work>,
     updates: mpsc::Receiver<AgentUpdate>,
     error: Option<AgentError>,
 }
 
-impl Stream for DrivenStream {
-    type Item = Result<AgentUpdate, AgentError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        loop {
-            if let Poll::Ready(Some(update)) = self.updates.poll_recv(context) {
-                return Poll::Ready(Some(Ok(update)));
-            }
-            let Some(work) = &mut self.work else {
-                return Poll::Ready(self.error.take().map(Err));
+impl Driven {
+    /// Returns the next update, and at the end the error with which the work failed.
+    async fn next(mut self) -> Option<(Result<AgentUpdate, AgentError>, Self)> {
+        if let Some(work) = &mut self.work {
+            let result = tokio::select! {
+                biased;
+                Some(update) = self.updates.recv() => return Some((Ok(update), self)),
+                result = work => result,
             };
-            match work.as_mut().poll(context) {
-                Poll::Ready(result) => {
-                    self.work = None;
-                    self.error = result.err();
-                    // Tasks that outlive the work may still hold a sender. Discard what they send.
-                    self.updates.close();
-                }
-                // The work may have sent an update while it was polled.
-                Poll::Pending => {
-                    return match self.updates.poll_recv(context) {
-                        Poll::Ready(Some(update)) => Poll::Ready(Some(Ok(update))),
-                        _ => Poll::Pending,
-                    };
-                }
-            }
+            self.work = None;
+            self.error = result.err();
+            // Tasks that outlive the work may still hold a sender. Discard what they send.
+            self.updates.close();
+        }
+        match self.updates.recv().await {
+            Some(update) => Some((Ok(update), self)),
+            None => self.error.take().map(|error| (Err(error), self)),
         }
     }
 }
 
-/// Returns the next update of a stream; `None` if the stream has ended. Intended for callers without a library of
-/// stream combinators.
+/// Returns the next update of a stream; `None` if the stream has ended.
 pub async fn next_update(stream: &mut UpdateStream) -> Option<Result<AgentUpdate, AgentError>> {
-    std::future::poll_fn(|context| stream.as_mut().poll_next(context)).await
+    stream.next().await
 }
 
 #[cfg(test)]

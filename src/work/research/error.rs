@@ -205,24 +205,6 @@ pub enum ValidationError {
     },
 }
 
-/// Why research failed: the error of the failed part.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ResearchError {
-    /// The research agent failed.
-    #[error(transparent)]
-    Agent(#[from] AgentError),
-    /// A request to a model failed.
-    #[error(transparent)]
-    Llm(#[from] LlmError),
-    /// An event does not match its schema.
-    #[error(transparent)]
-    Validation(#[from] ValidationError),
-    /// A journal cannot be opened.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-}
-
 /// Why a journal cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

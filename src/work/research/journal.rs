@@ -1,12 +1,9 @@
 //! The journal of one research run. guard writes every finished part of the run to disk before it reports the
 //! part.
 //!
-//! The journal is a file of JSON lines in the state directory. guard syncs every line to disk. A crash may
-//! leave an incomplete last line, which the next process removes. Resuming a run repeats only the parts that
-//! have no line.
+//! The journal is a file of JSON lines in the state directory. Resuming a run repeats only the parts that have no line.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -20,6 +17,7 @@ use super::error::{AgentError, JournalError};
 use super::llm::LlmUsage;
 use super::sources::Retrieval;
 use super::update::FinalResult;
+use crate::sys::append_log::{self, Writers};
 use crate::text::string_enum::string_enum;
 
 /// The settings with which a run was started. They do not change when the run is resumed.
@@ -159,27 +157,20 @@ impl Progress {
         }
     }
 
-    /// Parses the lines of a journal. Returns the progress and the total length of the complete lines in bytes. Ignores
-    /// an incomplete last line. Fails if a complete line cannot be parsed.
-    fn read(bytes: &[u8]) -> Result<(Self, u64), String> {
-        let mut progress = Self::default();
-        let mut length = 0;
-        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            if !line.ends_with(b"\n") {
-                break;
-            }
-            match serde_json::from_slice(line) {
-                Ok(record) => progress.add(record),
-                Err(error) => return Err(format!("line {}: {error}", count_lines(&bytes[..length]) + 1)),
-            }
-            length += line.len();
-        }
-        Ok((progress, length as u64))
+    /// Reads the complete lines of a journal. Fails if one of them cannot be parsed.
+    fn read(path: &Path) -> Result<Self, String> {
+        let bytes = append_log::read(path, 0, u64::MAX).map_err(|error| error.to_string())?;
+        Self::parse(&bytes)
     }
-}
 
-fn count_lines(bytes: &[u8]) -> usize {
-    bytes.iter().filter(|byte| **byte == b'\n').count()
+    fn parse(lines: &[u8]) -> Result<Self, String> {
+        let mut progress = Self::default();
+        for (index, line) in lines.split_inclusive(|byte| *byte == b'\n').enumerate() {
+            let record = serde_json::from_slice(line);
+            progress.add(record.map_err(|error| format!("line {}: {error}", index + 1))?);
+        }
+        Ok(progress)
+    }
 }
 
 string_enum! {
@@ -251,7 +242,7 @@ impl Journal {
             problem: error.to_string(),
         };
         DirBuilder::new().mode(0o700).recursive(true).create(&folder).map_err(|error| unusable(&error))?;
-        let open = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path);
+        let open = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path);
         let file = open.map_err(|error| unusable(&error))?;
         let file = lock(file, &id)?;
         // Sync the directories too, so that the new file survives a crash.
@@ -274,16 +265,13 @@ impl Journal {
         let id = complete_id(directory, id)?;
         let path = directory.join(&id).join(FILE_NAME);
         let unusable = |problem: String| JournalError::Unusable { path: path.clone(), problem };
-        let open = OpenOptions::new().write(true).open(&path).map_err(|error| unusable(error.to_string()))?;
-        let mut file = lock(open, &id)?;
-        let bytes = fs::read(&path).map_err(|error| unusable(error.to_string()))?;
-        let (progress, length) = Progress::read(&bytes).map_err(&unusable)?;
+        let open = append_log::open(&path).map_err(|error| unusable(error.to_string()))?;
+        let file = lock(open, &id)?;
+        let progress = Progress::read(&path).map_err(&unusable)?;
         if progress.started.is_none() {
             return Err(unusable("it does not contain the settings of the run".to_string()));
         }
-        // Remove an incomplete last line, so that the next line does not continue it.
-        let ready = file.set_len(length).and_then(|()| file.seek(SeekFrom::Start(length)));
-        ready.map_err(|error| unusable(error.to_string()))?;
+        append_log::cut_torn_line(&path).map_err(|error| unusable(error.to_string()))?;
         Ok(Self { id, path, file: Mutex::new(file), progress })
     }
 
@@ -291,8 +279,7 @@ impl Journal {
     pub fn list(directory: &Path) -> Vec<StoredRun> {
         let ids = run_ids(directory).into_iter().rev();
         let stored = |id: String| {
-            let bytes = fs::read(directory.join(&id).join(FILE_NAME)).ok()?;
-            let (progress, _) = Progress::read(&bytes).ok()?;
+            let progress = Progress::read(&directory.join(&id).join(FILE_NAME)).ok()?;
             let state = match (&progress.answer, Self::is_running(directory, &id)) {
                 (Some(_), _) => RunStage::Answered,
                 (None, true) => RunStage::Running,
@@ -308,8 +295,7 @@ impl Journal {
     /// another process has the journal open.
     pub fn started(directory: &Path, id: &str) -> Option<(String, Started)> {
         let id = complete_id(directory, id).ok()?;
-        let bytes = fs::read(directory.join(&id).join(FILE_NAME)).ok()?;
-        let (progress, _) = Progress::read(&bytes).ok()?;
+        let progress = Progress::read(&directory.join(&id).join(FILE_NAME)).ok()?;
         Some((id, progress.started?))
     }
 
@@ -367,10 +353,9 @@ impl Journal {
     /// Appends a line and waits until it is on disk.
     fn append(&self, record: &Record) -> Result<(), AgentError> {
         let failed = |problem: String| AgentError::Journal { path: self.path.clone(), problem };
-        let mut line = serde_json::to_vec(record).map_err(|error| failed(error.to_string()))?;
-        line.push(b'\n');
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.write_all(&line).and_then(|()| file.sync_data()).map_err(|error| failed(error.to_string()))
+        let line = serde_json::to_vec(record).map_err(|error| failed(error.to_string()))?;
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        append_log::append(&file, line, u64::MAX, Writers::One).map_err(|error| failed(error.to_string()))
     }
 }
 
@@ -539,9 +524,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_bytes_break_the_reader(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
-            if let Ok((_, length)) = Progress::read(&bytes) {
-                assert!(length <= bytes.len() as u64);
-            }
+            let _ = Progress::parse(&bytes);
         }
     }
 }

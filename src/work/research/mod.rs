@@ -40,7 +40,7 @@ pub use blocking::run_blocking;
 pub use config::{LlmConfig, MODEL, ResearchConfig, default_model};
 pub use control::{RunControl, RunState};
 pub use deep::DeepResearchAgent;
-pub use error::{AgentError, JournalError, LlmError, ResearchError, ValidationError};
+pub use error::{AgentError, JournalError, LlmError, ValidationError};
 pub use journal::{Finished, Journal, Planned, Progress, RequestLimits, RunStage, Started, StoredRun};
 pub use llm::{
     BackendEvent, BackendStream, Budget, ChunkStream, ExecutorBackend, LlmBackend, LlmCall, LlmClient,

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use schemars::Schema;
 use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
 
 use super::error::ValidationError;
@@ -17,6 +17,7 @@ use super::update::{
     FinalResult, NoData, ResearchFailed, ResearchNote, RoundPlanned, SubQueryFailed, SubQueryResult,
     SubQueryStarted, event_version,
 };
+use crate::text::json_schema::JsonSchema;
 
 /// One event type: its name, its meaning and the schema of its data.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +29,7 @@ pub struct EventSpec {
     data: fn() -> Schema,
 }
 
-fn schema_of<T: JsonSchema>() -> Schema {
+fn schema_of<T: schemars::JsonSchema>() -> Schema {
     let mut settings = SchemaSettings::draft2020_12().for_serialize();
     settings.inline_subschemas = true;
     settings.meta_schema = None;
@@ -168,7 +169,7 @@ pub enum Validity {
 
 /// The schemas of event types, and the rules for updates that match no schema.
 pub struct EventRegistry {
-    validators: BTreeMap<String, jsonschema::Validator>,
+    schemas: BTreeMap<String, JsonSchema>,
     mode: ValidationMode,
     unknown: UnknownEvents,
     queue: VecDeque<AgentUpdate>,
@@ -181,7 +182,7 @@ impl EventRegistry {
 
     /// Creates a registry without schemas.
     pub fn new(mode: ValidationMode, unknown: UnknownEvents) -> Self {
-        Self { validators: BTreeMap::new(), mode, unknown, queue: VecDeque::new(), ignored: 0 }
+        Self { schemas: BTreeMap::new(), mode, unknown, queue: VecDeque::new(), ignored: 0 }
     }
 
     /// Creates a registry with the schemas of the event types in [`EVENTS`]. Fails if one of the schemas is not valid.
@@ -194,12 +195,14 @@ impl EventRegistry {
     }
 
     /// Adds the schema of an event type's data, or replaces it. `name.v1` is the same event type as `name`, and
-    /// `name.v2` is a different one. Fails if the schema is not valid.
+    /// `name.v2` is a different one. Fails if the schema is not valid, or has a keyword that guard does not support, such as
+    /// `$ref`.
     pub fn register(&mut self, event_type: &str, data_schema: &Value) -> Result<(), ValidationError> {
-        let validator = jsonschema::validator_for(data_schema).map_err(|error| {
-            ValidationError::InvalidSchema { event_type: event_type.to_string(), error: error.to_string() }
+        let schema = JsonSchema::parse(data_schema).map_err(|error| ValidationError::InvalidSchema {
+            event_type: event_type.to_string(),
+            error: error.to_string(),
         })?;
-        self.validators.insert(canonical(event_type), validator);
+        self.schemas.insert(canonical(event_type), schema);
         Ok(())
     }
 
@@ -210,14 +213,10 @@ impl EventRegistry {
         if self.mode == ValidationMode::Off {
             return Ok(Validity::Valid);
         }
-        let Some(validator) = self.validators.get(&canonical(&update.event_type)) else {
+        let Some(schema) = self.schemas.get(&canonical(&update.event_type)) else {
             return self.on_unknown(update);
         };
-        let problems: Vec<String> = validator
-            .iter_errors(&update.data)
-            .take(5)
-            .map(|problem| format!("{}: {problem}", problem.instance_path()))
-            .collect();
+        let problems = schema.problems(&update.data, 5);
         if problems.is_empty() {
             return Ok(Validity::Valid);
         }

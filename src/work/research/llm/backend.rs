@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use futures_core::Stream;
+use futures_util::Stream;
 use serde::{Deserialize, Serialize};
 
 use crate::work::research::error::LlmError;

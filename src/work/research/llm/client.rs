@@ -1,12 +1,10 @@
 //! The client for a model. It adds time limits, retries with backoff, and a budget to any backend.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_core::Stream;
+use futures_util::{Stream, StreamExt, stream};
 use tokio::time::Sleep;
 
 use super::backend::{BackendEvent, BackendStream, LlmBackend, LlmCall, LlmUsage};
@@ -77,10 +75,9 @@ pub struct LlmStreamChunk {
 /// The pieces of an answer. Dropping the stream cancels the request.
 pub type ChunkStream = Pin<Box<dyn Stream<Item = Result<LlmStreamChunk, LlmError>> + Send>>;
 
-/// Returns the next piece of an answer; `None` if the stream has ended. Intended for callers without a library of
-/// stream combinators.
+/// Returns the next piece of an answer; `None` if the stream has ended.
 pub async fn next_chunk(stream: &mut ChunkStream) -> Option<Result<LlmStreamChunk, LlmError>> {
-    poll_fn(|context| stream.as_mut().poll_next(context)).await
+    stream.next().await
 }
 
 /// Sends requests to a model. All requests that count towards one budget must use the same client.
@@ -167,7 +164,7 @@ impl LlmClient {
         let mut call = self.call(request.clone());
         let mut response = LlmResponse::default();
         loop {
-            match poll_fn(|context| call.poll(context)).await {
+            match call.next().await {
                 None => {
                     *usage = usage.plus(call.usage);
                     return Err(ended_early());
@@ -203,9 +200,11 @@ impl LlmClient {
     /// the answer.
     pub fn generate_stream(&self, request: LlmRequest) -> ChunkStream {
         if let Err(error) = self.budget.check() {
-            return Box::pin(Chunks { call: None, streamed: String::new(), error: Some(error) });
+            return Box::pin(stream::iter([Err(error)]));
         }
-        Box::pin(Chunks { call: Some(self.call(request)), streamed: String::new(), error: None })
+        let answer = StreamedAnswer { call: self.call(request), streamed: String::new() };
+        let next = |answer: Option<StreamedAnswer>| async { Some(answer?.next().await) };
+        Box::pin(stream::unfold(Some(answer), next).fuse())
     }
 
     fn call(&self, request: LlmRequest) -> CallStream {
@@ -267,83 +266,56 @@ struct CallStream {
 }
 
 impl CallStream {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<BackendEvent, LlmError>>> {
+    async fn next(&mut self) -> Option<Result<BackendEvent, LlmError>> {
         if self.is_over {
-            return Poll::Ready(None);
+            return None;
         }
-        match self.events.as_mut().poll_next(context) {
-            Poll::Ready(event) => {
-                match &event {
-                    Some(Ok(BackendEvent::Used(usage))) => {
-                        self.usage = self.usage.plus(*usage);
-                        self.budget.spend(*usage);
-                    }
-                    Some(Ok(BackendEvent::Completed { .. }) | Err(_)) | None => self.is_over = true,
-                    Some(Ok(_)) => {}
-                }
-                Poll::Ready(event)
-            }
-            Poll::Pending => {
-                std::task::ready!(self.deadline.as_mut().poll(context));
-                self.is_over = true;
+        let event = tokio::select! {
+            biased;
+            event = self.events.next() => event,
+            () = &mut self.deadline => {
                 // Drop the backend's stream, so that the backend ends everything that it started.
-                self.events = Box::pin(NoEvents);
-                Poll::Ready(Some(Err(LlmError::Timeout { after: self.timeout })))
+                self.events = Box::pin(stream::empty());
+                Some(Err(LlmError::Timeout { after: self.timeout }))
             }
+        };
+        match &event {
+            Some(Ok(BackendEvent::Used(usage))) => {
+                self.usage = self.usage.plus(*usage);
+                self.budget.spend(*usage);
+            }
+            Some(Ok(BackendEvent::Completed { .. }) | Err(_)) | None => self.is_over = true,
+            Some(Ok(_)) => {}
         }
+        event
     }
 }
 
-struct NoEvents;
-
-impl Stream for NoEvents {
-    type Item = Result<BackendEvent, LlmError>;
-
-    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Poll::Ready(None)
-    }
-}
-
-struct Chunks {
-    call: Option<CallStream>,
+/// A streamed answer: the request, and the text of its pieces so far.
+struct StreamedAnswer {
+    call: CallStream,
     streamed: String,
-    error: Option<LlmError>,
 }
 
-impl Stream for Chunks {
-    type Item = Result<LlmStreamChunk, LlmError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+impl StreamedAnswer {
+    /// Returns the next piece, and the rest of the answer unless the piece is the last one.
+    async fn next(mut self) -> (Result<LlmStreamChunk, LlmError>, Option<Self>) {
         loop {
-            let Some(call) = &mut self.call else {
-                return Poll::Ready(self.error.take().map(Err));
-            };
-            let event = std::task::ready!(call.poll(context));
-            let usage = call.usage;
-            match event {
+            return match self.call.next().await {
+                Some(Ok(BackendEvent::Retrieved(_) | BackendEvent::Order(_) | BackendEvent::Used(_))) => {
+                    continue;
+                }
                 Some(Ok(BackendEvent::Text(text))) => {
                     self.streamed.push_str(&text);
-                    return Poll::Ready(Some(Ok(LlmStreamChunk { text, ..LlmStreamChunk::default() })));
+                    (Ok(LlmStreamChunk { text, ..LlmStreamChunk::default() }), Some(self))
                 }
                 Some(Ok(BackendEvent::Completed { text, .. })) => {
-                    self.call = None;
                     let text = text.strip_prefix(&self.streamed).unwrap_or_default().to_string();
-                    return Poll::Ready(Some(Ok(LlmStreamChunk {
-                        text,
-                        is_final: true,
-                        usage: Some(usage),
-                    })));
+                    (Ok(LlmStreamChunk { text, is_final: true, usage: Some(self.call.usage) }), None)
                 }
-                Some(Ok(BackendEvent::Retrieved(_) | BackendEvent::Order(_) | BackendEvent::Used(_))) => {}
-                Some(Err(error)) => {
-                    self.call = None;
-                    return Poll::Ready(Some(Err(error)));
-                }
-                None => {
-                    self.call = None;
-                    return Poll::Ready(Some(Err(ended_early())));
-                }
-            }
+                Some(Err(error)) => (Err(error), None),
+                None => (Err(ended_early()), None),
+            };
         }
     }
 }

@@ -6,13 +6,11 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use futures_core::Stream;
+use futures_util::{StreamExt, stream};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -136,7 +134,8 @@ impl LlmBackend for ExecutorBackend {
         };
         // If no thread can be created, the closure is dropped, and the stream ends without an answer.
         let _ = std::thread::Builder::new().name("request".to_string()).spawn(work);
-        Box::pin(RunEvents { events, cancel })
+        let next = |mut run: RunEvents| async { run.events.recv().await.map(|event| (event, run)) };
+        Box::pin(stream::unfold(RunEvents { events, cancel }, next).fuse())
     }
 
     fn grace(&self) -> Duration {
@@ -281,18 +280,10 @@ fn finish(result: &ExecResult, timeout: Duration, send: &mut dyn FnMut(Result<Ba
     }));
 }
 
-/// The stream of events of one run. Dropping it ends the run with all its processes.
+/// The events of one run. Dropping it ends the run with all its processes.
 struct RunEvents {
     events: mpsc::Receiver<Result<BackendEvent, LlmError>>,
     cancel: Cancel,
-}
-
-impl Stream for RunEvents {
-    type Item = Result<BackendEvent, LlmError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.events.poll_recv(context)
-    }
 }
 
 impl Drop for RunEvents {

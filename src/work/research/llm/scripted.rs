@@ -2,13 +2,10 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_core::Stream;
-use tokio::time::Sleep;
+use futures_util::{StreamExt, stream};
 
 use super::backend::{BackendEvent, BackendStream, LlmBackend, LlmCall, LlmUsage};
 use crate::work::research::error::LlmError;
@@ -84,29 +81,12 @@ impl<F: Fn(&LlmCall, usize) -> Answer + Send + Sync> LlmBackend for Scripted<F> 
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = (self.answer)(&call, calls.len());
         calls.push(call);
-        let delay = answer.delay.map(|delay| Box::pin(tokio::time::sleep(delay)));
-        Box::pin(Playback { delay, is_silent: answer.delay.is_none(), events: answer.events })
-    }
-}
-
-struct Playback {
-    delay: Option<Pin<Box<Sleep>>>,
-    is_silent: bool,
-    events: VecDeque<Result<BackendEvent, LlmError>>,
-}
-
-impl Stream for Playback {
-    type Item = Result<BackendEvent, LlmError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.is_silent {
-            return Poll::Pending;
-        }
-        if let Some(delay) = &mut self.delay {
-            std::task::ready!(delay.as_mut().poll(context));
-            self.delay = None;
-        }
-        Poll::Ready(self.events.pop_front())
+        let Some(delay) = answer.delay else { return Box::pin(stream::pending()) };
+        let events = async move {
+            tokio::time::sleep(delay).await;
+            stream::iter(answer.events)
+        };
+        Box::pin(stream::once(events).flatten())
     }
 }
 

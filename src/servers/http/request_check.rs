@@ -92,7 +92,7 @@ impl RequestCheck {
 }
 
 /// Returns the refusal for a request that a web page sent.
-pub(crate) fn from_web_page() -> Refusal {
+pub(super) fn from_web_page() -> Refusal {
     Refusal::new(StatusCode::FORBIDDEN, "requests from web pages (with an Origin header) are not accepted")
 }
 
