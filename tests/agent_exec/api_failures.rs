@@ -14,7 +14,7 @@ fn failing(status: u16, reason: &str, message: &str) -> Turn {
 }
 
 #[test]
-fn answers_of_the_api() {
+fn each_api_error_has_its_error_kind() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let cases: Vec<(Turn, &str)> = vec![
@@ -52,7 +52,7 @@ fn answers_of_the_api() {
 }
 
 #[test]
-fn a_failure_that_passes_is_tried_again() {
+fn temporary_api_failure_is_retried() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(vec![failing(503, "UNAVAILABLE", "Overloaded"), Turn::text("Here I am.")]);
@@ -67,7 +67,7 @@ fn a_failure_that_passes_is_tried_again() {
 }
 
 #[test]
-fn silence_ends_it() {
+fn silent_api_ends_the_request_at_the_idle_limit() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(vec![Turn::Silent(vec![Part::Text("Well".to_string())])]);
@@ -79,7 +79,7 @@ fn silence_ends_it() {
 
 /// guard must reject an invalid request or an agent that is not installed at once, and must not retry it.
 #[test]
-fn bad_requests() {
+fn invalid_requests_and_missing_agents_are_rejected_without_retry() {
     let environment = one_environment();
     let cases: Vec<(Value, i32, &str)> = vec![
         (json!({ "prompt": "", "cd": environment.directory }), 2, "invalid_input"),
@@ -132,7 +132,7 @@ fn bad_requests() {
 
 /// `guard exec` must run a command for which it has no adapter, and must return its output and exit code.
 #[test]
-fn a_command_is_just_run() {
+fn command_without_adapter_returns_its_output_and_exit_code() {
     let environment = one_environment();
     let asked = json!({ "command": ["sh", "-c", "echo out; echo err >&2; exit 3"], "cd": environment.directory, "in_place": true, "max_retries": 0 });
     let answered = exec(&environment, "http://127.0.0.1:1", &asked);
@@ -149,7 +149,7 @@ fn a_command_is_just_run() {
 /// While one request uses a session, guard must reject a second request for the same session, and the first request
 /// must succeed.
 #[test]
-fn a_session_is_one_requests_at_a_time() {
+fn second_request_in_a_busy_session_is_rejected() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let slow = Turn::Slow(Duration::from_secs(8), vec![Part::Text("Done at last.".to_string())]);
@@ -176,7 +176,7 @@ fn a_session_is_one_requests_at_a_time() {
 
 /// When the API fails after the agent changed a file, guard must keep that change and must not retry.
 #[test]
-fn work_of_the_real_cli_is_not_done_twice() {
+fn api_failure_after_a_change_keeps_the_work_and_is_not_retried() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let turns = vec![

@@ -50,12 +50,12 @@ fn own_history_carries_a_fact(cli: &Cli) {
 }
 
 #[test]
-fn claude_code_is_told_the_history() {
+fn own_history_reaches_claude() {
     own_history_carries_a_fact(&CLAUDE);
 }
 
 #[test]
-fn codex_is_told_the_history() {
+fn own_history_reaches_codex() {
     own_history_carries_a_fact(&CODEX);
 }
 

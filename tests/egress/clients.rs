@@ -139,7 +139,7 @@ fn wheels() -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn real_clients_reach_what_is_allowed_and_understand_refusals() {
+fn real_clients_reach_allowed_hosts_and_report_refusals() {
     in_two_environments(|environment| {
         let authority = Authority::new();
         let server = Server::tls(
@@ -193,7 +193,7 @@ fn real_clients_reach_what_is_allowed_and_understand_refusals() {
 /// `fetch` of an older node must use guard's proxy: over plain HTTP, with bodies, and with several requests on one
 /// connection. Newer versions of node do so by themselves.
 #[test]
-fn fetch_of_older_versions_of_node() {
+fn fetch_of_older_node_versions_uses_the_proxy() {
     in_two_environments(|environment| {
         let server =
             Server::plain(|request| Response::text(format!("{} {}", request.method, request.body.len())));
@@ -241,7 +241,7 @@ fn fetch_of_older_versions_of_node() {
 
 /// If a run may reach no host, guard must not change how node starts.
 #[test]
-fn node_is_left_alone_where_no_host_is_allowed() {
+fn node_options_are_unchanged_if_no_host_is_allowed() {
     in_two_environments(|environment| {
         let printed = environment.expect_success(
             "node -p '`${process.env.NODE_OPTIONS} ${String(fetch).includes(\"install\")}`'; ls -A ~",

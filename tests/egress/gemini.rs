@@ -179,7 +179,7 @@ fn key(request: &Request) -> Option<&str> {
 }
 
 #[test]
-fn it_answers_and_uses_tools_without_guard() {
+fn gemini_without_guard_uses_tools_of_the_scripted_api() {
     let Some(gemini) = Gemini::installed() else { return };
     let directories = GeminiDirectories::new("tools");
     let file = directories.folder().join("written");
@@ -203,7 +203,7 @@ fn it_answers_and_uses_tools_without_guard() {
 }
 
 #[test]
-fn it_ends_when_the_api_refuses_or_breaks_off() {
+fn gemini_without_guard_ends_on_quota_errors_and_cut_answers() {
     let Some(gemini) = Gemini::installed() else { return };
     let half = vec![Part::Text("Half".to_string())];
     for (name, turn) in [("quota", Turn::quota()), ("cut", Turn::Cut(half))] {
@@ -217,7 +217,7 @@ fn it_ends_when_the_api_refuses_or_breaks_off() {
 }
 
 #[test]
-fn it_believes_an_authority_of_the_test() {
+fn gemini_trusts_the_certificate_authority_of_the_test() {
     let Some(gemini) = Gemini::installed() else { return };
     let directories = GeminiDirectories::new("tls");
     let authority = Authority::new();

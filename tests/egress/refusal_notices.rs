@@ -60,7 +60,7 @@ fn notices(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn real_clients_are_told_once_on_their_standard_error() {
+fn refused_clients_get_one_notice_on_standard_error() {
     in_every_environment(|environment| {
         let options = Options::policy(environment, &[], &[], CLIENTS);
         let Some(python) = usable_program(environment, "python3") else {
@@ -119,7 +119,7 @@ fn real_clients_are_told_once_on_their_standard_error() {
 
 /// A process whose standard error nobody reads must get its answer from the proxy all the same, and so must others.
 #[test]
-fn a_full_pipe_delays_nobody() {
+fn full_standard_error_pipe_delays_no_connection() {
     in_two_environments(|environment| {
         let script = r#"
 import fcntl, os, subprocess, time
@@ -166,7 +166,7 @@ fn advice(environment: &TestEnvironment, options: &[&str], words: &[&str]) -> Ve
 /// A user who follows the advice literally must get the connection. `guard why` used to say that nothing can allow a
 /// connection to a private address.
 #[test]
-fn the_advice_about_a_private_address_allows_it() {
+fn advice_about_a_private_address_makes_the_connection_work() {
     in_every_environment(|environment| {
         let server = Server::plain(|_| Response::text("private-says"));
         let port = server.port();

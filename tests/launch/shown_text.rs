@@ -35,7 +35,7 @@ const HIDDEN: [(u32, u32); 25] = [
 ];
 
 #[test]
-fn nothing_hidden_reaches_the_reader_of_guards_own_lines() {
+fn invisible_characters_are_escaped_in_log_and_summary() {
     let hidden: String =
         HIDDEN.iter().flat_map(|&(from, to)| (from..=to).filter_map(char::from_u32)).collect();
     assert!(hidden.chars().count() > 350);

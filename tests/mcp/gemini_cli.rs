@@ -46,7 +46,7 @@ fn add_and_list(environment: &TestEnvironment, gemini: &Gemini, words: &[&str]) 
 }
 
 #[test]
-fn the_gemini_cli_finds_guard_over_pipes() {
+fn gemini_cli_connects_over_stdio() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let folder = environment.directory.display().to_string();
@@ -58,7 +58,7 @@ fn the_gemini_cli_finds_guard_over_pipes() {
 }
 
 #[test]
-fn the_gemini_cli_finds_guard_over_http_with_the_token_only() {
+fn gemini_cli_connects_over_http_only_with_the_token() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let server = Served::start(&environment, "", &gemini, &[]);

@@ -33,7 +33,7 @@ PY
 "#;
 
 #[test]
-fn readers_change_nothing_but_their_document() {
+fn reading_roles_can_write_only_their_document() {
     in_every_owned_environment(|environment| {
         let (namespaces, name) = (environment.namespaces, environment.name());
         let fixture = TaskFixture::of(environment);

@@ -8,7 +8,7 @@ use crate::support::http_client::HttpAddress;
 use crate::support::{one_environment, skip};
 
 #[test]
-fn answers_are_what_the_document_says() {
+fn answers_conform_to_the_openapi_document() {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/schemathesis/bin/schemathesis");
     if !program.exists() {
         skip("Schemathesis", "it is not installed; scripts/test installs it");
