@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{exec, request};
+use super::{exec, exec_with, request};
 use crate::egress::gemini::Gemini;
-use crate::support::one_environment;
 use crate::support::scripted_api::{Api, Part, Turn};
+use crate::support::{ProgramLinks, one_environment};
 
 fn failing(status: u16, reason: &str, message: &str) -> Turn {
     Turn::Fails(status, json!({ "error": { "code": status, "message": message, "status": reason } }))
@@ -119,8 +119,11 @@ fn invalid_requests_and_missing_agents_are_rejected_without_retry() {
             "command_not_found",
         ),
     ];
+    // An agent of this machine must not be found.
+    let programs = ProgramLinks::new(&["bash", "env", "git", "sh"]);
+    let variables = [("PATH", programs.path()), ("GEMINI_API_KEY", "the-key")];
     for (asked, code, kind) in cases {
-        let answered = exec(&environment, "http://127.0.0.1:1", &asked);
+        let answered = exec_with(&environment, &variables, &asked);
         assert_eq!((answered.code, answered.kind()), (code, kind), "{}", answered.shown());
         assert!(
             answered.result["attempts"].as_array().is_some_and(|all| all.len() <= 1),

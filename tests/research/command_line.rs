@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{PLAN, Researcher, events, types};
+use crate::support::ProgramLinks;
 
 /// The part of the scripted agent for sub-queries: it answers with the sub-query, and fails for `markets`.
 const ANSWERS: &str =
@@ -81,13 +82,15 @@ fn exit_code_tells_which_part_of_research_failed() {
     assert!(printed.contains("guard: all sub-queries (5) failed; the first error: "), "{printed}");
     assert!(printed.contains("  hint: set the API key"), "{printed}");
     assert!(printed.contains("  continue: guard research --resume "), "{printed}");
+    let programs = ProgramLinks::new(&["bash", "env", "git", "sh"]);
     for (script, expected) in [
         ("guard research", 2),
         ("guard research ''", 2),
         ("guard research --resume 0123456789", 2),
         ("guard research q -o /no/such/directory/report.md", 2),
         ("guard research q --allow-host 'not a host'", 2),
-        ("PATH=${PATH#*:} guard research q", 127),
+        // Neither the scripted agent nor one of this machine is on PATH.
+        (&format!("guard=$(command -v guard); PATH={} $guard research q", programs.path()), 127),
     ] {
         let (printed, code) = all.ends(script);
         assert_eq!(code, expected, "{script}\n{printed}");
