@@ -13,6 +13,7 @@ fn failing(status: u16, reason: &str, message: &str) -> Turn {
     Turn::Fails(status, json!({ "error": { "code": status, "message": message, "status": reason } }))
 }
 
+// slow
 #[test]
 fn each_api_error_has_its_error_kind() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -51,6 +52,7 @@ fn each_api_error_has_its_error_kind() {
     }
 }
 
+// slow
 #[test]
 fn temporary_api_failure_is_retried() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -66,6 +68,7 @@ fn temporary_api_failure_is_retried() {
     assert!(answered.events.iter().any(|event| event["event_type"] == "exec.retry"));
 }
 
+// slow
 #[test]
 fn silent_api_ends_the_request_at_the_idle_limit() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -151,6 +154,7 @@ fn command_without_adapter_returns_its_output_and_exit_code() {
 
 /// While one request uses a session, guard must reject a second request for the same session, and the first request
 /// must succeed.
+// slow
 #[test]
 fn second_request_in_a_busy_session_is_rejected() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -178,6 +182,7 @@ fn second_request_in_a_busy_session_is_rejected() {
 }
 
 /// When the API fails after the agent changed a file, guard must keep that change and must not retry.
+// slow
 #[test]
 fn api_failure_after_a_change_keeps_the_work_and_is_not_retried() {
     let Some(gemini) = Gemini::installed() else { return };

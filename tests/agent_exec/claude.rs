@@ -1,3 +1,4 @@
+// slow
 //! Runs the real Claude Code with a scripted Anthropic API.
 
 use super::agents::{Api, Cli, KEY};

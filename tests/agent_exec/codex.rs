@@ -1,3 +1,4 @@
+// slow
 //! Runs the real Codex CLI with a scripted OpenAI API.
 
 use super::agents::{Api, Cli};

@@ -168,6 +168,7 @@ fn begun(child: &mut Child, mark: &str) -> BufReader<std::process::ChildStdout> 
     out
 }
 
+// slow
 #[test]
 fn signal_cancels_exec_and_the_result_is_printed() {
     in_two_environments(|environment| {
@@ -197,6 +198,7 @@ fn signal_cancels_exec_and_the_result_is_printed() {
 }
 
 /// When `guard exec` is killed, every process and every temporary file of its run must be removed.
+// slow
 #[test]
 fn killed_exec_leaves_no_process_and_no_temporary_file() {
     in_every_environment(|environment| {

@@ -1,3 +1,4 @@
+// slow
 //! Sends many requests to `guard exec` at the same time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,3 +1,4 @@
+// slow
 //! Tests agents that crash, lie, hang or print too much. The agents are shell scripts of the tests.
 
 use std::io::Write;

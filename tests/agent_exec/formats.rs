@@ -1,3 +1,4 @@
+// slow
 //! Runs the Gemini CLI with each of its three output formats. The result must be the same for all of them.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// slow
 //! A repository tries to control the agent that works in it by settings, hooks, servers, variables, commands, skills
 //! and prompts. Its files are in `fixtures/hostile_repository_settings/`. The tests check from outside whether they had
 //! an effect.

@@ -1,3 +1,4 @@
+// slow
 //! Most users have agents in `/usr/local/bin`. The tests of what guard does without an agent must pass there too.
 
 use std::process::{Command, Stdio};

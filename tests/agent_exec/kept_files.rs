@@ -1,3 +1,4 @@
+// slow
 //! What a run of an agent leaves for later runs of the same repository: its conversations, and nothing that a later agent
 //! obeys.
 

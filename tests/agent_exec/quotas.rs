@@ -1,3 +1,4 @@
+// slow
 //! A scripted API reports an exhausted quota to the real Gemini CLI. The tests check whether guard waits and retries,
 //! and what the result says.
 

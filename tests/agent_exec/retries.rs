@@ -49,6 +49,7 @@ fn result_lists_every_attempt() {
 
 /// guard must not retry after an attempt that left changes, because a second attempt could undo or duplicate them. The
 /// result must say so.
+// slow
 #[test]
 fn failed_attempt_that_left_changes_is_not_repeated() {
     in_two_environments(|environment| {

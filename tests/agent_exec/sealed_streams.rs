@@ -1,3 +1,4 @@
+// slow
 //! What an agent prints decides about the result, so no other program of the run may print in its name. The agents' own
 //! shells, background processes and servers must work.
 

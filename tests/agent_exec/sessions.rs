@@ -13,6 +13,7 @@ use crate::support::{
     TestEnvironment, expect_no_process_left, guard_program, in_two_environments, one_environment, wait_until,
 };
 
+// slow
 #[test]
 fn second_turn_of_gemini_knows_the_first() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -39,6 +40,7 @@ fn second_turn_of_gemini_knows_the_first() {
     });
 }
 
+// slow
 #[test]
 fn unknown_session_id_is_session_lost() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -94,6 +96,7 @@ impl<'w> SessionFixture<'w> {
 
 /// An agent replaces a directory in its worktree by a link. The next turn must not work in another worktree, in the
 /// user's own worktree, or on the user's branches.
+// slow
 #[test]
 fn directory_replaced_by_a_link_does_not_redirect_the_next_turn() {
     in_two_environments(|environment| {
@@ -140,6 +143,7 @@ type Change = fn(&SessionFixture<'_>) -> String;
 
 /// If the user removes, moves or replaces the worktree of a conversation, the next turn must fail with `session_lost`,
 /// and must not continue elsewhere.
+// slow
 #[test]
 fn removed_or_replaced_worktree_is_session_lost() {
     in_two_environments(|environment| {
@@ -194,6 +198,7 @@ fn replaced_working_directory_is_session_lost() {
 
 /// The next turn must find the agent's files, the kept part of its home and its branch. If the last turn left no
 /// changes, guard makes a new worktree.
+// slow
 #[test]
 fn next_turn_finds_files_home_and_branch_of_the_last_one() {
     in_two_environments(|environment| {

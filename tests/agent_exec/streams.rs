@@ -107,6 +107,7 @@ fn stubborn(mark: &str) -> String {
     )
 }
 
+// slow
 #[test]
 fn dropping_the_handle_ends_all_processes() {
     in_every_environment(|environment| {

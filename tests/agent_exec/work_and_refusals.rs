@@ -1,3 +1,4 @@
+// slow
 //! An agent does what it is asked to do. guard refuses what the policy does not allow, and the agent continues.
 
 use serde_json::json;

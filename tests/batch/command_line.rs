@@ -169,6 +169,7 @@ fn bad_submissions_queue_nothing_and_name_every_problem() {
     assert_eq!((&last["status"], &result(&last, "b")["status"]), (&json!("completed"), &json!("completed")));
 }
 
+// slow
 #[test]
 fn commands_run_in_the_sandbox_under_the_policy_of_their_task() {
     let user = UserShell::new("batch-sandbox");

@@ -1,3 +1,4 @@
+// slow
 //! The machine fails while batches are submitted and executed: the disk is full, or the clock is set.
 
 use std::process::{Child, Command, Stdio};

@@ -1,3 +1,4 @@
+// slow
 //! The test kills workers and submitters at arbitrary moments. No task may be lost or completed twice.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// slow
 //! Tests the PostgreSQL queue while the server restarts, is stopped, or rejects the client.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// slow
 //! A program submits questions as tasks of the type `research`. The agent is a shell script.
 
 use std::process::Stdio;

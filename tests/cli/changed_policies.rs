@@ -23,6 +23,7 @@ fn trust(environment: &TestEnvironment, path: &str) -> i32 {
     environment.run_to_end(command, b"").code
 }
 
+// slow
 #[test]
 fn policy_changed_by_a_run_needs_a_confirmation() {
     in_every_environment(|environment| {
@@ -62,6 +63,7 @@ fn policy_that_no_run_could_write_needs_no_confirmation() {
 
 /// A run removes the project's policy on its branch. Runs that go on in its worktree, or start from its branch, still obey
 /// the policy in the user's checkout.
+// slow
 #[test]
 fn project_policy_removed_on_a_branch_still_holds() {
     in_every_environment(|environment| {

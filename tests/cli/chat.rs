@@ -1,3 +1,4 @@
+// slow
 //! A user talks to an agent with `guard chat` at a real terminal. The agent is a script that does what the message
 //! says.
 

@@ -1,3 +1,4 @@
+// slow
 //! Tests `guard demo`. Its output must match the recordings in the documents.
 
 use crate::docs::{blocks, output_fits};

@@ -1,3 +1,4 @@
+// slow
 //! Runs the command lines that the documents give for agents. The user has installed guard and an agent and nothing
 //! else: the home is empty, the repository is the user's, and PATH has the installed programs.
 

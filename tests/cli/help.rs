@@ -2,6 +2,7 @@
 
 use crate::support::UserShell;
 
+// slow
 #[test]
 fn time_options_accept_units() {
     let user = UserShell::new("help-times");

@@ -50,6 +50,7 @@ fn learn_records_hosts_and_refuses_them() {
 
 /// `guard learn` observes a real build and a real test run, which start compilers, interpreters and shells. Both must
 /// pass under the policies it writes.
+// slow
 #[test]
 fn build_and_tests_pass_under_the_policies_learned_from_them() {
     let user = UserShell::new("learn-builds");
@@ -82,6 +83,7 @@ fn toolchain(variable: &str, below_home: &str) -> String {
 
 /// In a directory outside a repository, the traced command can write beside the policy. It chooses the names of programs,
 /// and so a part of the policy's text, which must not reach a file of the user.
+// slow
 #[test]
 fn learned_policy_is_not_written_to_a_link_put_in_its_place() {
     in_every_environment(|environment| {

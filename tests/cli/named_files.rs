@@ -1,3 +1,4 @@
+// slow
 //! Files that the user names on the command line, in a directory in which an earlier run may have put a pipe or a link in
 //! their place.
 

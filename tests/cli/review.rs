@@ -34,6 +34,7 @@ fn paths(findings: &serde_json::Value) -> Vec<&str> {
     findings.as_array().unwrap().iter().filter_map(|finding| finding["path"].as_str()).collect()
 }
 
+// slow
 #[test]
 fn later_run_does_not_hide_findings_of_an_earlier_one() {
     in_every_environment(|environment| {
@@ -204,6 +205,7 @@ fn turns_of_a_conversation_are_reviewed_together() {
     assert!(said(&applied).contains("2 commits, 4 files"), "{applied}");
 }
 
+// slow
 #[test]
 fn diff_of_a_task_shows_its_code() {
     let fixture = TaskFixture::new();
@@ -218,6 +220,7 @@ fn diff_of_a_task_shows_its_code() {
 
 /// guard commits files that the agent left uncommitted. git must check their objects like those of received commits, in
 /// every form of apply, before the user's repository has them.
+// slow
 #[test]
 fn uncommitted_work_gets_the_object_checks_of_received_commits() {
     in_every_environment(|environment| {
@@ -263,6 +266,7 @@ fn saved_work_gets_the_object_checks_of_received_commits() {
 }
 
 /// git reads every byte of a sparse file, so guard limits the sum of the sizes.
+// slow
 #[test]
 fn sparse_files_beyond_the_size_limit_are_left_out_by_name() {
     in_two_environments(|environment| {
@@ -295,6 +299,7 @@ fn sparse_files_beyond_the_size_limit_are_left_out_by_name() {
 }
 
 /// What the user's own git commands change during a run is no finding. What makes programs run is one, whoever wrote it.
+// slow
 #[test]
 fn git_commands_of_the_user_are_not_findings() {
     in_two_environments(|environment| {
@@ -365,6 +370,7 @@ fn deleted_hooks_and_policies_are_findings() {
 }
 
 /// A run in the user's directory has no branch to review. Its findings are about the files that it changed.
+// slow
 #[test]
 fn files_written_by_an_in_place_run_are_findings() {
     in_every_environment(|environment| {
@@ -394,6 +400,7 @@ fn files_written_by_an_in_place_run_are_findings() {
 
 /// A run writes ignore files that hide its new files, and themselves, from git. The ignore files of the user's commit
 /// decide what is work.
+// slow
 #[test]
 fn files_hidden_by_new_ignore_files_of_a_run_are_work() {
     in_every_environment(|environment| {
@@ -477,6 +484,7 @@ fn ignored_files_of_the_user_are_not_work_of_a_run() {
 
 /// A run plants many harmless findings, which must not hide the dangerous ones: neither in the limited list of a result,
 /// nor in the few lines that people see.
+// slow
 #[test]
 fn dangerous_findings_are_listed_before_many_harmless_ones() {
     in_every_environment(|environment| {
@@ -512,6 +520,7 @@ fn dangerous_findings_are_listed_before_many_harmless_ones() {
 }
 
 /// The run's policy limits what guard takes from a run: when it receives commits, and when it commits what is left.
+// slow
 #[test]
 fn size_limit_of_the_policy_applies_to_uncommitted_work() {
     in_every_environment(|environment| {

@@ -1,3 +1,4 @@
+// slow
 //! Tests the commands about runs: list, refer by name, stop, follow and clean up.
 
 use std::path::PathBuf;

@@ -1,3 +1,4 @@
+// slow
 //! Tests `guard run` at a real terminal: the test types lines into a shell in tmux and reads the screen.
 
 use crate::support::{TaskFixture, Terminal, in_two_environments, make_program, one_environment};

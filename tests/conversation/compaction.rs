@@ -1,3 +1,4 @@
+// slow
 //! Tests summaries of older messages: which agent writes them, what happens when that fails, and that no turn waits
 //! for them.
 

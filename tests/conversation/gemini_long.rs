@@ -1,3 +1,4 @@
+// slow
 //! A user has a conversation of 25 turns with the real Gemini CLI, in both modes. The answer to the last message
 //! depends on a fact and on a constraint of the first one.
 

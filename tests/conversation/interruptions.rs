@@ -1,3 +1,4 @@
+// slow
 //! guard is killed during a turn or a compaction, or its stored conversation is damaged.
 
 use std::io::Write;

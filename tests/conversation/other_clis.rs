@@ -1,3 +1,4 @@
+// slow
 //! guard's history with the real Claude Code and the real Codex.
 
 use serde_json::Value;

@@ -112,6 +112,7 @@ fn rule_with_an_unknown_lifted_rule_is_an_error() {
 
 /// For each denied command of the corpus for which guard suggests an option, the rule of that option must allow it. Of
 /// the other denied commands it may allow only those with the same program and subcommand.
+// slow
 #[test]
 fn suggested_option_allows_only_commands_of_the_same_subcommand() {
     let strict = strict();

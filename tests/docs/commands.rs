@@ -1,3 +1,4 @@
+// slow
 //! The test runs every `sh` and `console` block of the README and the book as written, unless its info string says
 //! why not:
 //!

@@ -1,3 +1,4 @@
+// slow
 //! Runs real network clients in the sandbox with only the configuration that `guard run` gives them. Allowed hosts must
 //! work, and a refused host must give an error that the client understands.
 
@@ -126,7 +127,7 @@ pub(super) fn usable_program(environment: &TestEnvironment, program: &str) -> Op
     (!found.is_empty()).then_some(found)
 }
 
-/// Returns the wheels of `requests` and its dependencies, which `scripts/test` downloads.
+/// Returns the wheels of `requests` and its dependencies, which `scripts/setup` downloads.
 fn wheels() -> Vec<std::path::PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/wheels");
     let wanted = ["requests-", "urllib3-", "certifi-", "idna-", "charset_normalizer-"];

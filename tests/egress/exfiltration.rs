@@ -1,3 +1,4 @@
+// slow
 //! A probe tries forty ways to send data out of a run. A receiver outside must get the data without guard, and must not
 //! get it under guard.
 

@@ -1,3 +1,4 @@
+// slow
 //! Runs the real Gemini CLI without guard, to prove that it works with the scripted API.
 
 use std::ffi::OsString;
@@ -11,7 +12,7 @@ use crate::support::http_server::{Authority, Request};
 use crate::support::scripted_api::{Api, Part, Turn};
 use crate::support::{Scratch, collect_outcome, skip};
 
-/// The CLI that `scripts/test` installs.
+/// The CLI that `scripts/setup` installs.
 pub(crate) struct Gemini {
     program: PathBuf,
 }
@@ -21,7 +22,7 @@ impl Gemini {
     pub(crate) fn installed() -> Option<Self> {
         let program = Self::folder().join("node_modules/.bin/gemini");
         if !program.exists() {
-            skip("the Gemini CLI", "it is not installed; scripts/test installs it");
+            skip("the Gemini CLI", "it is not installed; scripts/setup installs it");
             return None;
         }
         Some(Self { program })

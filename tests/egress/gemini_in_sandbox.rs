@@ -101,6 +101,7 @@ fn contains(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|part| part == text.as_bytes())
 }
 
+// slow
 #[test]
 fn gemini_works_and_its_key_is_nowhere_in_the_sandbox() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -174,6 +175,7 @@ fn key_search_finds_a_key_passed_on_purpose() {
     assert!(outcome.printed().contains("/environ'"), "{outcome}");
 }
 
+// slow
 #[test]
 fn token_and_time_budgets_end_a_gemini_run() {
     let Some(gemini) = Gemini::installed() else { return };

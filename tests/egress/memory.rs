@@ -1,3 +1,4 @@
+// slow
 //! Many clients send large request bodies at once. guard must buffer them within one memory budget for all requests.
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,3 +1,4 @@
+// slow
 //! Tests network failures: misbehaving clients, servers that are down, silent or impersonated, exhausted limits, and
 //! invalid settings.
 

@@ -65,6 +65,7 @@ for name, way in ways.items():
 print(json.dumps(told))
 "#;
 
+// slow
 #[test]
 fn every_client_is_refused_at_once_and_every_refusal_recorded() {
     in_every_environment(|environment| {
@@ -124,7 +125,7 @@ fn the_summary_names_refused_hosts() {
 fn npm_gives_up_at_once_when_refused() {
     let environment = one_environment();
     if Command::new("npm").arg("--version").output().is_err() {
-        skip("npm", "it is not installed; scripts/test installs it");
+        skip("npm", "it is not installed; scripts/setup installs it");
         return;
     }
     let script = "echo '{}' > package.json; npm install --no-audit --no-fund left-pad-of-nobody 2>&1";

@@ -88,6 +88,7 @@ fn speaks_first() -> (TcpListener, u16) {
     (listener, port)
 }
 
+// slow
 #[test]
 fn allowed_names_are_reached_without_a_proxy_setting() {
     in_every_environment(|environment| {
@@ -159,6 +160,7 @@ fn allowed_names_are_reached_without_a_proxy_setting() {
 }
 
 /// ssh and node's `http` must reach allowed hosts without any option for a proxy.
+// slow
 #[test]
 fn ssh_and_node_reach_allowed_hosts_without_a_proxy_setting() {
     in_two_environments(|environment| {
@@ -181,7 +183,7 @@ fn ssh_and_node_reach_allowed_hosts_without_a_proxy_setting() {
             assert!(outcome.printed().contains("refused: 255"), "{}", problem());
             assert_eq!(row(&outcome, "elsewhere.test")["refused"], 1, "{}", problem());
         } else {
-            skip("ssh without a proxy", "ssh is not installed; scripts/test installs it");
+            skip("ssh without a proxy", "ssh is not installed; scripts/setup installs it");
         }
         assert!(outcome.printed().contains("plain-says"), "{}", problem());
         assert!(outcome.took < Duration::from_secs(60), "{:?}", outcome.took);

@@ -1,3 +1,4 @@
+// slow
 //! The reason for a refused connection must reach the standard error of real clients that do not show the proxy's
 //! answer, once, and must not reach a stream that carries data.
 
@@ -87,7 +88,7 @@ fn refused_clients_get_one_notice_on_standard_error() {
             ("ssh", "look up shell.test"),
         ] {
             let Some((code, out, error)) = of(name) else {
-                skip(name, "it is not installed; scripts/test installs it");
+                skip(name, "it is not installed; scripts/setup installs it");
                 continue;
             };
             let told = notices(&error);
@@ -106,7 +107,7 @@ fn refused_clients_get_one_notice_on_standard_error() {
         // These clients show the proxy's answer themselves.
         for (name, host) in [("pip", "pip.test"), ("python", "python.test"), ("npm", "npm.test")] {
             let Some((code, out, error)) = of(name) else {
-                skip(name, "it is not installed; scripts/test installs it");
+                skip(name, "it is not installed; scripts/setup installs it");
                 continue;
             };
             assert_eq!(notices(&format!("{out}\n{error}")), [""; 0], "{name}: {out}{error}");

@@ -1,3 +1,4 @@
+// slow
 //! The gateway must refuse requests for tools that the API itself would execute, and must remove the API key from every
 //! response.
 

@@ -53,7 +53,7 @@ fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
     if !is_there {
-        skip(program, "it is not installed; scripts/test installs it");
+        skip(program, "it is not installed; scripts/setup installs it");
     }
     is_there
 }

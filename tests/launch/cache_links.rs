@@ -1,3 +1,4 @@
+// slow
 //! A run without mounts must get its package caches when a program uses them, and not before.
 
 use std::path::PathBuf;

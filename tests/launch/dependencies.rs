@@ -42,6 +42,7 @@ fn run(environment: &TestEnvironment, options: &[&str], command: &[&str]) -> Run
     environment.run_to_end(guard, b"")
 }
 
+// slow
 #[test]
 fn installed_dependencies_are_available_in_a_worktree_run() {
     in_every_environment(|environment| {
@@ -159,6 +160,7 @@ fn with_changes_brings_uncommitted_changes_along() {
 }
 
 /// The run must have the files of initialised submodules, and git must report no change in them.
+// slow
 #[test]
 fn initialised_submodules_are_available_in_a_worktree_run() {
     in_two_environments(|environment| {

@@ -1,3 +1,4 @@
+// slow
 //! Agents try to survive the end of their run. Every run must end, and must leave no process.
 
 use std::io::{BufRead, BufReader};

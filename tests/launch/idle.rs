@@ -1,3 +1,4 @@
+// slow
 //! A run is idle if no descendant prints anything, starts a program, or uses the CPU.
 
 use crate::support::{in_every_environment_at_once, in_two_environments};

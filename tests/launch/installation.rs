@@ -246,7 +246,7 @@ fn installations_of_real_programs_are_found() {
         let Some(program) =
             std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
         else {
-            skip(name, "it is not installed; scripts/test installs it");
+            skip(name, "it is not installed; scripts/setup installs it");
             continue;
         };
         let found = files_of(&program, &home, &path);

@@ -1,3 +1,4 @@
+// slow
 //! guard must limit the number of processes of a run, and must end a run that takes too long.
 
 use std::process::Stdio;

@@ -1,3 +1,4 @@
+// slow
 //! An earlier run has put symbolic links, `#!` lines and other pointers to private files into the user's checkout. They
 //! must not give a later run access to these files.
 

@@ -1,3 +1,4 @@
+// slow
 //! Everyday developer commands must work under `strict`, and guard must refuse none of them.
 
 use std::io::{Read, Write};
@@ -14,7 +15,7 @@ fn has(program: &str) -> bool {
     let there = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     let there = there.is_ok_and(|status| status.success());
     if !there {
-        skip(program, "it is not installed; scripts/test installs it");
+        skip(program, "it is not installed; scripts/setup installs it");
     }
     there
 }
@@ -245,7 +246,7 @@ fn pip_installs_and_pytest_runs() {
         return;
     }
     if !wheels.is_dir() {
-        skip("pytest", &format!("no wheels in {}; scripts/test downloads them", wheels.display()));
+        skip("pytest", &format!("no wheels in {}; scripts/setup downloads them", wheels.display()));
         return;
     }
     in_two_environments(|environment| {

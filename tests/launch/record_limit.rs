@@ -1,3 +1,4 @@
+// slow
 //! The transcript has a size limit. guard must end a run that fills its transcript, and must still record what
 //! happens after that.
 

@@ -390,7 +390,7 @@ fn registries_of_the_installed_tools_are_found() {
         let is_there = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
             .any(|folder| folder.join(program).is_file());
         if !is_there {
-            skip(program, "it is not installed; scripts/test installs it");
+            skip(program, "it is not installed; scripts/setup installs it");
             continue;
         }
         // On a busy machine the tool may not answer within guard's time limit.

@@ -1,3 +1,4 @@
+// slow
 //! A run may write to a directory with repositories. It must not be able to choose what the user's next git command
 //! there executes.
 

@@ -1,3 +1,4 @@
+// slow
 //! Tests what a run returns and records: exit codes, JSON, refusals, the environment of the command, and two runs at the
 //! same time.
 

@@ -1,3 +1,4 @@
+// slow
 //! guard prints text that an agent chose. It must escape every character that is invisible or changes how the text is
 //! displayed.
 

@@ -1,3 +1,4 @@
+// slow
 //! guard must pass signals to the agent, and must clean up if a signal arrives while it prepares the run. Signals must
 //! not reach other processes.
 

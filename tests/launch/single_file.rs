@@ -22,6 +22,7 @@ fn lines(outcome: &RunOutcome) -> Vec<String> {
     outcome.printed().lines().map(str::to_string).collect()
 }
 
+// slow
 #[test]
 fn lone_copy_of_the_program_has_its_shims() {
     in_two_environments(|environment| {

@@ -1,3 +1,4 @@
+// slow
 //! guard must pass the standard input, output and error of a run through unchanged, even a gibibyte of data, and must
 //! also work when these streams are closed.
 

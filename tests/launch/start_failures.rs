@@ -1,3 +1,4 @@
+// slow
 //! If a run cannot start, guard must report why and leave nothing behind.
 
 use std::os::unix::fs::PermissionsExt;

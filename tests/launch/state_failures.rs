@@ -6,6 +6,7 @@ use crate::support::{
     expect_no_process_left, guard_program, in_every_environment, is_root, one_environment, skip, unique_mark,
 };
 
+// slow
 #[test]
 fn unwritable_transcript_ends_the_run() {
     // A limit on the size of files makes writing fail. Every user can set such a limit.

@@ -1,3 +1,4 @@
+// slow
 //! The tests kill guard, whose supervisor thread judges the run, or another process of a run, at any moment. Every
 //! process of the run must end, and the transcript must be readable.
 

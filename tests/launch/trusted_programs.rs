@@ -1,3 +1,4 @@
+// slow
 //! guard starts some programs outside the sandbox. It must not start one from a directory that an agent could have
 //! written.
 

@@ -1,3 +1,4 @@
+// slow
 //! Tests repositories and programs in unusual directories: below `/opt`, and anywhere on PATH.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,4 @@
+// slow
 //! Clients without a token attack the HTTP listener, and clients with a token send too many or too large requests.
 //! The tests check what the attackers get, and that other clients are still served.
 

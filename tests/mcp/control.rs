@@ -68,6 +68,7 @@ fn batch_is_paused_adjusted_and_resumed() {
 
 /// The client pauses and cancels a task in its root directory, which must succeed. To a client with another root
 /// directory the server must answer that there is no such task.
+// slow
 #[test]
 fn task_is_controlled_only_from_its_root() {
     let fixture = TaskFixture::new();

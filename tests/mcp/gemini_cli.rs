@@ -1,3 +1,4 @@
+// slow
 //! The real Gemini CLI is the client. It must be able to connect to a server that `gemini mcp add` configured.
 
 use std::process::Command;

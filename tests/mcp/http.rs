@@ -1,3 +1,4 @@
+// slow
 //! Tests `guard mcp` over HTTP with several clients, and with clients that reconnect.
 
 use std::process::Stdio;

@@ -1,3 +1,4 @@
+// slow
 //! Tests `guard mcp` with the command line of the MCP inspector, an independent client.
 
 use std::process::Command;

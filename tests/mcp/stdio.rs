@@ -1,3 +1,4 @@
+// slow
 //! Tests `guard mcp` over standard input and output. It has one client, and everything must end with that client.
 
 use std::process::Stdio;

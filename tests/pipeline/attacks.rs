@@ -1,3 +1,4 @@
+// slow
 //! An agent in one role attacks the next role, or guard, through the files it leaves. The tests check the effect from
 //! outside.
 

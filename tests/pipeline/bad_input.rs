@@ -1,3 +1,4 @@
+// slow
 //! Tests agents with invalid answers, unusual repositories, and invalid requests.
 use crate::support::{TaskFixture, describe_task, task_messages};
 

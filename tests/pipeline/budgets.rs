@@ -1,3 +1,4 @@
+// slow
 //! Tests the limits for one step of a task, which count all its calls: when guard ends the task, what it reports, and
 //! how the user raises them.
 

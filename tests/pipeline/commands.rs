@@ -1,3 +1,4 @@
+// slow
 //! Commands to a running task: `guard control` pauses, resumes, adjusts and cancels it, once for each command id.
 
 use std::process::Stdio;

@@ -1,3 +1,4 @@
+// slow
 //! While a task runs or waits, its branch moves or is deleted, or its worktree is removed. Also tests tasks in a
 //! repository with a sparse checkout, with git-lfs, and with a state directory that cannot be written.
 

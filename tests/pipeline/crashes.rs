@@ -1,3 +1,4 @@
+// slow
 //! The test kills guard at every write to the journal, and at random moments. The result of the task must be the same
 //! as without a kill.
 

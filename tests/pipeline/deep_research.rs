@@ -1,3 +1,4 @@
+// slow
 //! A workflow step that deep research performs, with the workflow of the documentation.
 
 use std::process::{Child, Stdio};

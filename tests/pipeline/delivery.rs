@@ -1,3 +1,4 @@
+// slow
 //! Tests branch protection and pull requests with an imitation of GitHub's API on loopback and a real repository.
 
 use serde_json::json;

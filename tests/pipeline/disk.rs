@@ -1,3 +1,4 @@
+// slow
 //! The disk is full. A task must report this, and must go on when there is space again.
 
 use crate::support::{Mounted, RunOutcome, TaskFixture, describe_task};

@@ -1,3 +1,4 @@
+// slow
 //! An agent makes a remark beside its result, and a triage agent decides what to do with it. If the decision is to
 //! document it, an agent that can write only documentation does so at once.
 

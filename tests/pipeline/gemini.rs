@@ -1,3 +1,4 @@
+// slow
 //! Runs the example workflow with the real Gemini CLI and a scripted model.
 
 use crate::egress::gemini::Gemini;

@@ -1,3 +1,4 @@
+// slow
 //! Tests gates at which a user decides, and tasks that a user resumes.
 
 use super::bad_input::acts;

@@ -1,3 +1,4 @@
+// slow
 //! Tests tasks with large files, many files and long lines.
 
 use super::bad_input::acts;

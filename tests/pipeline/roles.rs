@@ -1,3 +1,4 @@
+// slow
 //! The kernel must enforce what each role may write, whatever its agent tries. The tests check the files from outside.
 use crate::support::{TaskFixture, describe_task, in_every_owned_environment};
 

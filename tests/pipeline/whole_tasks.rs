@@ -1,3 +1,4 @@
+// slow
 //! Runs whole pipelines, and checks the messages, commits, documents and archives, and which step follows each verdict.
 use crate::support::{TaskFixture, describe_task, task_messages};
 

@@ -39,6 +39,7 @@ steps:
       REJECT: { next: back, says: "Not good." }
 "#;
 
+// slow
 #[test]
 fn workflow_written_from_scratch_runs() {
     let fixture = TaskFixture::new();

@@ -1,3 +1,4 @@
+// slow
 //! A user asks questions with `guard research`. The agent is a shell script.
 
 use serde_json::Value;

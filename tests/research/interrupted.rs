@@ -1,3 +1,4 @@
+// slow
 //! A user kills or interrupts `guard research`. It must leave no process behind, and must continue where it was when
 //! it is resumed.
 

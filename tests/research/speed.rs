@@ -1,3 +1,4 @@
+// slow
 //! Measures how fast sub-queries run at the same time, how soon the first event arrives, and what events and
 //! sub-queries cost.
 

@@ -1,3 +1,4 @@
+// slow
 //! Runs the example about quantum computing with the real Gemini CLI and a scripted API.
 
 use serde_json::{Value, json};

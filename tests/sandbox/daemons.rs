@@ -1,3 +1,4 @@
+// slow
 //! Every process that a run started must end with it, also one that left its session, closed its streams, or keeps
 //! forking.
 

@@ -1,3 +1,4 @@
+// slow
 //! A run must not get the file descriptors that guard inherited.
 
 use super::Report;

@@ -1,3 +1,4 @@
+// slow
 //! Attacks that once got out of the sandbox or stopped guard. Each must fail now.
 
 use std::collections::BTreeMap;

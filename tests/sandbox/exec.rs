@@ -1,3 +1,4 @@
+// slow
 //! A refused program must stay refused in every disguise, and the transcript must name it.
 
 use std::path::{Path, PathBuf};

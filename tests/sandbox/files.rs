@@ -1,3 +1,4 @@
+// slow
 //! A run must not change files outside its directories, in any way.
 
 use std::path::{Path, PathBuf};

@@ -105,6 +105,7 @@ fn argument() -> impl Strategy<Value = u64> {
     ]
 }
 
+// slow
 #[test]
 fn filters_match_the_system_call_list() {
     let list = sandbox::parse_list(sandbox::LIST).unwrap();

@@ -1,3 +1,4 @@
+// slow
 //! An inotify watch reports the names of new files. A run must not be able to watch a directory that it may not list.
 
 use std::io::{BufRead, BufReader, Read};

@@ -1,3 +1,4 @@
+// slow
 //! The kernel must refuse namespaces, mounts, keys, io_uring and other ABIs to a run. These calls have no effect
 //! outside that a test could check, so it checks the errno; without guard the kernel gives a different answer.
 

@@ -1,3 +1,4 @@
+// slow
 //! A run must not take a lease on a file that it may only read. Each process that opens the file outside would wait up
 //! to 45 seconds for the lease.
 

@@ -1,3 +1,4 @@
+// slow
 //! The limits of a policy must be in force, also for root and without cgroups. If a limit is not in force, the result
 //! must say so.
 

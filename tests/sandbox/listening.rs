@@ -1,3 +1,4 @@
+// slow
 //! Tests the servers of a run: where they may listen, and which clients reach them.
 
 use std::io::Read;

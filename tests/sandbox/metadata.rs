@@ -1,3 +1,4 @@
+// slow
 //! A run must not change the mode, owner, times, extended attributes or flags of files outside: by path or by
 //! descriptor, with any variant of the calls. Every successful change would show in the change time of the file.
 

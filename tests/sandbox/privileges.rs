@@ -1,3 +1,4 @@
+// slow
 //! A run has no privileges, and must not be able to gain any: by capabilities, set-user-ID programs, or set-user-ID
 //! files.
 

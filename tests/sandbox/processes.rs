@@ -1,3 +1,4 @@
+// slow
 //! A run must not signal, inspect or reschedule processes outside that belong to the same user. The supervisor and the
 //! init process of the run are such processes, too.
 

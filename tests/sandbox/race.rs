@@ -66,21 +66,25 @@ pub(super) fn lost(how: &str, tries: &str, paths: impl Fn(&SandboxFixture) -> (S
     }
 }
 
+// slow
 #[test]
 fn race_with_arguments_changed_by_a_process_starts_no_refused_program() {
     lost("process", "250", named);
 }
 
+// slow
 #[test]
 fn race_with_arguments_changed_by_a_thread_starts_no_refused_program() {
     lost("thread", "250", named);
 }
 
+// slow
 #[test]
 fn race_with_a_copied_program_starts_no_refused_program() {
     lost("process", "250", copied);
 }
 
+// slow
 #[test]
 fn race_with_the_path_of_a_shim_starts_no_refused_program() {
     lost("process", "250", shim);
@@ -88,6 +92,7 @@ fn race_with_the_path_of_a_shim_starts_no_refused_program() {
 
 /// While another process keeps switching a symbolic link between an allowed and a refused program, an exec through the
 /// link must never start the refused one.
+// slow
 #[test]
 fn race_with_a_switching_link_starts_no_refused_program() {
     lost("link", "250", copied);
@@ -95,6 +100,7 @@ fn race_with_a_switching_link_starts_no_refused_program() {
 
 /// guard checks a file with an allowed program, and then the attacker replaces the file's content by a refused program.
 /// That program must not run.
+// slow
 #[test]
 fn race_with_changing_file_content_starts_no_refused_program() {
     lost("content", "60", copied);
@@ -102,6 +108,7 @@ fn race_with_changing_file_content_starts_no_refused_program() {
 
 /// With `--no-verify` the attacker can win the race, which proves that the other tests test the verification. If the
 /// attacker never wins on this machine, the test reports that and passes.
+// slow
 #[test]
 fn race_is_won_without_verification() {
     if system_python().is_none() {

@@ -1,3 +1,4 @@
+// slow
 //! With sealed streams (`--seal-stdio`), only the programs that inherit the standard input and output of the command can
 //! use them. Without, every program of the run can open them.
 

@@ -1,3 +1,4 @@
+// slow
 //! An agent sends false requests to the socket on which shims ask. They must give it no rights, and must not stop
 //! guard.
 

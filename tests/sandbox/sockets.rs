@@ -1,3 +1,4 @@
+// slow
 //! A run must reach nothing outside by sockets, and must not be reachable from outside.
 
 use std::path::PathBuf;

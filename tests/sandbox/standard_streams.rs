@@ -1,3 +1,4 @@
+// slow
 //! The agent must get the caller's standard streams through guard's pipes, never the caller's open files.
 
 use std::io::{Read, Write};

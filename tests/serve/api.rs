@@ -79,6 +79,7 @@ fn results_are_returned_in_pages_or_all_at_once() {
     assert_eq!(server.get(&format!("/v1/batches/{id}/results")).json_lines().len(), 3000);
 }
 
+// slow
 #[test]
 fn long_poll_ends_with_the_batch_or_its_time_limit() {
     let environment = one_environment();

@@ -1,3 +1,4 @@
+// slow
 //! Commands over HTTP to tasks and research runs.
 
 use serde_json::json;

@@ -93,6 +93,7 @@ fn retried_tasks_end_in_new_events() {
     assert_eq!(ended, expected.map(|(id, event)| (id.to_string(), event.to_string())));
 }
 
+// slow
 #[test]
 fn quiet_event_stream_is_kept_alive() {
     let environment = one_environment();

@@ -132,6 +132,7 @@ chmod +x run-tests && ./run-tests > lcov.info && printf 'lcov.info\n' > .gitigno
     environment.directory.parent().unwrap().join("app").display().to_string()
 }
 
+// slow
 #[test]
 fn documented_loops_complete_with_gemini() {
     let Some(gemini) = Gemini::installed().filter(|_| has_programs()) else { return };

@@ -1,3 +1,4 @@
+// slow
 //! Tests how much of the server's resources one client, or many, can use.
 
 use std::io::{Read, Write};

@@ -1,3 +1,4 @@
+// slow
 //! The server ends by a signal or by a crash. The queue must keep every task.
 
 use std::time::{Duration, Instant};

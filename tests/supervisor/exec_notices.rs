@@ -1,3 +1,4 @@
+// slow
 //! The reason for a denied exec must reach the output that an agent reads, whatever program tried the exec and wherever
 //! the standard error of its child leads.
 
@@ -93,7 +94,7 @@ fn attempt(environment: &TestEnvironment, command: &[&str], attempts: usize) -> 
 fn is_installed(program: &str) -> bool {
     let is_found = Command::new(program).arg("--version").output().is_ok();
     if !is_found {
-        skip(program, "it is not installed; scripts/test installs it");
+        skip(program, "it is not installed; scripts/setup installs it");
     }
     is_found
 }

@@ -31,6 +31,7 @@ fn writes_until_killed() {
     }
 }
 
+// slow
 #[test]
 fn transcript_of_a_killed_process_is_read_to_its_last_complete_line() {
     let mut lengths = Vec::new();

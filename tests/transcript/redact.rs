@@ -303,6 +303,7 @@ proptest! {
         in_pieces(&redactor, &bytes, &[size]);
     }
 
+    // slow
     #[test]
     fn redacted_events_are_valid_json_without_the_secret(
         message in proptest::collection::vec(fragments(), 0..6),

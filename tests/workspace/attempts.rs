@@ -1,3 +1,4 @@
+// slow
 //! An agent makes three commits on its branch and tries to change everything else. Nothing else may change.
 //!
 //! While the agent runs, it makes the attempts in `fixtures/attempts/while_running.sh`; after every attempt the test

@@ -1,3 +1,4 @@
+// slow
 //! Tests commits that are small on disk and huge when they are read.
 
 use std::path::Path;

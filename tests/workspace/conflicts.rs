@@ -1,3 +1,4 @@
+// slow
 //! Lock files, branches and directories that a run needs and that something else holds. No work may be lost.
 
 use guard::git::{KeepPolicy, Limits, Workspace};

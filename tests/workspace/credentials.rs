@@ -1,3 +1,4 @@
+// slow
 //! Users keep tokens in git's settings. No token may reach the run or its transcript.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// slow
 //! Runs the same scripts with real git in a plain copy and inside `guard run`. The output, exit codes and trees must be
 //! the same.
 //!

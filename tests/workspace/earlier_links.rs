@@ -1,3 +1,4 @@
+// slow
 //! An earlier run has replaced files and directories of the user's checkout by links, or has written files that name
 //! other directories. guard must not copy or link what they lead to into the next run.
 

@@ -1,3 +1,4 @@
+// slow
 //! An earlier run has planted files for a later run, or is still running. The later run must not be affected by it.
 
 use std::path::PathBuf;

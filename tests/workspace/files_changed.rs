@@ -1,3 +1,4 @@
+// slow
 //! `files_changed` of a run in a repository must list every changed file, including deleted ones, and nothing else.
 
 use std::path::PathBuf;

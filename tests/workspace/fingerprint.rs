@@ -271,6 +271,7 @@ fn change_to_any_file_git_obeys_is_detected() {
     assert!(found.iter().any(|one| one.name.bytes() == b"hooks" && one.kind == Kind::Hook), "{found:#?}");
 }
 
+// slow
 #[test]
 fn changes_made_by_guard_are_attributed_to_guard() {
     for format in FORMATS {
@@ -422,6 +423,7 @@ fn ref_packed_during_the_snapshot_is_not_missed() {
 
 /// Another git moves, deletes and packs refs all the time. Every snapshot must succeed, and must show a difference only
 /// in `moving`, the one branch whose value changes.
+// slow
 #[test]
 fn concurrent_git_causes_no_error_and_no_false_difference() {
     for format in [FORMATS[0], FORMATS[1]] {

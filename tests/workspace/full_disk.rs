@@ -1,3 +1,4 @@
+// slow
 //! A full disk under the repository or under the state directory. No work may be lost, and no lock may be left.
 
 use std::process::Stdio;

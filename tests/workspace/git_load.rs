@@ -1,3 +1,4 @@
+// slow
 //! Many git calls, and many runs, at once in one repository.
 
 use std::process::Stdio;

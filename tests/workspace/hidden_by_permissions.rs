@@ -1,3 +1,4 @@
+// slow
 //! An agent removes permissions from files and directories, so that guard cannot see what git would execute. An ordinary
 //! user's guard must report the place or refuse the run, as root's guard does.
 

@@ -1,3 +1,4 @@
+// slow
 //! guard is killed at any moment. Another process must be able to finish or undo what it began, and nothing may be
 //! lost.
 

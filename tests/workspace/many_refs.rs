@@ -1,3 +1,4 @@
+// slow
 //! Tests a run that creates a huge number of refs in its private repository.
 
 use std::time::Instant;

@@ -64,6 +64,7 @@ const NOT_AGAIN: [&str; 22] = [
 ];
 
 /// If root runs the tests, this test repeats the others as an ordinary user.
+// slow
 #[test]
 fn workspace_tests_pass_as_an_ordinary_user() {
     const AGAIN: &str = "GUARD_TEST_ORDINARY";

@@ -1,3 +1,4 @@
+// slow
 //! The task's rules do not apply to repositories that an agent makes, but must always apply to the task's own
 //! repository.
 //!

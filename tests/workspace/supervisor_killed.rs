@@ -1,3 +1,4 @@
+// slow
 //! The supervisor of a run is killed, and another process finishes its work.
 
 use std::path::Path;

@@ -181,6 +181,7 @@ fn file_names_that_are_not_text_are_kept() {
 }
 
 /// A whole run with the usual limit of file descriptors must end, whatever trees it leaves.
+// slow
 #[test]
 fn run_ends_with_any_tree_left_behind() {
     in_two_environments(|environment| {

@@ -1,3 +1,4 @@
+// slow
 //! Before a run that works in the user's directory itself, guard takes a snapshot. `guard undo` brings back what the run
 //! changed, and nothing that the user changed since.
 

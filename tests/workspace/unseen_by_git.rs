@@ -1,3 +1,4 @@
+// slow
 //! git does not see some files in a worktree: files in directories without permissions, below gitlinks, and in
 //! repositories without commits. guard must neither delete such work nor overlook a repository there that the user's
 //! next `git status` would enter.

@@ -1,3 +1,4 @@
+// slow
 //! The user's hooks must run inside a run, and must be able to refuse a commit. The agent must not be able to change
 //! them or escape through them.
 //!
