@@ -1,7 +1,7 @@
 //! Compares an agent that `guard exec` starts with the same agent started directly: `cargo bench --bench exec`.
 //!
 //! All variants take turns, and every figure is a median of one run. The agent is this program itself, started with
-//! `inside`; it prints what the Gemini CLI would print. If the real CLI is installed (`scripts/test` installs it), one
+//! `inside`; it prints what the Gemini CLI would print. If the real CLI is installed (`scripts/setup` installs it), one
 //! of its turns is measured too, with an API that answers at once. If root starts the benchmark, it measures as an
 //! ordinary user. A row that exceeds its target is marked as missed; no benchmark fails, because a loaded machine is
 //! not a bug.

@@ -127,7 +127,7 @@ fn only_cli_prints_and_pure_modules_do_no_input_or_output() {
 }
 
 #[test]
-fn the_tests_are_all_in_the_integration_binary() {
+fn every_test_file_is_in_the_integration_binary() {
     let mut files = Vec::new();
     sources(&root().join("tests"), &mut files);
     let all: String = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
@@ -142,7 +142,7 @@ fn the_tests_are_all_in_the_integration_binary() {
 /// Only the modules in tests/support may start git and skip tests: they isolate git from the caller's variables, and
 /// report every skip.
 #[test]
-fn the_test_kit_starts_git_and_skips_tests() {
+fn only_the_test_kit_starts_git_and_skips_tests() {
     let mut files = Vec::new();
     sources(&root().join("tests"), &mut files);
     let kit = root().join("tests/support");

@@ -27,7 +27,7 @@ pub(crate) trait Api {
     fn tool_results(&self) -> Vec<String>;
 }
 
-/// An agent's CLI as `scripts/test` installs it, and the API it talks to.
+/// An agent's CLI as `scripts/setup` installs it, and the API it talks to.
 pub(crate) struct Cli {
     pub(crate) agent: &'static str,
     /// The names of the two variables in which the user sets the API key and the address of the API.
@@ -47,7 +47,7 @@ impl Cli {
         if folder.join("installed").exists() && program.exists() {
             return Some(program);
         }
-        skip(self.agent, "it is not installed; scripts/test installs it");
+        skip(self.agent, "it is not installed; scripts/setup installs it");
         None
     }
 

@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{exec, request};
+use super::{exec, exec_with, request};
 use crate::egress::gemini::Gemini;
-use crate::support::one_environment;
 use crate::support::scripted_api::{Api, Part, Turn};
+use crate::support::{ProgramLinks, one_environment};
 
 fn failing(status: u16, reason: &str, message: &str) -> Turn {
     Turn::Fails(status, json!({ "error": { "code": status, "message": message, "status": reason } }))
 }
 
+// slow
 #[test]
-fn answers_of_the_api() {
+fn each_api_error_has_its_error_kind() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let cases: Vec<(Turn, &str)> = vec![
@@ -51,8 +52,9 @@ fn answers_of_the_api() {
     }
 }
 
+// slow
 #[test]
-fn a_failure_that_passes_is_tried_again() {
+fn temporary_api_failure_is_retried() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(vec![failing(503, "UNAVAILABLE", "Overloaded"), Turn::text("Here I am.")]);
@@ -66,8 +68,9 @@ fn a_failure_that_passes_is_tried_again() {
     assert!(answered.events.iter().any(|event| event["event_type"] == "exec.retry"));
 }
 
+// slow
 #[test]
-fn silence_ends_it() {
+fn silent_api_ends_the_request_at_the_idle_limit() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(vec![Turn::Silent(vec![Part::Text("Well".to_string())])]);
@@ -79,7 +82,7 @@ fn silence_ends_it() {
 
 /// guard must reject an invalid request or an agent that is not installed at once, and must not retry it.
 #[test]
-fn bad_requests() {
+fn invalid_requests_and_missing_agents_are_rejected_without_retry() {
     let environment = one_environment();
     let cases: Vec<(Value, i32, &str)> = vec![
         (json!({ "prompt": "", "cd": environment.directory }), 2, "invalid_input"),
@@ -119,8 +122,11 @@ fn bad_requests() {
             "command_not_found",
         ),
     ];
+    // An agent of this machine must not be found.
+    let programs = ProgramLinks::new(&["bash", "env", "git", "sh"]);
+    let variables = [("PATH", programs.path()), ("GEMINI_API_KEY", "the-key")];
     for (asked, code, kind) in cases {
-        let answered = exec(&environment, "http://127.0.0.1:1", &asked);
+        let answered = exec_with(&environment, &variables, &asked);
         assert_eq!((answered.code, answered.kind()), (code, kind), "{}", answered.shown());
         assert!(
             answered.result["attempts"].as_array().is_some_and(|all| all.len() <= 1),
@@ -132,7 +138,7 @@ fn bad_requests() {
 
 /// `guard exec` must run a command for which it has no adapter, and must return its output and exit code.
 #[test]
-fn a_command_is_just_run() {
+fn command_without_adapter_returns_its_output_and_exit_code() {
     let environment = one_environment();
     let asked = json!({ "command": ["sh", "-c", "echo out; echo err >&2; exit 3"], "cd": environment.directory, "in_place": true, "max_retries": 0 });
     let answered = exec(&environment, "http://127.0.0.1:1", &asked);
@@ -148,8 +154,9 @@ fn a_command_is_just_run() {
 
 /// While one request uses a session, guard must reject a second request for the same session, and the first request
 /// must succeed.
+// slow
 #[test]
-fn a_session_is_one_requests_at_a_time() {
+fn second_request_in_a_busy_session_is_rejected() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let slow = Turn::Slow(Duration::from_secs(8), vec![Part::Text("Done at last.".to_string())]);
@@ -175,8 +182,9 @@ fn a_session_is_one_requests_at_a_time() {
 }
 
 /// When the API fails after the agent changed a file, guard must keep that change and must not retry.
+// slow
 #[test]
-fn work_of_the_real_cli_is_not_done_twice() {
+fn api_failure_after_a_change_keeps_the_work_and_is_not_retried() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let turns = vec![

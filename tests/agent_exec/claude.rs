@@ -1,3 +1,4 @@
+// slow
 //! Runs the real Claude Code with a scripted Anthropic API.
 
 use super::agents::{Api, Cli, KEY};
@@ -29,17 +30,17 @@ pub(crate) const CLAUDE: Cli = Cli {
 };
 
 #[test]
-fn it_edits_tests_commits_and_is_refused() {
+fn claude_edits_tests_and_commits_and_continues_after_refusals() {
     CLAUDE.edits_tests_commits_and_is_refused();
 }
 
 #[test]
-fn a_session_goes_on() {
+fn claude_session_continues_in_the_next_request() {
     CLAUDE.a_session_goes_on();
 }
 
 #[test]
-fn failures_of_the_api_have_their_kind() {
+fn claude_api_errors_have_their_error_kind() {
     CLAUDE.failures_have_their_kind(&[
         (fails(400, "invalid_request_error", "Bad request"), "invalid_input"),
         (fails(401, "authentication_error", "invalid x-api-key"), "auth_error"),
@@ -53,11 +54,11 @@ fn failures_of_the_api_have_their_kind() {
 }
 
 #[test]
-fn silence_and_budget_end_it() {
+fn claude_is_ended_by_idle_limit_and_token_budget() {
     CLAUDE.silence_and_budget_end_it();
 }
 
 #[test]
-fn odd_prompts_arrive() {
+fn claude_receives_long_and_option_like_prompts_unchanged() {
     CLAUDE.odd_prompts_arrive();
 }

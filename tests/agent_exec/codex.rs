@@ -1,3 +1,4 @@
+// slow
 //! Runs the real Codex CLI with a scripted OpenAI API.
 
 use super::agents::{Api, Cli};
@@ -29,17 +30,17 @@ pub(crate) const CODEX: Cli = Cli {
 };
 
 #[test]
-fn it_edits_tests_commits_and_is_refused() {
+fn codex_edits_tests_and_commits_and_continues_after_refusals() {
     CODEX.edits_tests_commits_and_is_refused();
 }
 
 #[test]
-fn a_session_goes_on() {
+fn codex_session_continues_in_the_next_request() {
     CODEX.a_session_goes_on();
 }
 
 #[test]
-fn failures_of_the_api_have_their_kind() {
+fn codex_api_errors_have_their_error_kind() {
     CODEX.failures_have_their_kind(&[
         (fails(400, "invalid_request_error", "invalid", "Bad request"), "invalid_input"),
         (fails(401, "invalid_request_error", "invalid_api_key", "Incorrect API key provided"), "auth_error"),
@@ -56,11 +57,11 @@ fn failures_of_the_api_have_their_kind() {
 }
 
 #[test]
-fn silence_and_budget_end_it() {
+fn codex_is_ended_by_idle_limit_and_token_budget() {
     CODEX.silence_and_budget_end_it();
 }
 
 #[test]
-fn odd_prompts_arrive() {
+fn codex_receives_long_and_option_like_prompts_unchanged() {
     CODEX.odd_prompts_arrive();
 }

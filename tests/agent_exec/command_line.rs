@@ -27,7 +27,7 @@ fn typed(environment: &TestEnvironment, words: &[&str], input: &[u8]) -> super::
 }
 
 #[test]
-fn options_make_the_same_request() {
+fn command_line_options_equal_a_json_request() {
     let environment = one_environment();
     let agent = scripted::agent(
         &environment,
@@ -92,7 +92,7 @@ fn options_make_the_same_request() {
 }
 
 #[test]
-fn what_cannot_be_a_request_is_told() {
+fn invalid_requests_are_reported_with_the_reason() {
     let environment = one_environment();
     let cd = environment.directory.display().to_string();
     let large = format!("{{\"cd\": \"{cd}\", \"prompt\": \"{}\"}}", "x".repeat(20 << 20));
@@ -168,8 +168,9 @@ fn begun(child: &mut Child, mark: &str) -> BufReader<std::process::ChildStdout> 
     out
 }
 
+// slow
 #[test]
-fn a_signal_cancels_and_the_result_still_comes() {
+fn signal_cancels_exec_and_the_result_is_printed() {
     in_two_environments(|environment| {
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
             let mark = unique_mark();
@@ -197,8 +198,9 @@ fn a_signal_cancels_and_the_result_still_comes() {
 }
 
 /// When `guard exec` is killed, every process and every temporary file of its run must be removed.
+// slow
 #[test]
-fn a_killed_exec_leaves_no_process() {
+fn killed_exec_leaves_no_process_and_no_temporary_file() {
     in_every_environment(|environment| {
         let mark = unique_mark();
         let mut child = endless(environment, &mark, &json!({}));
@@ -219,7 +221,7 @@ fn a_killed_exec_leaves_no_process() {
 
 /// When the reader of `guard exec` closes the pipe while the agent is silent, guard must end the run with code 141.
 #[test]
-fn a_closed_reader_ends_the_run() {
+fn closed_output_pipe_ends_exec_with_code_141() {
     let environment = one_environment();
     let mark = unique_mark();
     let mut child = endless(&environment, &mark, &json!({}));
@@ -231,7 +233,7 @@ fn a_closed_reader_ends_the_run() {
 }
 
 #[test]
-fn a_template_for_prompts_is_printed() {
+fn template_option_prints_the_prompt_template() {
     let environment = one_environment();
     for (arguments, wanted) in [
         (vec!["--template"], "**Task type**: [advice / review / execute]"),

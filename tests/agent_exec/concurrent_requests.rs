@@ -1,3 +1,4 @@
+// slow
 //! Sends many requests to `guard exec` at the same time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use crate::support::{expect_no_process_left, one_environment, unique_mark};
 /// Fifty conversations run at once in one repository, each on its own branch. Each must return its own answer and its
 /// own commit.
 #[test]
-fn fifty_at_once() {
+fn fifty_concurrent_conversations_get_their_own_answers_and_commits() {
     const RUNS: usize = 50;
     let environment = one_environment();
     environment.run_outside("cd repository && git config user.name n && git config user.email e");

@@ -1,3 +1,4 @@
+// slow
 //! Tests agents that crash, lie, hang or print too much. The agents are shell scripts of the tests.
 
 use std::io::Write;
@@ -37,7 +38,7 @@ fn ask(environment: &TestEnvironment, text: &str, more: &Value) -> Answered {
 }
 
 #[test]
-fn a_cli_that_breaks_off_or_lies() {
+fn cli_that_breaks_off_or_claims_false_success_fails() {
     let environment = one_environment();
     for (text, kind, words) in [
         // The agent ends before it prints a line.
@@ -72,7 +73,7 @@ fn a_cli_that_breaks_off_or_lies() {
 
 /// The result of a failed agent must have the last twenty lines that it wrote to standard error.
 #[test]
-fn the_result_has_the_last_lines_of_standard_error() {
+fn result_contains_last_twenty_lines_of_standard_error() {
     let environment = one_environment();
     let answered = ask(
         &environment,
@@ -85,7 +86,7 @@ fn the_result_has_the_last_lines_of_standard_error() {
 
 /// The result of every failure must say which limits were in force, and how many retries guard made.
 #[test]
-fn every_failure_tells_its_limits() {
+fn every_failure_reports_limits_and_retries() {
     let environment = one_environment();
     let limits = json!({ "timeout": 77, "max_duration": 99, "max_retries": 0 });
     let with = |more: Value| {
@@ -124,7 +125,7 @@ fn every_failure_tells_its_limits() {
 /// The agent works on a branch without the user's uncommitted changes, and a note in the result must tell the caller
 /// so.
 #[test]
-fn changes_that_are_left_out_are_said() {
+fn result_notes_uncommitted_changes_the_agent_did_not_get() {
     let environment = one_environment();
     environment.run_outside(
         "git init -q -b main app && cd app && git config user.name n && git config user.email e \
@@ -143,7 +144,7 @@ fn changes_that_are_left_out_are_said() {
 
 /// guard must count events of unknown types and lines that are not JSON, and must otherwise ignore them.
 #[test]
-fn unknown_events_are_counted_and_ignored() {
+fn unknown_events_and_invalid_lines_are_counted_and_ignored() {
     let environment = one_environment();
     let text = format!(
         "echo '{INIT}'; echo '{{\"type\":\"future\",\"x\":[1]}}'; echo '{{\"type\":\"future\"}}'; echo '[]'; echo words; echo '{DONE}'"
@@ -172,7 +173,7 @@ fn highest(pid: u32) -> u64 {
 
 /// An agent prints 100 MB as one line, as many lines, or on standard error. guard's memory must stay small.
 #[test]
-fn a_flood_in_little_memory() {
+fn hundred_megabytes_of_output_need_little_memory() {
     let environment = one_environment();
     let line = json!({ "type": "message", "role": "user", "content": "x".repeat(4000) });
     for flood in [
@@ -202,7 +203,7 @@ fn a_flood_in_little_memory() {
 }
 
 #[test]
-fn a_cli_that_hangs() {
+fn hanging_cli_is_ended_by_idle_and_total_time_limits() {
     let environment = one_environment();
     let began = Instant::now();
     for (text, limits, kind) in [
@@ -235,7 +236,7 @@ fn a_cli_that_hangs() {
 /// The cgroup kills an agent that uses more memory than the policy allows, and the result must say so. Skipped if this
 /// machine cannot limit memory.
 #[test]
-fn a_cli_that_is_killed_for_memory() {
+fn cli_killed_by_the_memory_limit_is_reported_as_such() {
     let environment = one_environment();
     let policy = environment.directory.join("little.toml");
     let text = "version = 1\nname = \"little\"\nextends = \"strict\"\n[limits]\nmemory_mib = 96\n";
@@ -271,7 +272,7 @@ fn package(environment: &TestEnvironment, version: &str) -> PathBuf {
 /// guard reads the CLI's version from its package. It must refuse a version that is too old, and start one that is
 /// newer than any tested one.
 #[test]
-fn old_cli_versions_are_refused() {
+fn too_old_cli_version_is_refused_and_newer_one_starts() {
     let environment = one_environment();
     let asked = |version: &str| {
         let fake = package(&environment, version);
@@ -302,7 +303,7 @@ fn old_cli_versions_are_refused() {
 
 /// The result must list each attempt, and each pause between attempts must be longer than the one before.
 #[test]
-fn pauses_between_attempts_grow() {
+fn pauses_between_attempts_increase() {
     let environment = one_environment();
     let began = Instant::now();
     let answered = ask(&environment, "exit 1", &json!({ "max_retries": 3 }));
@@ -321,7 +322,7 @@ fn pauses_between_attempts_grow() {
 
 /// guard must not retry after an attempt that left changes, and the result must give this as the reason.
 #[test]
-fn work_that_was_left_is_not_done_twice() {
+fn attempt_that_left_changes_is_not_retried() {
     let environment = one_environment();
     let repository = environment.directory.with_file_name("repository");
     environment.run_outside("cd repository && git config user.name P && git config user.email p@example.org");

@@ -1,3 +1,4 @@
+// slow
 //! Runs the Gemini CLI with each of its three output formats. The result must be the same for all of them.
 
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ fn failing(status: u16, reason: &str, message: &str) -> Turn {
 /// The answer must be only the text after the last tool call. The format `text` does not mark tool calls, so there the
 /// answer is the agent's entire output.
 #[test]
-fn an_answer_in_every_format() {
+fn answer_is_extracted_in_every_output_format() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     for format in FORMATS {
@@ -47,7 +48,7 @@ fn an_answer_in_every_format() {
 /// A failure must have the same error kind in every format, although `json` reports the error in another field than the
 /// answer, and the exit code in `text` is not specific. `api_failures` tests more failures with `stream-json`.
 #[test]
-fn a_failure_in_every_format() {
+fn failure_has_the_same_error_kind_in_every_output_format() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let cases: Vec<(Turn, &str, &str)> = vec![
@@ -80,7 +81,7 @@ fn a_failure_in_every_format() {
 /// A session continues in the format `json`, which prints the session id. guard must reject a session id with the
 /// format `text`, which does not.
 #[test]
-fn sessions_need_a_format_that_names_them() {
+fn session_id_is_rejected_with_text_format() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(vec![Turn::text("The word is plum."), Turn::text("It was plum.")]);
@@ -103,7 +104,7 @@ fn sessions_need_a_format_that_names_them() {
 /// A request that names the agent's program needs no `agent` field, and guard must translate short model names to those
 /// of the API.
 #[test]
-fn programs_and_models_by_their_usual_names() {
+fn agent_is_found_by_program_name_and_model_by_short_name() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     for (model, asked_for) in [

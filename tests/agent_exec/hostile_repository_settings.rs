@@ -1,3 +1,4 @@
+// slow
 //! A repository tries to control the agent that works in it by settings, hooks, servers, variables, commands, skills
 //! and prompts. Its files are in `fixtures/hostile_repository_settings/`. The tests check from outside whether they had
 //! an effect.
@@ -91,7 +92,7 @@ fn plain(gemini: &Gemini, environment: &TestEnvironment, folder: &Path, prompt: 
 /// Without guard, every hostile setting must take effect. Otherwise the tests below would pass even if guard
 /// prevented nothing.
 #[test]
-fn hostile_settings_work_without_guard() {
+fn hostile_repository_settings_take_effect_without_guard() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let thief = Api::plain(turns());
@@ -119,7 +120,7 @@ fn hostile_settings_work_without_guard() {
 /// Under guard, no hostile setting may take effect, and a prompt that looks like a CLI command must reach the model as
 /// text.
 #[test]
-fn hostile_settings_do_not_work_under_guard() {
+fn hostile_repository_settings_have_no_effect_under_guard() {
     let Some(gemini) = Gemini::installed() else { return };
     in_two_environments(|environment| {
         // How the CLI finds settings does not depend on namespaces, so one case is enough without them.
@@ -155,7 +156,7 @@ fn said(api: &Api) -> String {
 /// switches off the CLI settings with which guard also keeps the CLI from reading them, to see that the variables alone
 /// are enough.
 #[test]
-fn set_variables_override_those_of_the_repository() {
+fn variables_set_by_guard_override_those_of_the_repository() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let adapter = guard::agents::adapter::named("gemini").unwrap();
@@ -191,7 +192,7 @@ fn set_variables_override_those_of_the_repository() {
 /// The CLI replaces `@file` in a prompt with the content of that file. Under guard the text must stay as it is: the CLI
 /// searches from `/`, which no run may list. The agent can still read the file with its own tool.
 #[test]
-fn a_file_that_a_prompt_names_stays_a_name() {
+fn at_file_in_a_prompt_is_not_replaced_by_the_content() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     // The file is in no repository: this project ignores files that its tests make, and the CLI does not read ignored

@@ -1,3 +1,4 @@
+// slow
 //! What a run of an agent leaves for later runs of the same repository: its conversations, and nothing that a later agent
 //! obeys.
 
@@ -21,7 +22,7 @@ chmod +x "$here/git"
 "#;
 
 #[test]
-fn only_conversations_are_carried_over() {
+fn kept_home_contains_only_conversations_of_the_cli() {
     in_every_environment(|environment| {
         let name = environment.name();
         let program = environment.temporary_directory().join("claude");

@@ -9,6 +9,7 @@ mod concurrent_requests;
 mod faulty_agents;
 mod formats;
 mod hostile_repository_settings;
+mod installed_agents;
 mod kept_files;
 mod output_parser;
 mod quotas;

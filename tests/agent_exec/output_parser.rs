@@ -23,7 +23,7 @@ const HELLO: &str = "{\"type\":\"message\",\"role\":\"assistant\",\"content\":\"
 const DONE: &str = "{\"type\":\"result\",\"status\":\"success\",\"stats\":{\"total_tokens\":3}}\n";
 
 #[test]
-fn success_needs_code_zero_and_a_last_line_that_says_so() {
+fn success_requires_exit_code_zero_and_a_final_success_event() {
     let whole = format!("{INIT}{HELLO}{DONE}");
     let (run, events) = read(&whole);
     let end = run.conclude(Ending::Code(0), None, "");
@@ -54,14 +54,14 @@ fn success_needs_code_zero_and_a_last_line_that_says_so() {
 }
 
 #[test]
-fn a_session_that_is_another_is_lost() {
+fn answer_of_another_session_is_session_lost() {
     let end = read(&format!("{INIT}{HELLO}{DONE}")).0.conclude(Ending::Code(0), Some("s0"), "");
     assert!(!end.success && end.error.is_some_and(|(kind, _)| kind == ErrorKind::SessionLost));
     assert!(read(&format!("{INIT}{DONE}")).0.conclude(Ending::Code(0), Some("s1"), "").success);
 }
 
 #[test]
-fn what_nobody_knows_is_counted_and_handed_on() {
+fn unknown_events_are_counted_and_passed_on() {
     let (run, events) = read("{\"type\":\"future\",\"x\":1}\nnot json\n[1]\n\n{\"type\":5}\n");
     let end = run.conclude(Ending::EndedByGuard, None, "");
     assert_eq!((end.unknown, end.unreadable), (2, 2));
@@ -84,7 +84,7 @@ const OBJECT: &str =
 const FAILED: &str = "{\n  \"session_id\": \"s1\",\n  \"error\": {\n    \"type\": \"Error\",\n    \"message\": \"You exceeded your current quota.\\nSuggested retry after 1.5s.\",\n    \"code\": 429\n  }\n}";
 
 #[test]
-fn one_object_says_the_same() {
+fn json_format_gives_the_same_conclusion_as_events() {
     let end = conclude(OutputFormat::Json, OBJECT, 0, "YOLO mode is enabled.\n");
     assert!(end.success && end.answer == "Hello", "{end:?}");
     assert_eq!((end.session.as_deref(), end.usage), (Some("s1"), Some(json!({ "x": 1 }))));
@@ -105,7 +105,7 @@ fn one_object_says_the_same() {
 }
 
 #[test]
-fn a_failed_object_is_the_last_thing_on_standard_error() {
+fn error_is_read_from_the_last_json_object_on_standard_error() {
     let log = "Attempt 1 failed: {\"a\": 1}\n  cause: {\n    code: 429\n  }\n}\n";
     for text in [format!("{log}{FAILED}"), format!("{log}{FAILED}\n{FAILED}\n"), FAILED.to_string()] {
         let end = conclude(OutputFormat::Json, "", 173, &text);
@@ -120,7 +120,7 @@ fn a_failed_object_is_the_last_thing_on_standard_error() {
 }
 
 #[test]
-fn words_are_an_answer_when_the_code_is_zero() {
+fn text_output_is_the_answer_if_the_exit_code_is_zero() {
     let end = conclude(OutputFormat::Text, "Hello\n\nyou\n", 0, "noise");
     assert!(end.success && end.answer == "Hello\n\nyou" && end.unreadable == 0, "{end:?}");
     for (out, code) in [("", 0), (" \n\n", 0), ("Hello", 1)] {
@@ -133,14 +133,14 @@ fn words_are_an_answer_when_the_code_is_zero() {
 }
 
 #[test]
-fn talk_on_the_way_is_no_answer() {
+fn text_before_the_last_tool_call_is_not_part_of_the_answer() {
     let tool = "{\"type\":\"tool_use\",\"tool_name\":\"t\"}\n";
     let end = read(&format!("{INIT}{HELLO}{tool}{HELLO}{DONE}")).0.conclude(Ending::Code(0), None, "");
     assert_eq!((end.success, end.answer.as_str()), (true, "Hello"));
 }
 
 #[test]
-fn a_signal_is_no_code() {
+fn signal_number_is_not_read_as_exit_code() {
     // 173, which is 128 plus 45, is the exit code for an exhausted quota. A signal must not be taken for it.
     let end = read(INIT).0.conclude(Ending::Signal(45), None, "");
     assert_eq!(kind(&end), "upstream_error");
@@ -148,7 +148,7 @@ fn a_signal_is_no_code() {
 }
 
 #[test]
-fn the_words_of_a_failure_beat_what_was_said_on_the_way() {
+fn final_error_message_overrides_messages_of_failed_attempts() {
     let retried = "Attempt 1 failed: RESOURCE_EXHAUSTED\nReached max session turns";
     let result =
         "{\"type\":\"result\",\"status\":\"error\",\"error\":{\"message\":\"Reached max session turns\"}}\n";
@@ -184,7 +184,7 @@ fn formats() -> impl proptest::strategy::Strategy<Value = OutputFormat> {
 
 proptest::proptest! {
     #[test]
-    fn pieces_change_nothing(
+    fn result_does_not_depend_on_how_output_is_split(
         format in formats(),
         cuts in proptest::collection::vec(0usize..400, 0..6),
         noise in "([ -~\\n]|\\{\\n|\\}\\n){0,60}",
@@ -197,7 +197,7 @@ proptest::proptest! {
 
     /// The parser must not report a success unless the output contains a success result.
     #[test]
-    fn noise_is_no_success(noise in "([ -~\\n]|\\{\\n|\\}\\n|\"status\":\"success\"){0,80}") {
+    fn arbitrary_output_without_a_success_result_is_no_success(noise in "([ -~\\n]|\\{\\n|\\}\\n|\"status\":\"success\"){0,80}") {
         for format in [OutputFormat::StreamJson, OutputFormat::Json] {
             let end = conclude(format, &noise, 0, &format!("{noise}\n{OBJECT}"));
             assert!(!end.success || noise.contains("\"type\":\"result\"") || noise.contains("\"response\""), "{end:?}");

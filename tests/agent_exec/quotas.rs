@@ -1,3 +1,4 @@
+// slow
 //! A scripted API reports an exhausted quota to the real Gemini CLI. The tests check whether guard waits and retries,
 //! and what the result says.
 
@@ -36,7 +37,7 @@ fn ask(turn: Turn, more: &Value) -> Option<Answered> {
 
 /// guard must wait and retry if the API names no waiting time, or a short waiting time.
 #[test]
-fn a_short_wait_is_waited() {
+fn short_waiting_time_is_waited_before_the_retry() {
     const WORDS: &str = "You exceeded your current quota.";
     for (turn, waited) in
         [(quota(WORDS, &json!([])), 500), (quota(WORDS, &json!([retry_info("1.2s")])), 1200)]
@@ -53,7 +54,7 @@ fn a_short_wait_is_waited() {
 
 /// If the API names a longer waiting time than any retry waits, guard must report that time and must not retry.
 #[test]
-fn a_long_wait_is_told() {
+fn long_waiting_time_is_reported_and_not_retried() {
     const WORDS: &str = "You exceeded your current quota, please check your plan and billing details.";
     let cases = [
         (quota(WORDS, &json!([retry_info("39s")])), "stream-json", 39),
@@ -83,7 +84,7 @@ fn a_long_wait_is_told() {
 
 /// guard must not retry after an exhausted daily quota, whatever waiting time the API names.
 #[test]
-fn a_days_quota_is_told() {
+fn exhausted_daily_quota_is_reported_and_not_retried() {
     let details = json!([violated("GenerateRequestsPerDayPerProjectPerModel-FreeTier"), retry_info("1s")]);
     let Some(answered) = ask(quota("You exceeded your current quota.", &details), &json!({})) else { return };
     not_tried_again(&answered, 1..=25 * 3600);

@@ -24,7 +24,7 @@ fn told<'a>(answered: &'a Answered, kind: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn every_attempt_is_written_down() {
+fn result_lists_every_attempt() {
     let environment = one_environment();
     let answered = failing(&environment, "failing", "", &json!({ "in_place": true }));
     assert_eq!((answered.code, answered.kind()), (1, "upstream_error"), "{}", answered.shown());
@@ -49,8 +49,9 @@ fn every_attempt_is_written_down() {
 
 /// guard must not retry after an attempt that left changes, because a second attempt could undo or duplicate them. The
 /// result must say so.
+// slow
 #[test]
-fn an_attempt_that_left_work_is_not_repeated() {
+fn failed_attempt_that_left_changes_is_not_repeated() {
     in_two_environments(|environment| {
         environment.run_outside("cd repository && git config user.name n && git config user.email e");
         let repository = json!(environment.directory.with_file_name("repository"));

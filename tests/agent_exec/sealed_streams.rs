@@ -1,3 +1,4 @@
+// slow
 //! What an agent prints decides about the result, so no other program of the run may print in its name. The agents' own
 //! shells, background processes and servers must work.
 
@@ -40,7 +41,7 @@ fn expect_no_forgery(environment: &TestEnvironment, answered: &Answered) {
 }
 
 #[test]
-fn no_program_of_a_run_prints_in_the_name_of_the_agent() {
+fn programs_cannot_forge_output_of_an_agent_of_guard_exec() {
     if system_python().is_none() {
         return;
     }
@@ -59,7 +60,7 @@ fn no_program_of_a_run_prints_in_the_name_of_the_agent() {
 
 /// The same for an agent that the user starts with `guard run`.
 #[test]
-fn an_agent_of_guard_run_is_sealed_too() {
+fn programs_cannot_forge_output_of_an_agent_of_guard_run() {
     if system_python().is_none() {
         return;
     }
@@ -158,17 +159,17 @@ fn works(cli: &Cli) {
 }
 
 #[test]
-fn claude_starts_shells_servers_and_background_processes() {
+fn claude_with_sealed_streams_starts_shells_servers_and_background_processes() {
     works(&CLAUDE);
 }
 
 #[test]
-fn codex_starts_shells_servers_and_background_processes() {
+fn codex_with_sealed_streams_starts_shells_servers_and_background_processes() {
     works(&CODEX);
 }
 
 #[test]
-fn gemini_starts_shells_servers_and_background_processes() {
+fn gemini_with_sealed_streams_starts_shells_servers_and_background_processes() {
     let (Some(gemini), Some(_)) = (Gemini::installed(), system_python()) else { return };
     in_two_environments(|environment| {
         let repository = work(environment);

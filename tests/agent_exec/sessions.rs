@@ -13,8 +13,9 @@ use crate::support::{
     TestEnvironment, expect_no_process_left, guard_program, in_two_environments, one_environment, wait_until,
 };
 
+// slow
 #[test]
-fn the_second_turn_carries_the_first() {
+fn second_turn_of_gemini_knows_the_first() {
     let Some(gemini) = Gemini::installed() else { return };
     in_two_environments(|environment| {
         let repository = environment.directory.with_file_name("repository");
@@ -39,8 +40,9 @@ fn the_second_turn_carries_the_first() {
     });
 }
 
+// slow
 #[test]
-fn a_session_that_is_not_there_is_said_to_be_lost() {
+fn unknown_session_id_is_session_lost() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(Vec::new());
@@ -94,8 +96,9 @@ impl<'w> SessionFixture<'w> {
 
 /// An agent replaces a directory in its worktree by a link. The next turn must not work in another worktree, in the
 /// user's own worktree, or on the user's branches.
+// slow
 #[test]
-fn a_folder_that_became_a_link_leads_nowhere() {
+fn directory_replaced_by_a_link_does_not_redirect_the_next_turn() {
     in_two_environments(|environment| {
         environment.run_outside(PREPARE);
         let before = environment.run_outside(WITNESS);
@@ -140,8 +143,9 @@ type Change = fn(&SessionFixture<'_>) -> String;
 
 /// If the user removes, moves or replaces the worktree of a conversation, the next turn must fail with `session_lost`,
 /// and must not continue elsewhere.
+// slow
 #[test]
-fn a_worktree_that_is_not_what_it_was_is_a_lost_session() {
+fn removed_or_replaced_worktree_is_session_lost() {
     in_two_environments(|environment| {
         environment.run_outside(PREPARE);
         let changes: [(&str, Change); 7] = [
@@ -176,7 +180,7 @@ fn a_worktree_that_is_not_what_it_was_is_a_lost_session() {
 /// If another repository or a link takes the place of the conversation's directory, the next turn must fail with
 /// `session_lost`.
 #[test]
-fn a_folder_that_is_another_has_no_session() {
+fn replaced_working_directory_is_session_lost() {
     let environment = one_environment();
     environment.run_outside(PREPARE);
     for change in [
@@ -194,8 +198,9 @@ fn a_folder_that_is_another_has_no_session() {
 
 /// The next turn must find the agent's files, the kept part of its home and its branch. If the last turn left no
 /// changes, guard makes a new worktree.
+// slow
 #[test]
-fn a_turn_finds_what_the_last_one_left() {
+fn next_turn_finds_files_home_and_branch_of_the_last_one() {
     in_two_environments(|environment| {
         environment.run_outside(PREPARE);
         let fixture = SessionFixture::after(
@@ -231,7 +236,7 @@ fn a_turn_finds_what_the_last_one_left() {
 /// An agent reports a session id of its own. The result must have guard's id, and the next turn must fail with
 /// `session_lost`, because guard has no session of the agent to continue.
 #[test]
-fn the_id_of_a_session_is_guards_own() {
+fn result_has_the_session_id_of_guard_and_not_of_the_agent() {
     let environment = one_environment();
     let lines = "#!/bin/sh\necho '{\"type\":\"init\",\"session_id\":\"its-own\"}'\necho '{\"type\":\"result\",\"status\":\"success\"}'\n";
     let asked = json!({ "agent": "gemini", "command": [scripted::agent(&environment, "other", lines)], "prompt": "x", "cd": environment.directory, "in_place": true });
@@ -259,7 +264,7 @@ fn started(environment: &TestEnvironment, asked: &Value) -> std::process::Child 
 /// A session accepts one request at a time: guard must reject a second one. When guard is killed during a request,
 /// the next request must continue the conversation.
 #[test]
-fn a_session_is_busy_and_survives_its_guard() {
+fn busy_session_is_refused_and_continues_after_guard_is_killed() {
     let environment = one_environment();
     environment.run_outside(PREPARE);
     let fixture = SessionFixture::after(&environment, "true");

@@ -56,7 +56,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn events_come_while_it_runs_and_the_result_in_the_end() {
+fn events_arrive_during_the_run_and_the_result_last() {
     let environment = one_environment();
     let message = r#"echo '{"type":"message","role":"assistant","content":"early"}'"#;
     let asked = printing(&environment, &format!("{message}\nuntil test -e go; do sleep 0.05; done"));
@@ -105,8 +105,9 @@ fn stubborn(mark: &str) -> String {
     )
 }
 
+// slow
 #[test]
-fn dropping_it_ends_everything() {
+fn dropping_the_handle_ends_all_processes() {
     in_every_environment(|environment| {
         // The library starts guard as the current user, so only the environments of that user apply.
         if is_root() && environment.user.name != "root" {
@@ -138,7 +139,7 @@ fn is_anybody_there(folder: &Path) -> bool {
 }
 
 #[test]
-fn one_that_is_dropped_or_cancelled_at_once_leaves_nothing() {
+fn run_dropped_or_cancelled_at_once_leaves_no_worktree_or_branch() {
     let environment = one_environment();
     environment.run_outside("cd repository && git config user.name n && git config user.email e");
     let before = environment.run_outside("git -C repository worktree list; git -C repository branch");
@@ -175,7 +176,7 @@ fn one_that_is_dropped_or_cancelled_at_once_leaves_nothing() {
 /// If the caller does not read events, the agent must not wait, guard must count the events it drops, and the result
 /// must be complete.
 #[test]
-fn a_slow_reader_does_not_delay_the_agent() {
+fn slow_event_reader_does_not_delay_the_agent() {
     const LINES: u64 = 20_000;
     let environment = one_environment();
     let line = r#"{"type":"message","role":"assistant","content":"word "}"#;

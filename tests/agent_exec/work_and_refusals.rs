@@ -1,3 +1,4 @@
+// slow
 //! An agent does what it is asked to do. guard refuses what the policy does not allow, and the agent continues.
 
 use serde_json::json;
@@ -9,7 +10,7 @@ use crate::support::{in_two_environments, one_environment};
 
 /// The agent edits, tests and commits in its own worktree. Its branch must exist after the run.
 #[test]
-fn it_edits_tests_and_commits() {
+fn gemini_edits_tests_and_commits_on_its_branch() {
     let Some(gemini) = Gemini::installed() else { return };
     in_two_environments(|environment| {
         let repository = environment.directory.with_file_name("repository");
@@ -67,7 +68,7 @@ fn it_edits_tests_and_commits() {
 /// A prompt that is too long for a command line, and prompts that look like options or shell syntax, must reach the
 /// model unchanged.
 #[test]
-fn odd_prompts_arrive() {
+fn gemini_receives_long_and_option_like_prompts_unchanged() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let long = format!("begin {} end of it", "long ".repeat(90_000));
@@ -85,7 +86,7 @@ fn odd_prompts_arrive() {
 /// The model calls forbidden commands. guard must refuse each, the model must get the reason, and the run must
 /// complete.
 #[test]
-fn it_is_refused_and_goes_on() {
+fn gemini_gets_the_reason_of_a_refusal_and_continues() {
     let Some(gemini) = Gemini::installed() else { return };
     in_two_environments(|environment| {
         let repository = environment.directory.with_file_name("repository");

@@ -46,7 +46,7 @@ pub(super) fn result<'r>(response: &'r Value, task: &str) -> &'r Value {
 }
 
 #[test]
-fn the_example_is_accepted_and_every_output_has_its_shape() {
+fn example_batch_is_accepted_and_outputs_have_the_documented_shape() {
     let user = UserShell::new("batch-example");
     user.types("mkdir -p lib && echo 'int x;' > lib/parser.cpp && git add . && git commit -qm code");
     std::fs::write(user.project.join("lcov.info"), LCOV).unwrap();
@@ -81,7 +81,7 @@ fn the_example_is_accepted_and_every_output_has_its_shape() {
 }
 
 #[test]
-fn submit_starts_a_worker_that_ends_by_itself() {
+fn submit_starts_a_worker_that_exits_when_the_queue_is_empty() {
     let user = UserShell::new("batch-worker");
     let tasks: Vec<Value> = (0..20)
         .map(|n| json!({"task_id": format!("t{n}"), "type": "echo", "parameters": {"number": n}}))
@@ -169,6 +169,7 @@ fn bad_submissions_queue_nothing_and_name_every_problem() {
     assert_eq!((&last["status"], &result(&last, "b")["status"]), (&json!("completed"), &json!("completed")));
 }
 
+// slow
 #[test]
 fn commands_run_in_the_sandbox_under_the_policy_of_their_task() {
     let user = UserShell::new("batch-sandbox");
@@ -200,7 +201,7 @@ fn commands_run_in_the_sandbox_under_the_policy_of_their_task() {
 }
 
 #[test]
-fn tasks_depend_on_each_other_repeat_and_are_cancelled() {
+fn tasks_with_dependencies_repeats_and_cancellation() {
     let user = UserShell::new("batch-order");
     let echo = |id: &str| json!({"task_id": id, "type": "echo", "parameters": {"id": id}});
     let mut second = echo("second");
@@ -243,7 +244,7 @@ fn tasks_depend_on_each_other_repeat_and_are_cancelled() {
 }
 
 #[test]
-fn a_new_type_is_a_file() {
+fn user_defines_a_task_type_by_a_file() {
     let user = UserShell::new("batch-type");
     user.types("mkdir -p ~/.config/guard/task-types");
     let file = user.home().join(".config/guard/task-types/count_lines.toml");
@@ -283,7 +284,7 @@ type = "integer"
 /// An agent replaces a task's directory by a link between submission and start. The task must fail, and must not work
 /// at the target of the link.
 #[test]
-fn a_task_does_not_follow_a_link_that_was_put_in_place_of_its_directory() {
+fn task_fails_if_its_directory_was_replaced_by_a_link() {
     let user = UserShell::new("batch-link");
     user.types("mkdir ~/plain ~/plain/inner ~/private && echo secret > ~/private/file && cp ~/private/file ~/private/AGENT_MEMORY.md");
     let list = |id: &str, directory: &str| json!({"task_id": id, "type": "execute_shell_command", "directory": directory, "parameters": {"command": "cat file"}});
@@ -309,7 +310,7 @@ fn a_task_does_not_follow_a_link_that_was_put_in_place_of_its_directory() {
 /// A user pauses a batch, and a worker finds nothing to do. After `resume` a worker must start by itself and finish
 /// the batch. A cancel with a command id that was used before must change nothing.
 #[test]
-fn a_batch_obeys_commands() {
+fn batch_is_paused_resumed_and_cancelled_by_commands() {
     let user = UserShell::new("batch-control");
     let tasks = r#"[{"task_id": "1", "type": "echo", "parameters": {}}, {"task_id": "2", "type": "echo", "parameters": {}}]"#;
     let first = submit(&user, tasks, "--no-worker");
@@ -340,7 +341,7 @@ fn a_batch_obeys_commands() {
 /// A server's client may name only directories below its roots. A run above them must not show in the memory of such a
 /// directory.
 #[test]
-fn a_memory_contains_no_runs_outside_its_directory() {
+fn memory_task_shows_no_runs_outside_its_directory() {
     let user = UserShell::new("batch-memory");
     let marked = |place: &str, mark: &str| {
         user.types(&format!("mkdir -p {place} && cd {place} && guard run -q -- echo {mark}-of-this-run"));

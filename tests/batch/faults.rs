@@ -1,3 +1,4 @@
+// slow
 //! The machine fails while batches are submitted and executed: the disk is full, or the clock is set.
 
 use std::process::{Child, Command, Stdio};
@@ -6,8 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::command_line::{poll_to_the_end, result, submit};
-use crate::support::{UserShell, wait_until};
-use crate::workspace::shim_load::Mounted;
+use crate::support::{Mounted, UserShell, wait_until};
 
 /// A worker process that is killed when the test ends, even if the test fails.
 struct Worker(Child);
@@ -33,7 +33,7 @@ fn start_worker(user: &UserShell, clock_offset: &str) -> Worker {
 /// A user submits a batch while the disk is full: guard must refuse it and queue nothing of it. A worker that finds
 /// the disk full must continue when there is space again, and every task must complete.
 #[test]
-fn a_full_disk_loses_no_task() {
+fn full_disk_loses_no_batch_task() {
     let user = UserShell::new("batch-disk");
     let Some(disk) = Mounted::new(user.home().join(".local/state"), "32m") else { return };
     let tasks: Vec<Value> = (0..3000)
@@ -92,7 +92,7 @@ fn build_clock_library(user: &UserShell) {
 /// Workers whose wall clocks are a day ahead and a day behind share a queue. Neither may take a running task from the
 /// other, and each task must run once.
 #[test]
-fn a_clock_that_jumps_takes_no_task_away() {
+fn wrong_wall_clocks_of_workers_take_no_task_away() {
     let user = UserShell::new("batch-clock");
     build_clock_library(&user);
     let tasks = json!([

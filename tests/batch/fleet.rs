@@ -1,3 +1,4 @@
+// slow
 //! Several workers share one PostgreSQL database while the test kills one of them again and again. Each task must be
 //! completed exactly once.
 

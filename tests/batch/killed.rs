@@ -1,3 +1,4 @@
+// slow
 //! The test kills workers and submitters at arbitrary moments. No task may be lost or completed twice.
 
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use super::command_line::{poll_to_the_end, submit};
 use crate::support::UserShell;
 
 #[test]
-fn killed_workers_lose_nothing() {
+fn killed_workers_lose_no_task() {
     let user = UserShell::new("batch-killed");
     let tasks: Vec<Value> = (0..40)
         .map(|n| {
@@ -51,7 +52,7 @@ fn killed_workers_lose_nothing() {
 }
 
 #[test]
-fn a_killed_submitter_has_queued_everything_or_nothing() {
+fn killed_submitter_has_queued_the_whole_batch_or_nothing() {
     let user = UserShell::new("batch-submitter");
     let tasks: Vec<Value> = (0..3000)
         .map(|n| json!({"task_id": format!("t{n}"), "type": "echo", "parameters": {"n": n}}))

@@ -1,3 +1,4 @@
+// slow
 //! Tests the PostgreSQL queue while the server restarts, is stopped, or rejects the client.
 
 use std::path::Path;
@@ -24,7 +25,7 @@ fn own_server(settings: &str, files: &[(&str, &str)]) -> Option<PostgresServer> 
 /// Another program has a transaction open while a batch runs. All tasks of the batch must be listed as ended once the
 /// batch has ended.
 #[test]
-fn the_transaction_of_another_program_hides_no_ended_task() {
+fn open_transaction_of_another_program_hides_no_ended_task() {
     let Some(server) = shared_postgres() else { return };
     let address = server.create_database();
     let queue = &mut *open(&address).unwrap();
@@ -41,7 +42,7 @@ fn the_transaction_of_another_program_hides_no_ended_task() {
 }
 
 #[test]
-fn a_restart_of_the_server_loses_nothing() {
+fn restart_of_postgres_loses_no_task() {
     let Some(server) = own_server("listen_addresses = ''\n", &[]) else { return };
     let address = server.create_database();
     let queue = &mut *open(&address).unwrap();
@@ -69,7 +70,7 @@ fn a_restart_of_the_server_loses_nothing() {
 }
 
 #[test]
-fn a_connection_that_the_server_closed_is_opened_again() {
+fn connection_closed_by_the_server_is_reopened() {
     let Some(server) = shared_postgres() else { return };
     let address = server.create_database();
     let database = address.rsplit('/').next().unwrap();
@@ -95,7 +96,7 @@ fn a_connection_that_the_server_closed_is_opened_again() {
 }
 
 #[test]
-fn many_processes_create_the_queue_at_once() {
+fn concurrent_processes_create_the_queue_once() {
     let Some(server) = shared_postgres() else { return };
     let address = server.create_database();
     std::thread::scope(|scope| {
@@ -108,7 +109,7 @@ fn many_processes_create_the_queue_at_once() {
 }
 
 #[test]
-fn a_role_without_rights_to_create_schemas_can_be_given_one() {
+fn role_without_create_right_uses_a_schema_made_for_it() {
     let Some(server) = shared_postgres() else { return };
     let address = server.create_database();
     let database = address.rsplit('/').next().unwrap();
@@ -119,7 +120,7 @@ fn a_role_without_rights_to_create_schemas_can_be_given_one() {
 }
 
 #[test]
-fn unusable_databases_are_named() {
+fn unusable_database_address_is_reported_without_the_password() {
     let Some(server) = shared_postgres() else { return };
     let expect = |address: &str, expected: &str| {
         let error = open(address).err().unwrap().to_string();
@@ -144,7 +145,7 @@ fn unusable_databases_are_named() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_given_up() {
+fn silent_server_is_given_up_after_a_time_limit() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let start = Instant::now();
@@ -198,7 +199,7 @@ fn tls_checks_the_certificate_and_the_name_of_the_server() {
 }
 
 #[test]
-fn a_server_without_tls_is_refused_if_tls_is_required() {
+fn server_without_tls_is_refused_if_tls_is_required() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let settings = format!("listen_addresses = '127.0.0.1'\nport = {port}\n");
     let Some(_server) = own_server(&settings, &[]) else { return };

@@ -18,7 +18,7 @@ fn claimed(queue: &mut dyn Queue, most: usize) -> Vec<String> {
 /// The queue must give workers no task of a paused batch, and a worker that exits when the queue is idle must not
 /// wait for the paused batch. After `resume` the queue must give out the batch's tasks again.
 #[test]
-fn a_paused_batch_gives_no_tasks() {
+fn paused_batch_gives_workers_no_tasks() {
     for store in ALL {
         let Some(store) = store() else { return };
         let mut queue = store.open();
@@ -36,7 +36,7 @@ fn a_paused_batch_gives_no_tasks() {
 
 /// A command raises the priority of a batch. Workers must get its tasks before those of other batches.
 #[test]
-fn a_batch_gets_another_priority() {
+fn raised_priority_moves_a_batch_ahead() {
     for store in ALL {
         let Some(store) = store() else { return };
         let mut queue = store.open();
@@ -52,7 +52,7 @@ fn a_batch_gets_another_priority() {
 /// A batch is cancelled twice with the same command id. The second command must report the same as the first, and
 /// cancel nothing that was queued in between.
 #[test]
-fn a_repeated_cancel_cancels_nothing() {
+fn repeated_cancel_command_cancels_nothing_more() {
     for store in ALL {
         let Some(store) = store() else { return };
         let mut queue = store.open();

@@ -69,56 +69,56 @@ fn run(store: Option<Store>, case: fn(&Store)) {
 conformance! {
     claims {
         tasks_are_claimed_and_polled_in_order
-        unknown_batches_and_tasks_are_none
-        an_empty_batch_is_a_batch
+        unknown_batch_and_task_ids_return_none
+        empty_batch_is_accepted
         batches_are_listed_newest_first
-        higher_priorities_come_first
-        batches_take_turns
-        batches_take_turns_in_one_claim
-        a_repository_has_a_limit
-        a_full_repository_does_not_hold_up_others
-        all_repositories_have_a_limit
+        tasks_of_higher_priority_are_claimed_first
+        batches_of_equal_priority_take_turns
+        one_claim_takes_tasks_from_batches_in_turn
+        tasks_per_repository_are_limited
+        repository_at_its_limit_does_not_delay_others
+        global_limit_holds_across_repositories
         concurrent_claims_respect_the_limits
     }
     keys {
-        a_repeated_batch_key_adds_nothing
-        a_repeated_task_key_gets_the_first_result
-        a_task_key_of_a_failed_task_runs_again
-        a_task_key_of_other_work_is_refused
-        repeats_release_their_dependents
+        repeated_batch_key_queues_nothing
+        repeated_task_key_gets_the_first_result
+        task_key_of_a_failed_task_runs_again
+        task_key_with_different_parameters_is_refused
+        task_with_a_repeated_key_releases_its_dependents
     }
     dependencies {
-        a_chain_runs_in_order
-        a_diamond_joins
-        dependencies_may_point_forward
-        a_failure_fails_all_dependents
-        a_batch_can_be_cancelled
+        chain_of_dependencies_runs_in_order
+        task_with_two_dependencies_waits_for_both
+        task_may_depend_on_a_later_task
+        failed_task_fails_all_dependents
+        cancelled_batch_fails_its_waiting_tasks
         one_task_can_be_cancelled
         failed_tasks_can_be_retried
         retried_tasks_wait_for_their_dependencies
     }
     attempts {
-        a_retry_waits_until_it_is_due
-        an_expired_lease_passes_to_another_worker
-        a_heartbeat_extends_leases_and_reports_lost_ones
-        a_task_that_kills_workers_fails
-        tasks_expire
-        ended_batches_are_removed
+        retried_task_waits_until_it_is_due
+        expired_lease_passes_to_another_worker
+        heartbeat_extends_leases_and_reports_lost_ones
+        task_that_kills_its_workers_fails_after_some_attempts
+        tasks_past_their_deadline_expire
+        removal_deletes_ended_batches
         the_summary_counts_states_and_times
-        an_ending_counts_once
-        endings_are_told_in_order
+        task_completed_twice_counts_once
+        ended_tasks_are_listed_in_order_of_their_end
     }
     stored_data {
         large_parameters_and_outputs_are_kept
-        strange_text_is_kept
-        a_task_that_cannot_be_stored_is_refused
+        unusual_text_is_stored_unchanged
+        task_that_cannot_be_stored_is_refused
     }
     concurrency {
         concurrent_workers_claim_each_task_once
         concurrent_submissions_with_one_key_are_one_batch
         concurrent_completions_of_one_diamond_release_it_once
-        waiting_ends_when_another_connection_changes_the_queue
-        a_retry_during_a_cancellation_leaves_no_task_blocked
+        wait_ends_when_another_connection_changes_the_queue
+        retry_during_a_cancellation_leaves_no_task_blocked
         concurrent_operations_lose_no_task
     }
 }

@@ -1,3 +1,4 @@
+// slow
 //! A program submits questions as tasks of the type `research`. The agent is a shell script.
 
 use std::process::Stdio;
@@ -29,7 +30,7 @@ fn sessions(researcher: &Researcher) -> usize {
 /// A program submits two questions. The first must get an answer from the sub-queries that succeeded. The second
 /// exceeds the time limit of its task, and its hanging agents must end.
 #[test]
-fn a_question_is_answered_and_a_slow_one_ends_with_its_task() {
+fn research_task_is_answered_and_a_slow_one_ends_at_its_time_limit() {
     let plan = format!(r#"case "$prompt" in *'Who waits?'*) say '"[\"the waiting\"]"' ;; esac; {PLAN}"#);
     let answers = r#"case "$question" in
         markets) fail 'no market data' ;;
@@ -64,7 +65,7 @@ fn a_question_is_answered_and_a_slow_one_ends_with_its_task() {
 
 /// The user cancels a batch while the agents work on sub-queries. The worker must end all of them.
 #[test]
-fn a_cancelled_question_ends_its_agents() {
+fn cancelled_research_task_ends_its_agents() {
     let researcher = Researcher::new("batch-research-cancel", PLAN, "sleep 1000", "fail x");
     let first =
         submit(&researcher, &json!([{"task_id": "q", "type": "research", "parameters": {"query": "q"}}]));
@@ -83,14 +84,14 @@ fn a_cancelled_question_ends_its_agents() {
 /// The worker is killed after three of five sub-queries have an answer. The next attempt must run only the other two
 /// and the synthesis.
 #[test]
-fn a_killed_worker_repeats_no_finished_sub_query() {
+fn killed_worker_repeats_no_finished_sub_query() {
     the_next_attempt_continues("batch-research-killed", Signal::SIGKILL);
 }
 
 /// A worker that is told to stop gives its tasks back to the queue. The next attempt must not ask again, and pay again,
 /// for answers that the stopped worker has received.
 #[test]
-fn a_stopped_worker_repeats_no_finished_sub_query() {
+fn stopped_worker_repeats_no_finished_sub_query() {
     the_next_attempt_continues("batch-research-stopped", Signal::SIGTERM);
 }
 

@@ -1,3 +1,4 @@
+// slow
 //! Runs the example batch with the real Gemini CLI and a scripted API.
 
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use crate::support::UserShell;
 use crate::support::scripted_api::{Api, Turn};
 
 #[test]
-fn an_agent_proposes_the_test_of_the_example() {
+fn gemini_proposes_a_test_for_the_example_batch() {
     if Gemini::installed().is_none() {
         return;
     }

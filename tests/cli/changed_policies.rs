@@ -23,8 +23,9 @@ fn trust(environment: &TestEnvironment, path: &str) -> i32 {
     environment.run_to_end(command, b"").code
 }
 
+// slow
 #[test]
-fn a_policy_that_a_run_changed_needs_a_confirmation() {
+fn policy_changed_by_a_run_needs_a_confirmation() {
     in_every_environment(|environment| {
         environment.run_outside(&format!("cd project && {}", script(RULE)));
         let path = environment.directory.join("policy.toml").display().to_string();
@@ -49,7 +50,7 @@ fn a_policy_that_a_run_changed_needs_a_confirmation() {
 }
 
 #[test]
-fn a_policy_that_no_run_could_write_may_change_freely() {
+fn policy_that_no_run_could_write_needs_no_confirmation() {
     let environment = one_environment();
     environment.run_outside(&format!("cd repository && {}", script(RULE)));
     let policy = environment.directory.parent().unwrap().join("repository/policy.toml").display().to_string();
@@ -62,8 +63,9 @@ fn a_policy_that_no_run_could_write_may_change_freely() {
 
 /// A run removes the project's policy on its branch. Runs that go on in its worktree, or start from its branch, still obey
 /// the policy in the user's checkout.
+// slow
 #[test]
-fn a_project_policy_that_a_run_removed_on_its_branch_still_holds() {
+fn project_policy_removed_on_a_branch_still_holds() {
     in_every_environment(|environment| {
         environment.run_outside(&format!(
             "cd repository && mkdir .guard && {} && mv policy.toml .guard/ && git add . && \
@@ -125,7 +127,7 @@ fn settings_follow_the_commit_that_is_checked_out() {
 /// A conversation obeys the same policy as a run: that of the project. What the project asks for beyond what the user allows
 /// needs a confirmation first.
 #[test]
-fn a_conversation_obeys_the_policy_of_the_project() {
+fn conversation_obeys_the_policy_of_the_project() {
     let environment = one_environment();
     environment.run_outside(&format!(
         "cd project && mkdir .guard && {} && mv policy.toml .guard/ && git add . && \
@@ -158,7 +160,7 @@ fn a_conversation_obeys_the_policy_of_the_project() {
 /// What the user has confirmed in one repository, or before a later version, must not hold elsewhere or again: an agent
 /// could commit that version.
 #[test]
-fn a_confirmation_holds_in_one_repository_for_the_last_content() {
+fn confirmation_holds_only_in_one_repository_and_for_the_last_content() {
     let user = UserShell::new("confirmations");
     let limits = |directory: &str, timeout: &str| {
         user.types(&format!(

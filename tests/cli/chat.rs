@@ -1,3 +1,4 @@
+// slow
 //! A user talks to an agent with `guard chat` at a real terminal. The agent is a script that does what the message
 //! says.
 
@@ -48,7 +49,7 @@ fn chat_command(environment: &TestEnvironment) -> String {
 /// The message on standard input is too long, and guard's limit cuts it inside a character. guard must report the
 /// maximum length, and not an encoding error.
 #[test]
-fn a_message_that_is_too_long() {
+fn too_long_message_is_reported_with_the_limit() {
     let environment = one_environment();
     let mut command = environment.command(guard_program());
     command.args(["chat", "--once", "-"]);
@@ -86,7 +87,7 @@ fn record_bytes(environment: &TestEnvironment, terminal: &Terminal<'_>) -> PathB
 /// The user lets the agent work for several turns, looks at the work, applies it, undoes a turn, changes the model,
 /// continues in a copy of the conversation, and leaves. Each step must show its result.
 #[test]
-fn the_user_talks_and_takes_the_work_over() {
+fn user_works_several_turns_and_applies_the_result() {
     let environment = one_environment();
     let Some(terminal) = conversation(&environment) else { return };
     terminal.types("write one.txt");
@@ -144,7 +145,7 @@ fn the_user_talks_and_takes_the_work_over() {
 /// The user presses Ctrl-C during a turn, which must end only the turn. A failed turn must say what to do. The
 /// conversation must continue after both, and Ctrl-D must end it.
 #[test]
-fn neither_ctrl_c_nor_a_failure_ends_the_conversation() {
+fn chat_continues_after_ctrl_c_and_after_a_failed_turn() {
     let environment = one_environment();
     let Some(terminal) = conversation(&environment) else { return };
     terminal.types("sleep");
@@ -180,7 +181,7 @@ fn neither_ctrl_c_nor_a_failure_ends_the_conversation() {
 /// A turn reaches its time limit. The error must name commands that work while the conversation is open, and only limits
 /// that `guard chat` accepts.
 #[test]
-fn a_time_out_names_commands_that_work_here() {
+fn chat_time_out_suggests_only_commands_that_chat_accepts() {
     let environment = one_environment();
     let command = chat_command(&environment).replace(" chat ", " chat --timeout 2 --max-retries 0 ");
     let Some(terminal) = Terminal::open(&environment) else { return };
@@ -198,7 +199,7 @@ fn a_time_out_names_commands_that_work_here() {
 /// A signal other than Ctrl-C must end the conversation, even while guard waits for a message, and leave the terminal
 /// usable.
 #[test]
-fn a_signal_ends_the_conversation() {
+fn signal_ends_chat_and_restores_the_terminal() {
     let environment = one_environment();
     let Some(terminal) = conversation(&environment) else { return };
     terminal.types("one");
@@ -216,7 +217,7 @@ fn a_signal_ends_the_conversation() {
 /// A user edits messages: Tab must complete, a backslash and Alt-Enter must begin another line, pasted lines must
 /// stay one message, and only the user may read the file of earlier messages.
 #[test]
-fn messages_are_edited_in_comfort() {
+fn chat_line_editor_completes_and_accepts_multiple_lines() {
     let environment = one_environment();
     let Some(terminal) = conversation(&environment) else { return };
     terminal.tmux(&["send-keys", "-l", "/hist"]);
@@ -257,7 +258,7 @@ fn messages_are_edited_in_comfort() {
 /// An agent prints control sequences and Markdown. Neither may control the terminal, and guard must render the
 /// Markdown.
 #[test]
-fn an_answer_cannot_control_the_terminal() {
+fn answer_cannot_control_the_terminal() {
     let environment = one_environment();
     let Some(terminal) = conversation(&environment) else { return };
     let bytes = record_bytes(&environment, &terminal);
@@ -280,7 +281,7 @@ fn an_answer_cannot_control_the_terminal() {
 /// On a terminal without cursor movement (`TERM=dumb`), a conversation must work without line editing. It must also
 /// work after the terminal was made smaller.
 #[test]
-fn simple_and_small_terminals_work() {
+fn chat_works_on_dumb_and_resized_terminals() {
     let environment = one_environment();
     let command = chat_command(&environment);
     let Some(terminal) = Terminal::open(&environment) else { return };
@@ -309,7 +310,7 @@ fn simple_and_small_terminals_work() {
 /// Without a terminal `guard chat` must not start a conversation. It must say how to send one message, and store
 /// nothing.
 #[test]
-fn without_a_terminal_there_is_a_hint() {
+fn chat_without_terminal_prints_a_hint_and_stores_nothing() {
     let environment = one_environment();
     let mut command = environment.command(guard_program());
     command.arg("chat").current_dir(environment.directory.with_file_name("repository"));

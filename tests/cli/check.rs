@@ -13,7 +13,7 @@ fn code(args: &[&str]) -> Option<i32> {
 }
 
 #[test]
-fn exit_codes() {
+fn check_exit_codes_match_the_verdict() {
     assert_eq!(code(&["--", "ls"]), Some(0));
     assert_eq!(code(&["--", "git", "checkout", "main"]), Some(1));
     assert_eq!(code(&["--policy", "standard", "--", "git", "clean", "-fd"]), Some(3));
@@ -26,7 +26,7 @@ fn exit_codes() {
 }
 
 #[test]
-fn texts_for_people() {
+fn check_prints_verdicts_as_text() {
     let show = |args: &[&str]| {
         let output = guard().args(["check", "--cwd", "/work/tree"]).args(args).output().unwrap();
         format!("$ guard check {}\n{}", shell_words::join(args), text(&output))
@@ -45,7 +45,7 @@ fn texts_for_people() {
 }
 
 #[test]
-fn supplied_configuration_environment_and_files_count() {
+fn check_uses_given_git_config_environment_and_files() {
     assert_eq!(code(&["--", "git", "co", "main"]), Some(1), "an unknown verb");
     assert_eq!(code(&["--git-config", "alias.st=status", "--", "git", "st"]), Some(0));
     assert_eq!(code(&["--git-config", "alias.st=!git push", "--", "git", "st"]), Some(1));
@@ -56,7 +56,7 @@ fn supplied_configuration_environment_and_files_count() {
 }
 
 #[test]
-fn arguments_that_are_no_utf8() {
+fn check_judges_arguments_that_are_not_utf8() {
     let odd = std::ffi::OsString::from_vec(b"\xff\xfe".to_vec());
     let output = guard().args(["check", "--json", "--", "git", "checkout"]).arg(&odd).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -66,7 +66,7 @@ fn arguments_that_are_no_utf8() {
 }
 
 #[test]
-fn a_stream_answers_each_line_at_once() {
+fn check_stdin_answers_each_line_at_once() {
     let mut child =
         guard().args(["check", "--stdin"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
@@ -94,7 +94,7 @@ fn a_stream_answers_each_line_at_once() {
 }
 
 #[test]
-fn a_bad_line_of_a_stream_is_refused_and_the_stream_goes_on() {
+fn check_stdin_refuses_an_invalid_line_and_continues() {
     for (line, words) in [
         ("{\"argv\": 3}", "invalid type"),
         ("{\"shell\": \"a\", \"argv\": []}", "either"),
@@ -121,7 +121,7 @@ fn a_bad_line_of_a_stream_is_refused_and_the_stream_goes_on() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_crash() {
+fn check_stdin_ends_quietly_when_its_reader_goes_away() {
     let mut child = guard()
         .args(["check", "--stdin"])
         .stdin(Stdio::piped())

@@ -1,3 +1,4 @@
+// slow
 //! Tests `guard demo`. Its output must match the recordings in the documents.
 
 use crate::docs::{blocks, output_fits};
@@ -46,7 +47,7 @@ fn in_parts(text: &str) -> [Vec<&str>; 3] {
 }
 
 #[test]
-fn the_recording_in_the_guide_is_what_it_prints() {
+fn demo_prints_the_recording_in_the_guide() {
     let (success, printed) = demo(&["--namespaces", "require"]);
     if !success && printed.contains("cannot enforce the policy") {
         skip_unsupported("the demo with namespaces", &printed);
@@ -66,7 +67,7 @@ fn the_recording_in_the_guide_is_what_it_prints() {
 }
 
 #[test]
-fn the_excerpt_in_the_readme_is_of_the_recording() {
+fn readme_excerpt_is_part_of_the_demo_recording() {
     let (excerpt, whole) = (recording("README.md"), recording("docs/guide/demo.md"));
     let (excerpt, whole): (Vec<&str>, Vec<&str>) = (excerpt.lines().collect(), whole.lines().collect());
     assert!(
@@ -76,7 +77,7 @@ fn the_excerpt_in_the_readme_is_of_the_recording() {
 }
 
 #[test]
-fn without_namespaces_it_holds_as_well() {
+fn demo_refuses_everything_without_namespaces_too() {
     let (success, printed) = demo(&["--namespaces", "off"]);
     assert!(success, "{printed}");
     assert!(!printed.contains("  NO "), "{printed}");

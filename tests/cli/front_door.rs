@@ -1,3 +1,4 @@
+// slow
 //! Runs the command lines that the documents give for agents. The user has installed guard and an agent and nothing
 //! else: the home is empty, the repository is the user's, and PATH has the installed programs.
 
@@ -102,7 +103,7 @@ fn for_environment(environment: &TestEnvironment, line: &str) -> String {
 }
 
 #[test]
-fn the_readmes_agent_command_edits_tests_and_commits() {
+fn readme_command_for_gemini_edits_tests_and_commits() {
     if Gemini::installed().is_none() {
         return;
     }
@@ -150,7 +151,7 @@ fn the_readmes_agent_command_edits_tests_and_commits() {
 }
 
 #[test]
-fn an_agents_output_becomes_the_result() {
+fn run_returns_the_answer_of_a_known_agent() {
     if Gemini::installed().is_none() {
         return;
     }
@@ -188,7 +189,7 @@ fn an_agents_output_becomes_the_result() {
 }
 
 #[test]
-fn what_was_added_for_an_agent_is_shown() {
+fn run_shows_what_it_added_for_a_known_agent() {
     if Gemini::installed().is_none() {
         return;
     }
@@ -210,7 +211,7 @@ fn what_was_added_for_an_agent_is_shown() {
 }
 
 #[test]
-fn a_missing_key_is_said_before_anything_starts() {
+fn missing_api_key_is_reported_before_anything_starts() {
     if Gemini::installed().is_none() {
         return;
     }
@@ -281,12 +282,12 @@ fn works_first_time(cli: &Cli, words: &[&str]) {
 }
 
 #[test]
-fn the_readmes_command_for_claude_code_works() {
+fn readme_command_for_claude_works() {
     works_first_time(&CLAUDE, &["guard run", "-- claude -p"]);
 }
 
 #[test]
-fn the_readmes_command_for_codex_works() {
+fn readme_command_for_codex_works() {
     works_first_time(&CODEX, &["guard run", "-- codex exec"]);
 }
 
@@ -300,7 +301,7 @@ fn claude_login(token: &str) -> String {
 }
 
 #[test]
-fn a_login_is_copied_only_when_the_user_says_so() {
+fn agent_login_is_copied_only_after_consent() {
     let Some(program) = CLAUDE.program() else { return };
     let tools = program.ancestors().nth(3).unwrap();
     in_two_environments(|environment| {
@@ -381,7 +382,7 @@ fn a_login_is_copied_only_when_the_user_says_so() {
 }
 
 #[test]
-fn a_policy_learned_from_an_agents_run_lets_the_agent_pass() {
+fn policy_learned_from_an_agent_run_lets_the_agent_pass() {
     if Gemini::installed().is_none() {
         return;
     }

@@ -26,7 +26,7 @@ fn json(home: &Scratch, arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn the_doctor_tells_what_holds_each_boundary() {
+fn doctor_names_what_enforces_each_boundary() {
     let home = Scratch::new("kernels-doctor");
     let report = json(&home, &["doctor", "--json"]);
     let landlock = report["kernel"]["landlock"].as_i64().unwrap();
@@ -41,7 +41,7 @@ fn the_doctor_tells_what_holds_each_boundary() {
 }
 
 #[test]
-fn a_result_tells_what_held_each_boundary() {
+fn result_names_what_enforced_each_boundary() {
     let home = Scratch::new("kernels-result");
     let report = json(&home, &["doctor", "--json"]);
     let landlock = report["kernel"]["landlock"].as_i64().unwrap();

@@ -6,7 +6,7 @@ use crate::policy_audit::corpora::corpora;
 use crate::support::{UserShell, guard_program, in_every_environment, skip};
 
 #[test]
-fn a_learned_policy_lets_the_command_pass_and_refuses_the_rest() {
+fn learned_policy_allows_the_command_and_refuses_the_rest() {
     let user = UserShell::new("learn");
     user.types("printf 'test:\\n\\tsh -c \"git tag -l && git stash list && date +%%s\"\\n\\tgit tag built\\n' > Makefile && git add . && git commit -qm make");
     // Under `strict` alone guard must refuse the tag.
@@ -40,7 +40,7 @@ fn a_learned_policy_lets_the_command_pass_and_refuses_the_rest() {
 }
 
 #[test]
-fn hosts_are_recorded_and_refused() {
+fn learn_records_hosts_and_refuses_them() {
     let user = UserShell::new("learn-hosts");
     user.sees(
         "guard learn -- curl -sS --max-time 20 https://registry.example/ ; cat learned.toml",
@@ -50,8 +50,9 @@ fn hosts_are_recorded_and_refused() {
 
 /// `guard learn` observes a real build and a real test run, which start compilers, interpreters and shells. Both must
 /// pass under the policies it writes.
+// slow
 #[test]
-fn a_build_and_a_test_run_pass_with_what_was_learned_from_them() {
+fn build_and_tests_pass_under_the_policies_learned_from_them() {
     let user = UserShell::new("learn-builds");
     user.types(
         "mkdir -p src && printf '[package]\nname = \"x\"\nversion = \"0.1.0\"\nedition = \"2024\"\n' > Cargo.toml &&
@@ -82,8 +83,9 @@ fn toolchain(variable: &str, below_home: &str) -> String {
 
 /// In a directory outside a repository, the traced command can write beside the policy. It chooses the names of programs,
 /// and so a part of the policy's text, which must not reach a file of the user.
+// slow
 #[test]
-fn a_learned_policy_is_not_written_to_what_the_command_put_in_its_place() {
+fn learned_policy_is_not_written_to_a_link_put_in_its_place() {
     in_every_environment(|environment| {
         // The kit's own directory may be in a repository, where the run would get a worktree.
         let parent = environment.run_outside("mktemp -d /tmp/guard-test-learn-XXXXXX");
@@ -144,7 +146,7 @@ fn a_learned_policy_is_not_written_to_what_the_command_put_in_its_place() {
 
 /// An earlier run may have put a link below the top of a checkout.
 #[test]
-fn a_learned_policy_is_not_written_through_links_of_the_checkout() {
+fn learned_policy_is_not_written_through_links_of_the_checkout() {
     let user = UserShell::new("learn-links");
     user.types("mkdir ~/elsewhere && ln -s ~/elsewhere sub && mkdir real");
     user.sees_with_code("guard learn --out sub/x.toml -- true", 2, &["sub is a symbolic link"]);

@@ -99,7 +99,7 @@ pub(super) fn shown(state: &Scratch, args: &[&str]) -> String {
 }
 
 #[test]
-fn texts() {
+fn log_commands_print_text() {
     let state = state();
     let head = sha256_of_last_line(&state, FIRST);
     let mut all = String::new();
@@ -136,7 +136,7 @@ fn sha256_of_last_line(state: &Scratch, run: &str) -> String {
 }
 
 #[test]
-fn help_has_examples() {
+fn log_commands_have_examples_in_their_help() {
     for command in ["log", "replay", "verify", "runs"] {
         let help = text(&guard().args([command, "--help"]).output().unwrap());
         assert!(help.contains("Examples:") && help.contains(&format!("guard {command}")), "{help}");
@@ -144,7 +144,7 @@ fn help_has_examples() {
 }
 
 #[test]
-fn json_lines_are_the_file_and_raw_is_raw() {
+fn log_json_equals_the_file_and_raw_keeps_control_characters() {
     let state = state();
     let file = std::fs::read(state.0.join(format!("guard/runs/{FIRST}/transcript.jsonl"))).unwrap();
     assert_eq!(run(&state, &["log", FIRST, "--json"]).stdout, file);
@@ -154,7 +154,7 @@ fn json_lines_are_the_file_and_raw_is_raw() {
 
 /// On a terminal, the recorded text must not control the terminal, also as JSON. The values stay the same.
 #[test]
-fn json_on_a_terminal_is_escaped() {
+fn log_json_is_escaped_on_a_terminal() {
     let state = Scratch::new("terminal-json");
     let text = "a\u{202e}b\u{9b}31mc\u{90}d\u{e0041}e\u{1b}]0;x\u{7}f";
     transcript(&state, FIRST, &[(0, "output", text, json!({ "stream": "stdout", "text": text }))]);
@@ -175,7 +175,7 @@ fn json_on_a_terminal_is_escaped() {
 }
 
 #[test]
-fn a_changed_transcript_is_told_by_line_and_exit_code() {
+fn verify_reports_the_changed_line_of_a_transcript() {
     let state = state();
     let path = state.0.join(format!("guard/runs/{FIRST}/transcript.jsonl"));
     let file = std::fs::read_to_string(&path).unwrap();
@@ -196,7 +196,7 @@ fn a_changed_transcript_is_told_by_line_and_exit_code() {
 }
 
 #[test]
-fn replay_keeps_the_recorded_time_unless_told_otherwise() {
+fn replay_keeps_the_recorded_pace_unless_an_option_changes_it() {
     let state = Scratch::new("pace");
     let out = |text: &str| json!({ "stream": "stdout", "text": text });
     let events = [
@@ -229,7 +229,7 @@ fn follow(state: &Scratch, run: &str) -> std::process::Child {
 }
 
 #[test]
-fn following_ends_with_the_run() {
+fn log_follow_ends_with_the_run() {
     let state = Scratch::new("follow");
     let folder = state.0.join("guard/runs/live");
     std::fs::create_dir_all(&folder).unwrap();
@@ -259,7 +259,7 @@ fn following_ends_with_the_run() {
 }
 
 #[test]
-fn following_a_run_whose_supervisor_is_gone_says_so_and_ends() {
+fn log_follow_ends_if_the_supervisor_was_killed() {
     let state = state();
     let output = follow(&state, "bbbb").wait_with_output().unwrap();
     assert!(output.status.success());
@@ -269,7 +269,7 @@ fn following_a_run_whose_supervisor_is_gone_says_so_and_ends() {
 }
 
 #[test]
-fn pruning_deletes_finished_runs_only() {
+fn prune_deletes_only_finished_runs() {
     let state = state();
     std::fs::create_dir(state.0.join("guard/runs/nothing")).unwrap();
     let output = run(&state, &["runs", "prune", "--older-than", "0s"]);
@@ -283,7 +283,7 @@ fn pruning_deletes_finished_runs_only() {
 }
 
 #[test]
-fn without_a_home_the_way_out_is_named() {
+fn missing_home_suggests_setting_the_state_directory() {
     let output = guard().env_remove("HOME").env_remove("XDG_STATE_HOME").args(["runs"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
@@ -291,7 +291,7 @@ fn without_a_home_the_way_out_is_named() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error_message() {
+fn log_prints_no_error_when_its_reader_goes_away() {
     let state = Scratch::new("pipe");
     let line = "x".repeat(1000);
     let events: Vec<(i64, &str, &str, Value)> =

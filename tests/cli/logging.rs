@@ -29,7 +29,7 @@ fn has_span(log: &str, name: &str) -> bool {
 }
 
 #[test]
-fn a_log_is_written_when_it_is_asked_for() {
+fn log_is_written_only_on_request() {
     let environment = one_environment();
     let (_, quiet) = outcome(&environment, &[], &[], "true");
     assert_eq!(quiet, "");
@@ -51,7 +51,7 @@ fn a_log_is_written_when_it_is_asked_for() {
 }
 
 #[test]
-fn a_log_file_is_appended_to_and_standard_error_stays_free() {
+fn log_file_is_appended_and_standard_error_stays_empty() {
     let environment = one_environment();
     let file = environment.temporary_directory().join("guard.log");
     let path = file.to_str().unwrap();
@@ -69,7 +69,7 @@ fn a_log_file_is_appended_to_and_standard_error_stays_free() {
 }
 
 #[test]
-fn a_branch_that_is_received_is_in_the_log() {
+fn verbose_log_contains_the_received_branch() {
     let environment = one_environment();
     let script = "echo x > new && git add new && git -c user.name=n -c user.email=e commit -qm new";
     let mut guard = environment.guard_run(&["--json", "-v", "--name", "logged"], &["bash", "-c", script]);
@@ -84,7 +84,7 @@ fn a_branch_that_is_received_is_in_the_log() {
 
 /// guard must escape what an agent chose, and must not log a secret.
 #[test]
-fn the_log_is_escaped_and_holds_no_secrets() {
+fn log_is_escaped_and_contains_no_secrets() {
     let environment = one_environment();
     let variables = [("GUARD_LOG", "trace"), ("GEMINI_API_KEY", "Zupersekret99"), ("LANG", "hunter2lang")];
     let script = "cp /bin/true \"$TMPDIR/$(printf 'a\\033[31mb\\nc\\342\\200\\256d')\" && \"$TMPDIR\"/a* hunter2argument; \
@@ -107,7 +107,7 @@ fn the_log_is_escaped_and_holds_no_secrets() {
 
 /// Shims in a run must not log, even if the run's variables request a log.
 #[test]
-fn shims_do_not_log() {
+fn shims_never_log() {
     let environment = one_environment();
     let options = ["--env", "GUARD_LOG=trace"];
     let outcome =
@@ -116,7 +116,7 @@ fn shims_do_not_log() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_or_read_is_a_mistake_of_usage() {
+fn unusable_log_options_are_usage_errors() {
     let environment = one_environment();
     std::os::unix::fs::symlink("elsewhere", environment.temporary_directory().join("link")).unwrap();
     for (options, variable, told) in [
@@ -137,7 +137,7 @@ fn a_log_that_cannot_be_written_or_read_is_a_mistake_of_usage() {
 
 /// `guard exec` parses what its attempts print, so their log must go only to the file.
 #[test]
-fn attempts_of_exec_log_to_the_file_only() {
+fn exec_attempts_log_only_to_the_file() {
     let environment = one_environment();
     let file = environment.temporary_directory().join("exec.log");
     let run = |more: &[&str]| {

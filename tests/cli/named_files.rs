@@ -1,3 +1,4 @@
+// slow
 //! Files that the user names on the command line, in a directory in which an earlier run may have put a pipe or a link in
 //! their place.
 
@@ -8,7 +9,7 @@ use crate::support::{UserShell, guard_program, in_every_environment, is_root};
 
 /// A program that opens a pipe waits until another one writes to it.
 #[test]
-fn a_pipe_that_a_run_may_have_left_is_refused_at_once() {
+fn pipe_left_by_a_run_is_refused_at_once() {
     let user = UserShell::new("named-pipes");
     user.types("mkfifo pipe && echo ls > list && guard policy audit list --snapshot snapshot --update");
     for command in [
@@ -30,7 +31,7 @@ fn a_pipe_that_a_run_may_have_left_is_refused_at_once() {
 }
 
 #[test]
-fn files_are_not_written_or_read_through_directory_links_of_a_run() {
+fn files_named_by_options_are_not_reached_through_links_of_a_run() {
     in_every_environment(|environment| {
         let root = environment.directory.parent().unwrap();
         let private = root.join("private");
@@ -70,7 +71,7 @@ fn files_are_not_written_or_read_through_directory_links_of_a_run() {
 
 /// git waits for a writer of a FIFO in place of a file that it reads.
 #[test]
-fn a_fifo_in_place_of_a_file_of_git_is_named_at_once() {
+fn fifo_in_place_of_a_git_file_is_reported_at_once() {
     in_every_environment(|environment| {
         for name in [".gitattributes", ".gitignore", ".gitmodules"] {
             let planted = environment.run_bash(&format!("mkfifo {name}"));
@@ -90,7 +91,7 @@ fn a_fifo_in_place_of_a_file_of_git_is_named_at_once() {
 }
 
 #[test]
-fn the_umask_of_the_user_holds_in_a_run() {
+fn umask_of_the_user_holds_in_a_run() {
     in_every_environment(|environment| {
         for (umask, mode) in [("0077", 0o600), ("0002", 0o664), ("0022", 0o644)] {
             let script = "umask; rm -f made; echo text > made";
@@ -106,7 +107,7 @@ fn the_umask_of_the_user_holds_in_a_run() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_used_is_named_with_the_next_step() {
+fn unusable_directory_is_reported_with_the_next_step() {
     let user = UserShell::new("named-directories");
     for path in ["..", "../..", ".", "/"] {
         user.sees_with_code(
@@ -136,7 +137,7 @@ fn a_directory_that_cannot_be_used_is_named_with_the_next_step() {
 
 /// guard copies files into the private home directory before a run, and out of it afterwards.
 #[test]
-fn a_saved_home_is_not_reached_through_links_of_a_run() {
+fn saved_home_is_not_reached_through_links_of_a_run() {
     in_every_environment(|environment| {
         environment.run_outside("mkdir -p private/home project/saved && echo letter > private/home/letter");
         let private = environment.directory.parent().unwrap().join("private");

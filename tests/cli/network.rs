@@ -43,7 +43,7 @@ fn connect(scratch: &Scratch, target: &str, options: &[&str]) -> String {
 }
 
 #[test]
-fn check_connect() {
+fn check_connect_judges_targets() {
     let scratch = Scratch::new("check-connect");
     scratch.write("hosts.toml", POLICY);
     let targets = [
@@ -74,7 +74,7 @@ fn check_connect() {
 }
 
 #[test]
-fn check_connect_json() {
+fn check_connect_prints_json() {
     let scratch = Scratch::new("check-connect-json");
     scratch.write("hosts.toml", POLICY);
     let targets = [
@@ -90,7 +90,7 @@ fn check_connect_json() {
 
 /// The built-in policies allow no host, so `guard check --connect` must refuse every target and name `network.default`.
 #[test]
-fn check_connect_with_built_in_policies() {
+fn check_connect_refuses_every_host_under_built_in_policies() {
     for policy in crate::support::built_in() {
         let output =
             guard().args(["check", "--policy", policy, "--connect", "example.org:443"]).output().unwrap();
@@ -100,7 +100,7 @@ fn check_connect_with_built_in_policies() {
 }
 
 #[test]
-fn presets() {
+fn policy_presets_are_listed() {
     let output = guard().args(["policy", "presets"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     insta::assert_snapshot!("presets", text(&output));
@@ -118,7 +118,7 @@ fn presets() {
 }
 
 #[test]
-fn log_network() {
+fn log_network_lists_connections() {
     let state = Scratch::new("log-network");
     let started = json!({ "command": ["npm", "ci"], "policy": "strict" });
     let refused = json!({

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::{Scratch, guard, text};
 
 #[test]
-fn list_show_and_diff() {
+fn policy_list_show_and_diff_print_text() {
     let run = |args: &[&str]| {
         let output = guard().arg("policy").args(args).output().unwrap();
         format!("$ guard policy {}\n{}", args.join(" "), text(&output))
@@ -26,7 +26,7 @@ fn list_show_and_diff() {
 }
 
 #[test]
-fn a_difference_in_how_a_run_is_built_is_told() {
+fn policy_diff_shows_differences_in_sandbox_home_and_toolchains() {
     let scratch = Scratch::new("built");
     let body = "[filesystem]\nexecute = [\"{system}\"]\n[sandbox]\noverride = true\nnamespaces = \"require\"\nverify_exec = false\n\
                 [home]\noverride = true\nimport = [\"~/.gitconfig\"]\n[toolchains]\ndetect = [\"rust\", \"go\"]\ncaches = \"private\"\n";
@@ -45,7 +45,7 @@ fn a_difference_in_how_a_run_is_built_is_told() {
 }
 
 #[test]
-fn a_shown_policy_can_be_used_as_a_file() {
+fn output_of_policy_show_is_a_valid_policy_file() {
     let scratch = Scratch::new("shown");
     let shown = guard().args(["policy", "show", "strict"]).output().unwrap();
     let path = scratch.write("mine.toml", shown.stdout);
@@ -57,7 +57,7 @@ fn a_shown_policy_can_be_used_as_a_file() {
 
 /// The hint on an invalid policy contains a command, which must work as guard prints it.
 #[test]
-fn the_hint_on_an_invalid_policy_names_its_file() {
+fn invalid_policy_hint_is_a_working_command() {
     let scratch = Scratch::new("lint hint");
     let path = scratch.write("a.toml", "version = 1\nname = \"a\"\nextends = \"strict\"\nx = 1\n");
     let extending = scratch.write("b.toml", "version = 1\nname = \"b\"\nextends = \"./a.toml\"\n");
@@ -70,7 +70,7 @@ fn the_hint_on_an_invalid_policy_names_its_file() {
 }
 
 #[test]
-fn lint_prints_json_for_machines() {
+fn policy_lint_prints_json() {
     let scratch = Scratch::new("lint");
     let path = scratch.write("a.toml", "version = 1\nname = \"a\"\nx = 1\n");
     let output = guard().args(["policy", "lint", "--json"]).arg(&path).output().unwrap();

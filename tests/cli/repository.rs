@@ -75,7 +75,7 @@ impl Project {
 const COMMIT: &str = "echo two >> file; git commit -q -a -m 'second\n\nbody'; pwd; git branch --show-current";
 
 #[test]
-fn a_commit_arrives_on_its_branch_and_nothing_else_moves() {
+fn commit_arrives_on_its_branch_and_no_other_ref_moves() {
     let project = Project::new("repository");
     let before = project.git(&project.folder, &["for-each-ref"]);
     let sub = project.folder.join("sub");
@@ -98,7 +98,7 @@ fn a_commit_arrives_on_its_branch_and_nothing_else_moves() {
 }
 
 #[test]
-fn nothing_new_leaves_nothing() {
+fn run_without_changes_leaves_no_branch_or_worktree() {
     let project = Project::new("repository-auto");
     let state = |project: &Project| {
         let refs = project.git(&project.folder, &["for-each-ref"]);
@@ -135,7 +135,7 @@ fn nothing_new_leaves_nothing() {
 }
 
 #[test]
-fn here_works_in_the_worktree_it_is_called_from() {
+fn here_works_in_the_current_worktree() {
     let project = Project::new("repository-here");
     let linked = project.scratch.0.join("linked");
     project.git(&project.folder, &["worktree", "add", "-q", "-b", "mine", linked.to_str().unwrap()]);
@@ -201,7 +201,7 @@ fn when_unlocked(mut command: impl FnMut() -> Output) -> Output {
 /// guard is killed while an agent works that has committed. The next run on that branch must say that it starts without
 /// the commit, and how to receive the commit; that command must do so.
 #[test]
-fn continue_says_that_a_killed_run_has_commits() {
+fn continue_reports_commits_of_a_killed_run() {
     for namespaces in ["require", "off"] {
         let project = Project::new(&format!("repository-killed-{namespaces}"));
         let run = killed_run(&project, namespaces);
@@ -220,7 +220,7 @@ fn continue_says_that_a_killed_run_has_commits() {
 /// After guard was killed, the user switches the worktree to another branch and stages a file. When guard receives the
 /// commits of the killed run, it must leave the index of the user's branch alone.
 #[test]
-fn receive_keeps_the_index_of_another_branch() {
+fn receive_keeps_the_index_of_the_checked_out_branch() {
     let project = Project::new("repository-index");
     let run = killed_run(&project, "require");
     let worktree = project.scratch.0.join(".worktrees/project-fix");
@@ -235,7 +235,7 @@ fn receive_keeps_the_index_of_another_branch() {
 }
 
 #[test]
-fn in_place_only_reads_the_repository() {
+fn in_place_run_cannot_write_the_repository() {
     let project = Project::new("repository-in-place");
     let script = "git log --format=%s; echo x > new; git add new 2>/dev/null || echo no";
     let result = project.result(&project.folder, &["--in-place", "--", "bash", "-c", script]);
@@ -245,7 +245,7 @@ fn in_place_only_reads_the_repository() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_before_anything_is_made() {
+fn impossible_repository_options_are_refused_before_anything_is_created() {
     let project = Project::new("repository-errors");
     project.result(&project.folder, &["--keep", "--name", "taken", "--", "true"]);
     let before = project.git(&project.folder, &["worktree", "list"]);

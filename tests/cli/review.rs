@@ -34,8 +34,9 @@ fn paths(findings: &serde_json::Value) -> Vec<&str> {
     findings.as_array().unwrap().iter().filter_map(|finding| finding["path"].as_str()).collect()
 }
 
+// slow
 #[test]
-fn a_later_run_hides_nothing_of_an_earlier_one() {
+fn later_run_does_not_hide_findings_of_an_earlier_one() {
     in_every_environment(|environment| {
         with_identity(environment);
         let run = |options: &[&str], script: &str| {
@@ -84,7 +85,7 @@ fn a_later_run_hides_nothing_of_an_earlier_one() {
 
 /// Uncommitted work of an earlier run, and work that a later run committed under another name, is on the branch as well.
 #[test]
-fn uncommitted_work_of_an_earlier_run_is_shown() {
+fn uncommitted_work_of_an_earlier_run_is_in_the_diff() {
     let user = UserShell::new("review-uncommitted");
     user.types("guard run -q --name x -- bash -c 'mkdir .vscode && echo {} > .vscode/tasks.json'");
     user.types("guard run -q --name x --continue -- bash -c 'echo b > b'");
@@ -104,7 +105,7 @@ fn uncommitted_work_of_an_earlier_run_is_shown() {
 /// The same branch in other ways: a run in the worktree itself, a new branch from the first one, and a commit of the user
 /// between two runs.
 #[test]
-fn no_way_to_continue_hides_anything() {
+fn findings_are_shown_however_a_branch_was_continued() {
     let user = UserShell::new("review-ways");
     user.types(&format!("guard run -q --name a -- bash -c '{}'", PLANT.replace('\'', "\"")));
     user.types(&format!(
@@ -136,7 +137,7 @@ fn no_way_to_continue_hides_anything() {
 
 /// What the user's branch already has is neither shown nor asked about again, and what it lost is.
 #[test]
-fn only_what_is_new_for_the_user_is_reviewed() {
+fn review_covers_only_what_the_user_branch_lacks() {
     let user = UserShell::new("review-new");
     user.types("git commit -q --allow-empty -m second");
     user.types("guard run -q --name a -- bash -c 'mkdir .vscode && echo {} > .vscode/tasks.json && git add -A && git commit -qm plant'");
@@ -166,7 +167,7 @@ fn only_what_is_new_for_the_user_is_reviewed() {
 /// The user's branch and the run's have merged each other, so that git knows two fork points. A file that the run's branch
 /// took back from one of them is in the diff.
 #[test]
-fn several_fork_points_hide_nothing() {
+fn review_covers_changes_after_several_fork_points() {
     let user = UserShell::new("review-criss-cross");
     user.types("mkdir .vscode && echo safe > .vscode/tasks.json && git add -A && git commit -qm safe");
     user.types("guard run -q --name a -- bash -c 'echo a > a && git add -A && git commit -qm a'");
@@ -179,7 +180,7 @@ fn several_fork_points_hide_nothing() {
 }
 
 #[test]
-fn two_turns_of_a_conversation_are_reviewed_together() {
+fn turns_of_a_conversation_are_reviewed_together() {
     let environment = one_environment();
     with_identity(&environment);
     let agent = scripted::agent(&environment, "two-turns", scripted::SCRIPT);
@@ -204,8 +205,9 @@ fn two_turns_of_a_conversation_are_reviewed_together() {
     assert!(said(&applied).contains("2 commits, 4 files"), "{applied}");
 }
 
+// slow
 #[test]
-fn the_diff_of_a_task_shows_its_code() {
+fn diff_of_a_task_shows_its_code() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "toggle", "Add a toggle."]);
     outcome.expect_code(0);
@@ -218,8 +220,9 @@ fn the_diff_of_a_task_shows_its_code() {
 
 /// guard commits files that the agent left uncommitted. git must check their objects like those of received commits, in
 /// every form of apply, before the user's repository has them.
+// slow
 #[test]
-fn uncommitted_work_gets_the_checks_of_received_commits() {
+fn uncommitted_work_gets_the_object_checks_of_received_commits() {
     in_every_environment(|environment| {
         with_identity(environment);
         let outcome = environment.run(
@@ -251,7 +254,7 @@ fn uncommitted_work_gets_the_checks_of_received_commits() {
 
 /// guard saves uncommitted work as a commit before it removes a worktree, and `guard restore` makes a branch of it.
 #[test]
-fn saved_work_gets_the_checks_of_received_commits() {
+fn saved_work_gets_the_object_checks_of_received_commits() {
     let user = UserShell::new("review-saved");
     let bad = "printf \"[submodule \\\"../../x\\\"]\\n\\tpath = x\\n\\turl = https://example.org/x\\n\" > .gitmodules; echo kept > kept";
     user.types(&format!("guard run -q --discard --name bad -- bash -c '{bad}'"));
@@ -263,8 +266,9 @@ fn saved_work_gets_the_checks_of_received_commits() {
 }
 
 /// git reads every byte of a sparse file, so guard limits the sum of the sizes.
+// slow
 #[test]
-fn many_sparse_files_are_left_out_by_name() {
+fn sparse_files_beyond_the_size_limit_are_left_out_by_name() {
     in_two_environments(|environment| {
         with_identity(environment);
         let outcome = environment.run(&["--name", "x"], &["bash", "-c", "echo x > small"]);
@@ -295,8 +299,9 @@ fn many_sparse_files_are_left_out_by_name() {
 }
 
 /// What the user's own git commands change during a run is no finding. What makes programs run is one, whoever wrote it.
+// slow
 #[test]
-fn the_users_own_git_commands_are_no_findings() {
+fn git_commands_of_the_user_are_not_findings() {
     in_two_environments(|environment| {
         with_identity(environment);
         let during = |script: &str| {
@@ -337,7 +342,7 @@ fn the_users_own_git_commands_are_no_findings() {
 }
 
 #[test]
-fn deleted_checks_are_reported() {
+fn deleted_hooks_and_policies_are_findings() {
     let environment = one_environment();
     environment.run_outside(
         "cd repository && mkdir .guard .husky && echo '[run]' > .guard/config.toml && echo x > .husky/pre-commit && \
@@ -365,8 +370,9 @@ fn deleted_checks_are_reported() {
 }
 
 /// A run in the user's directory has no branch to review. Its findings are about the files that it changed.
+// slow
 #[test]
-fn files_that_a_run_in_place_planted_are_findings() {
+fn files_written_by_an_in_place_run_are_findings() {
     in_every_environment(|environment| {
         environment.run_outside("cd project && mkdir .githooks && git config core.hooksPath .githooks");
         let script = "mkdir .vscode && echo '{}' > .vscode/tasks.json && echo evil > .githooks/pre-commit && \
@@ -394,8 +400,9 @@ fn files_that_a_run_in_place_planted_are_findings() {
 
 /// A run writes ignore files that hide its new files, and themselves, from git. The ignore files of the user's commit
 /// decide what is work.
+// slow
 #[test]
-fn what_a_run_hides_by_its_own_ignore_files_is_work() {
+fn files_hidden_by_new_ignore_files_of_a_run_are_work() {
     in_every_environment(|environment| {
         with_identity(environment);
         environment.run_outside(
@@ -439,7 +446,7 @@ fn what_a_run_hides_by_its_own_ignore_files_is_work() {
 
 /// An earlier run commits the ignore file, and later runs hide files by it or are removed.
 #[test]
-fn what_a_later_run_hides_by_a_committed_ignore_file_is_work() {
+fn files_hidden_by_a_committed_ignore_file_of_a_run_are_work() {
     let user = UserShell::new("review-hidden");
     let ignore = "echo secret > .gitignore && git add -A && git commit -qm ignore";
     user.types(&format!("guard run -q --name a -- bash -c '{ignore}'"));
@@ -459,7 +466,7 @@ fn what_a_later_run_hides_by_a_committed_ignore_file_is_work() {
 /// The user's own ignored files in a worktree in which they let runs work are not the work of those runs, also if the
 /// user has not committed the ignore file yet.
 #[test]
-fn ignored_files_of_the_user_are_not_the_work_of_a_run() {
+fn ignored_files_of_the_user_are_not_work_of_a_run() {
     let user = UserShell::new("review-own-ignored");
     user.types(
         "git worktree add -q -b mine ../mine && cd ../mine && echo .env > .gitignore && echo key > .env",
@@ -477,8 +484,9 @@ fn ignored_files_of_the_user_are_not_the_work_of_a_run() {
 
 /// A run plants many harmless findings, which must not hide the dangerous ones: neither in the limited list of a result,
 /// nor in the few lines that people see.
+// slow
 #[test]
-fn many_findings_do_not_bury_the_dangerous_ones() {
+fn dangerous_findings_are_listed_before_many_harmless_ones() {
     in_every_environment(|environment| {
         with_identity(environment);
         let bury = "mkdir -p .vscode .claude .github/workflows .husky .guard a; \
@@ -512,8 +520,9 @@ fn many_findings_do_not_bury_the_dangerous_ones() {
 }
 
 /// The run's policy limits what guard takes from a run: when it receives commits, and when it commits what is left.
+// slow
 #[test]
-fn uncommitted_work_has_the_limit_of_the_policy() {
+fn size_limit_of_the_policy_applies_to_uncommitted_work() {
     in_every_environment(|environment| {
         with_identity(environment);
         let policy = environment.directory.with_file_name("small.toml");

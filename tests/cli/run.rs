@@ -1,4 +1,4 @@
-//! Tests `guard run` and `guard doctor` as a caller sees them: output formats, exit codes and messages.
+//! Tests `guard run` as a caller sees them: output formats, exit codes and messages.
 
 use std::process::{Command, Output};
 
@@ -33,7 +33,7 @@ fn result(output: &Output) -> Value {
 }
 
 #[test]
-fn the_result_fits_its_published_schema() {
+fn result_fits_its_published_schema() {
     let schema =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/schemas/result.schema.json")).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();
@@ -52,7 +52,7 @@ fn the_result_fits_its_published_schema() {
 }
 
 #[test]
-fn a_result_says_what_happened() {
+fn result_reports_exit_code_output_and_changed_files() {
     let scratch = Scratch::new("run-result");
     let output = run(&scratch, &["--json", "--", "sh", "-c", "echo hello; echo x > made.txt"]);
     let result = result(&output);
@@ -70,7 +70,7 @@ fn a_result_says_what_happened() {
 }
 
 #[test]
-fn failures_have_their_kind_and_code() {
+fn run_failures_have_their_error_kind_and_exit_code() {
     let scratch = Scratch::new("run-kinds");
     scratch.write("work/plain.txt", "no program");
     for (words, code, kind) in [
@@ -95,7 +95,7 @@ fn failures_have_their_kind_and_code() {
 
 /// guard must report a misspelt option as an unknown option, and must not run it as the command.
 #[test]
-fn an_unknown_option_is_no_command() {
+fn misspelt_option_is_not_run_as_a_command() {
     let scratch = Scratch::new("run-unknown-option");
     let output = run(&scratch, &["--polcy", "strict", "--", "true"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -109,7 +109,7 @@ fn an_unknown_option_is_no_command() {
 /// All programs of the machine share the directories for temporary files, and a run may write to its working directory.
 /// guard must refuse these directories as working directories, and must accept a directory inside them.
 #[test]
-fn a_directory_for_temporary_files_is_no_place_to_work() {
+fn temporary_directory_is_refused_as_working_directory() {
     let scratch = Scratch::new("run-temporary");
     for directory in ["/tmp", "/var/tmp", "/dev/shm"] {
         let output = run(&scratch, &["--json", "--dir", directory, "--", "touch", "guard-test-made"]);
@@ -129,7 +129,7 @@ fn a_directory_for_temporary_files_is_no_place_to_work() {
 }
 
 #[test]
-fn a_refused_command_names_its_rule() {
+fn refused_command_is_reported_with_its_rule() {
     let scratch = Scratch::new("run-refused");
     let output = run(&scratch, &["--", "git", "push"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -138,7 +138,7 @@ fn a_refused_command_names_its_rule() {
 }
 
 #[test]
-fn a_dry_run_shows_everything_and_runs_nothing() {
+fn dry_run_shows_the_plan_and_starts_nothing() {
     let scratch = Scratch::new("run-dry");
     let output =
         command(&scratch, &["--dry-run", "--listen", "3000", "--listen", "80", "--", "touch", "made"])
@@ -182,7 +182,7 @@ fn a_dry_run_shows_everything_and_runs_nothing() {
 }
 
 #[test]
-fn events_stream_and_the_result_comes_last() {
+fn stream_json_prints_events_and_the_result_last() {
     let scratch = Scratch::new("run-stream");
     let output = run(&scratch, &["--stream-json", "--", "sh", "-c", "echo one; /bin/true"]);
     let lines: Vec<Value> = text(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -193,33 +193,10 @@ fn events_stream_and_the_result_comes_last() {
     assert_eq!(lines.last().unwrap()["success"], true);
 }
 
-#[test]
-fn the_doctor_tells_text_and_json() {
-    let output = guard().args(["doctor", "--json"]).output().unwrap();
-    let report: Value = serde_json::from_str(&text(&output)).unwrap();
-    assert!(report["kernel"]["landlock"].as_i64().unwrap() >= 0);
-    let strict =
-        report["policies"].as_array().unwrap().iter().find(|policy| policy["name"] == "strict").unwrap();
-    assert_eq!(strict["enforceable"].as_bool(), Some(strict["missing"].as_array().unwrap().is_empty()));
-    let shown = text(&guard().arg("doctor").output().unwrap());
-    assert!(shown.contains("landlock") && shown.contains("strict"), "{shown}");
-}
-
-/// A policy file of the user that guard cannot load must not hide the rest of the report.
-#[test]
-fn the_doctor_reports_an_invalid_policy() {
-    let scratch = Scratch::new("run-doctor");
-    scratch.write(".config/guard/policies/mine.toml", "version = 1\nname = 5\n");
-    let output = guard().arg("doctor").env("HOME", &scratch.0).output().unwrap();
-    let shown = text(&output);
-    assert!(shown.contains("policy mine") && shown.contains("guard policy lint mine"), "{shown}");
-    assert!(shown.contains("landlock") && output.status.code() == Some(1), "{shown}");
-}
-
 /// A program in a run connects to its own Unix socket by the name that `getsockname` returns. That is the path by which
 /// the supervisor bound the socket, and the connection must succeed.
 #[test]
-fn a_unix_server_is_reached_by_the_name_the_kernel_tells() {
+fn unix_socket_is_reached_by_the_name_from_getsockname() {
     // The program opens more sockets than guard itself may have open files.
     let script = "import socket,os\nfor k in range(300):\n s=socket.socket(socket.AF_UNIX);s.bind(os.environ['TMPDIR']+'/s%d'%k);s.listen()\n \
                   c=socket.socket(socket.AF_UNIX);c.connect(s.getsockname());a,_=s.accept();a.send(b'%d'%k);assert c.recv(9)==b'%d'%k\nprint('ok')";

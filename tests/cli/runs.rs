@@ -1,3 +1,4 @@
+// slow
 //! Tests the commands about runs: list, refer by name, stop, follow and clean up.
 
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use super::log::transcript;
 use crate::support::{Scratch, UserShell, guard, text};
 
 #[test]
-fn a_run_is_named_in_many_ways() {
+fn run_is_found_by_id_name_position_and_path() {
     let user = UserShell::new("runs-names");
     user.types("guard run -q --name first -- bash -c 'echo one; echo 1 > a; git add a; git commit -qm a'");
     user.types("guard run -q --name second -- bash -c 'echo two; echo 2 > b; git add b; git commit -qm b'");
@@ -47,7 +48,7 @@ fn a_run_is_named_in_many_ways() {
 }
 
 #[test]
-fn runs_are_listed_and_filtered() {
+fn runs_are_listed_and_filtered_by_options() {
     let user = UserShell::new("runs-list");
     user.types("guard run -q --name good -- bash -c 'echo x > x'");
     user.types("guard run -q --name bad -- bash -c 'echo y > y; exit 3'; test $? = 3");
@@ -80,7 +81,7 @@ fn runs_are_listed_and_filtered() {
 }
 
 #[test]
-fn hostile_names_do_not_reach_the_terminal() {
+fn runs_escapes_hostile_names() {
     let state = Scratch::new("runs-hostile");
     let data = json!({
         "command": ["a\u{1b}[31m\nb"], "policy": "p", "program": "/x/a\u{202e}b", "branch": "task/\u{1b}]0;x\u{7}",
@@ -96,7 +97,7 @@ fn hostile_names_do_not_reach_the_terminal() {
 }
 
 #[test]
-fn runs_in_the_background_are_followed_and_stopped() {
+fn detached_run_is_followed_and_stopped() {
     let user = UserShell::new("runs-background");
     let id = user.types(
         "guard run --detach --name slow -- bash -c 'echo begin; until test -e go; do sleep 0.1; done; echo end; exit 7' 2> /dev/null",
@@ -136,7 +137,7 @@ fn runs_in_the_background_are_followed_and_stopped() {
 }
 
 #[test]
-fn a_detached_run_that_cannot_start_says_why() {
+fn detached_run_that_cannot_start_reports_why() {
     let user = UserShell::new("runs-not-started");
     user.sees("guard run --detach -- no-such-program", &["command not found: no-such-program", "hint:"]);
     user.types("guard run --detach -- no-such-program > /dev/null; test $? = 127");
@@ -148,7 +149,7 @@ fn a_detached_run_that_cannot_start_says_why() {
 }
 
 #[test]
-fn a_killed_run_is_told_apart() {
+fn runs_shows_a_killed_run_as_killed() {
     let user = UserShell::new("runs-killed");
     user.types("guard run --detach --name x -- bash -c 'echo out; sleep 600' 2> /dev/null");
     user.types("until guard log x | grep -q out; do sleep 0.1; done");
@@ -161,7 +162,7 @@ fn a_killed_run_is_told_apart() {
 }
 
 #[test]
-fn runs_that_never_began_leave_nothing() {
+fn run_that_never_started_leaves_no_record() {
     let user = UserShell::new("runs-nothing");
     user.types("guard run -- no-such-program; test $? = 127");
     user.types("guard run --base nonsense -- true; test $? = 125");
@@ -176,7 +177,7 @@ fn runs_that_never_began_leave_nothing() {
 }
 
 #[test]
-fn cleaning_keeps_to_this_repository() {
+fn clean_removes_worktrees_of_this_repository_only() {
     let user = UserShell::new("runs-clean");
     let work = "bash -c 'echo 1 > a; git add a; git commit -qm a'";
     user.types(&format!("guard run -q --name work -- {work} && guard run -q --keep --name empty -- true"));
@@ -236,7 +237,7 @@ fn old_runs_are_deleted_as_configured() {
 /// `guard runs` must list 1,000 runs quickly. The goal is 30 ms in a release build; the limit here allows a debug build
 /// on a busy machine, but no process per run and no reading of whole transcripts.
 #[test]
-fn a_thousand_runs_are_listed_quickly() {
+fn thousand_runs_are_listed_quickly() {
     let state = Scratch::new("runs-thousand");
     for number in 0..1_000 {
         let id = format!("0197f0a0-{number:04x}-7000-8000-{:012x}", number * 7_919);
@@ -265,7 +266,7 @@ fn a_thousand_runs_are_listed_quickly() {
 /// guard was killed while it removed the worktree of a run. The user removed the rest, and another run got the same
 /// name. `guard worktree clean` must not remove the work of the other run.
 #[test]
-fn cleaning_after_a_killed_removal_leaves_a_later_run_alone() {
+fn clean_after_a_killed_removal_keeps_the_work_of_a_later_run() {
     let user = UserShell::new("runs-clean-later");
     user.types(
         "guard run -q --keep --name z -- true && git worktree remove -f -f $(guard worktree path task/z) && git branch -qD task/z &&
@@ -279,7 +280,7 @@ fn cleaning_after_a_killed_removal_leaves_a_later_run_alone() {
 /// The user commits on a detached `HEAD` in the worktree of a run. `guard worktree clean` must keep the worktree, and
 /// with `--all` it must save the commit.
 #[test]
-fn cleaning_keeps_commits_that_are_on_no_branch() {
+fn clean_keeps_commits_of_a_detached_head() {
     let user = UserShell::new("runs-clean-detached");
     user.types(
         "guard run -q --keep --name det -- true && cd $(guard worktree path task/det) && git checkout -q --detach &&
@@ -295,7 +296,7 @@ fn cleaning_keeps_commits_that_are_on_no_branch() {
 
 /// guard moved the files of a run away, because one is too large for a commit. `guard runs prune` must keep them.
 #[test]
-fn pruning_keeps_files_that_were_moved_away() {
+fn prune_keeps_files_that_were_set_aside() {
     let user = UserShell::new("runs-prune-moved");
     let said =
         user.types("guard run --discard --name big -- sh -c 'truncate -s 1100M big; echo x > notes' 2>&1");
@@ -309,7 +310,7 @@ fn pruning_keeps_files_that_were_moved_away() {
 
 /// The user fetches in the worktree of a run while the agent works. That must not count as an escape of the agent.
 #[test]
-fn the_users_own_git_in_the_worktree_is_no_escape() {
+fn fetch_of_the_user_in_a_run_worktree_is_not_an_escape() {
     let user = UserShell::new("runs-fetch");
     let result = user.types(
         "guard run --json --keep --name fetch -- sleep 6 > ../result.json &

@@ -13,7 +13,7 @@ fn run_with_work(user: &UserShell, name: &str) {
 }
 
 #[test]
-fn the_summary_names_the_right_next_step() {
+fn summary_suggests_the_fitting_next_step() {
     let user = UserShell::with_readme("take-over-next", README);
     user.sees_with_code("guard run -- bash -c 'echo a > a'", 0, &["  next: guard diff @; guard apply @\n"]);
     user.sees_with_code(
@@ -49,7 +49,7 @@ fn the_summary_names_the_right_next_step() {
 }
 
 #[test]
-fn the_whole_work_is_shown_in_one_diff() {
+fn diff_shows_committed_and_uncommitted_work_together() {
     let user = UserShell::with_readme("take-over-diff", README);
     user.sees_with_code("guard diff", 2, &["no run has a worktree in this repository"]);
     run_with_work(&user, "a");
@@ -110,7 +110,7 @@ END",
 }
 
 #[test]
-fn the_work_is_taken_over() {
+fn apply_fast_forwards_and_removes_the_worktree() {
     let user = UserShell::with_readme("take-over-apply", README);
     run_with_work(&user, "a");
     let objects = user.types("git count-objects");
@@ -141,7 +141,7 @@ fn the_work_is_taken_over() {
 }
 
 #[test]
-fn the_user_went_on_meanwhile() {
+fn apply_merges_with_newer_work_of_the_user() {
     let user = UserShell::with_readme("take-over-merge", README);
     run_with_work(&user, "a");
     // The user commits on main, and has changes at other paths: staged and untracked.
@@ -168,7 +168,7 @@ fn the_user_went_on_meanwhile() {
 }
 
 #[test]
-fn one_commit_or_none() {
+fn apply_squash_makes_one_commit_and_no_commit_makes_none() {
     let user = UserShell::with_readme("take-over-squash", README);
     run_with_work(&user, "a");
     user.sees_with_code("guard apply --squash --keep", 0, &["applied task/a to main as one commit: 3 files"]);
@@ -194,7 +194,7 @@ fn one_commit_or_none() {
 }
 
 #[test]
-fn a_kept_worktree_is_clean_after_a_merge() {
+fn worktree_kept_after_apply_is_clean() {
     let user = UserShell::with_readme("take-over-keep", README);
     run_with_work(&user, "a");
     user.types("guard apply --keep");
@@ -210,7 +210,7 @@ fn a_kept_worktree_is_clean_after_a_merge() {
 }
 
 #[test]
-fn nothing_changes_when_something_is_in_the_way() {
+fn refused_apply_changes_nothing() {
     let user = UserShell::with_readme("take-over-stopped", README);
     run_with_work(&user, "a");
     let state = "git rev-parse HEAD task/a; git status --porcelain; cat README.md; git count-objects; guard worktree list";
@@ -285,7 +285,7 @@ fn nothing_changes_when_something_is_in_the_way() {
 }
 
 #[test]
-fn a_run_that_is_going_on_is_left_alone() {
+fn apply_refuses_a_running_run() {
     let user = UserShell::with_readme("take-over-running", README);
     user.sees_with_code(
         "guard run -q --name slow -- bash -c 'echo c > c; until test -e go; do sleep 0.1; done' &
@@ -297,7 +297,7 @@ fn a_run_that_is_going_on_is_left_alone() {
 }
 
 #[test]
-fn findings_are_shown_first() {
+fn apply_shows_findings_before_it_applies() {
     let user = UserShell::with_readme("take-over-findings", README);
     user.types(
         "guard run -q --name f -- bash -c 'ln -s /etc/passwd link && git add . && git commit -qm link'",
@@ -319,7 +319,7 @@ fn findings_are_shown_first() {
 }
 
 #[test]
-fn hooks_and_configuration_of_the_agent_do_not_run() {
+fn apply_runs_no_hooks_or_configuration_of_the_agent() {
     let user = UserShell::with_readme("take-over-hooks", README);
     user.types("mkdir hooks && printf '#!/bin/sh\\ntouch ~/ran-hook\\n' > hooks/post-merge && cp hooks/post-merge hooks/pre-commit &&
         cp hooks/post-merge hooks/post-checkout && chmod +x hooks/* && git add . && git commit -qm hooks && git config core.hooksPath hooks");
@@ -334,7 +334,7 @@ fn hooks_and_configuration_of_the_agent_do_not_run() {
 }
 
 #[test]
-fn hostile_names_and_messages() {
+fn diff_and_apply_escape_hostile_names_and_messages() {
     let user = UserShell::with_readme("take-over-hostile", README);
     user.types(
         "guard run -q --name h -- bash -c 'printf x > $'\"'\"'new\\nline'\"'\"'; printf x > $'\"'\"'esc\\x1b[2J'\"'\"'; printf x > ./--force;
@@ -368,7 +368,7 @@ fn hostile_names_and_messages() {
 }
 
 #[test]
-fn what_git_cannot_commit_as_it_is_stops_the_command() {
+fn apply_stops_at_files_git_cannot_commit() {
     let user = UserShell::with_readme("take-over-nested", README);
     user.types("guard run -q --name n -- bash -c 'mkdir lib empty && git init -q lib && cd lib && git config user.name A && git config user.email a@b &&
         echo x > x && git add . && git commit -qm lib; cd .. && git init -q empty; echo y > y'");
@@ -394,7 +394,7 @@ fn what_git_cannot_commit_as_it_is_stops_the_command() {
 }
 
 #[test]
-fn what_was_removed_comes_back() {
+fn restore_brings_back_discarded_work() {
     let user = UserShell::with_readme("take-over-restore", README);
     user.sees_with_code("guard restore", 0, &["guard has saved no work under refs/guard/"]);
     run_with_work(&user, "a");
@@ -450,7 +450,7 @@ END",
 /// types the hint as guard prints it. Git hooks that the agent wrote into the worktree must not run, and guard must
 /// show the finding about them before the hint.
 #[test]
-fn the_hint_on_a_conflict_includes_uncommitted_work() {
+fn conflict_hint_commits_uncommitted_work_first() {
     let user = UserShell::new("take-over conflict");
     user.types("git config core.hooksPath .husky/_");
     user.types(
@@ -480,7 +480,7 @@ fn the_hint_on_a_conflict_includes_uncommitted_work() {
 
 /// `@` and `@N` must mean runs in the repository of the current directory.
 #[test]
-fn positions_of_runs_count_in_one_repository() {
+fn run_positions_count_within_one_repository() {
     let user = UserShell::new("take-over-position");
     user.types(
         "guard run -q --name a -- bash -c 'echo a > a' && guard run -q --name b -- bash -c 'echo b > b'",
@@ -502,7 +502,7 @@ fn positions_of_runs_count_in_one_repository() {
 /// If another run begins while a run is running, `@` is the other run, so the last line of the first run must not say
 /// `@`.
 #[test]
-fn the_last_line_of_a_run_names_this_run() {
+fn last_line_of_a_run_names_that_run() {
     let user = UserShell::new("take-over-last-line");
     let printed = user.types(
         "mkdir ~/gate && export TERM=xterm NO_COLOR=1
@@ -519,7 +519,7 @@ fn the_last_line_of_a_run_names_this_run() {
 /// guard removes the worktree of a run that left nothing. There is nothing to restore either, so guard must not suggest
 /// it.
 #[test]
-fn a_run_that_left_nothing_has_nothing_to_restore() {
+fn restore_is_not_suggested_for_a_run_that_left_nothing() {
     let user = UserShell::new("take-over-nothing");
     user.types("guard run -q -- true");
     let run = user.types("guard __complete runs | head -n 1");

@@ -1,3 +1,4 @@
+// slow
 //! Tests `guard run` at a real terminal: the test types lines into a shell in tmux and reads the screen.
 
 use crate::support::{TaskFixture, Terminal, in_two_environments, make_program, one_environment};
@@ -5,7 +6,7 @@ use crate::support::{TaskFixture, Terminal, in_two_environments, make_program, o
 /// A pager reads a run's output from a pipe. The pager must receive the keys, its lines must begin at the left
 /// margin, and the terminal mode must be restored afterwards.
 #[test]
-fn a_pager_behind_a_pipe_has_the_terminal() {
+fn pager_behind_a_pipe_gets_the_terminal() {
     in_two_environments(|environment| {
         let Some(terminal) = Terminal::open(environment) else { return };
         terminal.types("$RUN -q -- seq 1000 | less");
@@ -23,7 +24,7 @@ fn a_pager_behind_a_pipe_has_the_terminal() {
 
 /// A typed line must reach a program in the run whose output goes into a pipe.
 #[test]
-fn what_is_typed_reaches_a_program_before_a_pipe() {
+fn typed_line_reaches_a_program_whose_output_is_piped() {
     let environment = one_environment();
     let Some(terminal) = Terminal::open(&environment) else { return };
     terminal.types("$RUN -q -- bash -c 'echo asks; read -r answer; echo got-$answer' | cat");
@@ -34,7 +35,7 @@ fn what_is_typed_reaches_a_program_before_a_pipe() {
 
 /// A run in the background must continue; the kernel must not stop it for using the terminal.
 #[test]
-fn a_background_job_is_not_stopped() {
+fn background_job_is_not_stopped_by_terminal_access() {
     in_two_environments(|environment| {
         let Some(terminal) = Terminal::open(environment) else { return };
         terminal.types("$RUN -q -- bash -c 'echo worked > result; echo printed' &");
@@ -50,7 +51,7 @@ fn a_background_job_is_not_stopped() {
 /// An agent can end in the middle of a control sequence, or leave the terminal in another state. The user must see
 /// guard's last line nevertheless.
 #[test]
-fn the_summary_is_shown_after_an_unfinished_sequence() {
+fn summary_is_visible_after_an_unfinished_control_sequence() {
     let environment = one_environment();
     let Some(terminal) = Terminal::open(&environment) else { return };
     for unfinished in
@@ -74,7 +75,7 @@ fn the_summary_is_shown_after_an_unfinished_sequence() {
 
 /// Standard error alone can be the terminal, too.
 #[test]
-fn the_summary_is_shown_after_an_unfinished_error_message() {
+fn summary_is_visible_after_an_unfinished_error_message() {
     let environment = one_environment();
     let Some(terminal) = Terminal::open(&environment) else { return };
     terminal.types("$RUN -- sh -c 'printf \"\\033]0;title\" >&2; exit 3' > output; echo ended-$?");
@@ -84,7 +85,7 @@ fn the_summary_is_shown_after_an_unfinished_error_message() {
 
 /// One press of Ctrl-C must say what the next one does, if the command runs on.
 #[test]
-fn one_interrupt_says_what_the_next_one_does() {
+fn first_ctrl_c_explains_the_second_one() {
     in_two_environments(|environment| {
         let Some(terminal) = Terminal::open(environment) else { return };
         // On a terminal of its own, the command gets the Ctrl-C, and runs on as long as it wants.
@@ -113,7 +114,7 @@ fn one_interrupt_says_what_the_next_one_does() {
 /// A command that the Ctrl-C ends, and a shell in the run that goes on after a command in it was interrupted, need no
 /// such line.
 #[test]
-fn an_interrupt_that_ends_the_program_needs_no_note() {
+fn ctrl_c_that_ends_the_program_prints_no_hint() {
     let environment = one_environment();
     let Some(terminal) = Terminal::open(&environment) else { return };
     terminal.types("$RUN -- bash --norc --noprofile -i");
@@ -129,7 +130,7 @@ fn an_interrupt_that_ends_the_program_needs_no_note() {
 
 /// guard must end a program that ignores the first Ctrl-C when the user presses Ctrl-C again.
 #[test]
-fn the_second_interrupt_ends_the_run() {
+fn second_ctrl_c_ends_the_run() {
     in_two_environments(|environment| {
         let Some(terminal) = Terminal::open(environment) else { return };
         terminal.types("$RUN -- bash -c 'trap \"echo heard\" INT; echo begun; while :; do sleep 0.1; done'");
@@ -145,7 +146,7 @@ fn the_second_interrupt_ends_the_run() {
 /// A program that reads single keys must receive every Ctrl-C. After many presses of Ctrl-C guard must still end the
 /// run.
 #[test]
-fn a_program_that_reads_keys_keeps_its_interrupts() {
+fn program_that_reads_keys_receives_every_ctrl_c() {
     let environment = one_environment();
     let Some(terminal) = Terminal::open(&environment) else { return };
     terminal.types(
@@ -183,7 +184,7 @@ fn press_until_cancelled(terminal: &Terminal<'_>) -> String {
 /// On a terminal guard must print one line before and one line after a run. With `-v` or into a pipe it must print
 /// the whole summary.
 #[test]
-fn a_run_begins_and_ends_with_one_line() {
+fn run_on_a_terminal_prints_one_line_before_and_after() {
     let environment = one_environment();
     let Some(terminal) = Terminal::open(&environment) else { return };
     terminal.types(
@@ -215,7 +216,7 @@ fn a_run_begins_and_ends_with_one_line() {
 
 /// `guard exec` must print progress and the answer's text on a terminal, and JSON into a pipe.
 #[test]
-fn exec_answers_a_person_with_text() {
+fn exec_prints_text_on_a_terminal_and_json_into_a_pipe() {
     let environment = one_environment();
     let Some(terminal) = Terminal::open(&environment) else { return };
     terminal.types("clear; $GUARD exec --in-place -- bash -c 'sleep 5; echo the-answer'; echo first-$?");
@@ -235,7 +236,7 @@ fn exec_answers_a_person_with_text() {
 
 /// The policy's time limits must not end a run whose input is a terminal, and must end one without a terminal.
 #[test]
-fn time_limits_do_not_apply_on_a_terminal() {
+fn policy_time_limits_do_not_end_a_run_on_a_terminal() {
     let environment = one_environment();
     environment.run_outside(
         "policy() { printf 'version = 1\\nname = \"%s\"\\nextends = \"strict\"\\n[limits]\\n%s\\n' $1 \"$2\" > $1.toml; }
@@ -262,7 +263,7 @@ fn time_limits_do_not_apply_on_a_terminal() {
 
 /// A user ends a task on a terminal by a signal. The task must end as cleanly as a task without a terminal.
 #[test]
-fn a_task_hears_signals_on_a_terminal() {
+fn task_on_a_terminal_ends_cleanly_on_a_signal() {
     let fixture = TaskFixture::new();
     let agent = fixture.environment.directory.with_file_name("sleeper.sh");
     make_program(&agent, b"#!/bin/sh\nsleep 60\n");

@@ -37,7 +37,7 @@ fn denied_by(rule: &str, verdict: &Verdict) {
 }
 
 #[test]
-fn empty_and_nul() {
+fn empty_commands_and_nul_bytes_are_denied() {
     let strict = policy("strict");
     denied_by("input.empty", &argv::<&str>(&strict, &[]));
     denied_by("input.empty", &argv(&strict, &[""]));
@@ -49,7 +49,7 @@ fn empty_and_nul() {
 }
 
 #[test]
-fn bytes_that_are_no_utf8_are_kept() {
+fn bytes_that_are_not_utf8_are_judged_unchanged() {
     let strict = policy("strict");
     denied_by("git.switch", &argv(&strict, &[b"git".as_slice(), b"checkout", b"\xff\xfe"]));
     denied_by("git.switch", &shell(&strict, b"echo \xff; git switch \xc3\x41"));
@@ -58,7 +58,7 @@ fn bytes_that_are_no_utf8_are_kept() {
 }
 
 #[test]
-fn sizes() {
+fn large_commands_are_judged_quickly_or_denied_by_size() {
     let strict = policy("strict");
     let big = "x".repeat(2 << 20);
     assert_eq!(
@@ -92,7 +92,7 @@ fn brace_expansions_are_bounded() {
 }
 
 #[test]
-fn nesting() {
+fn deep_nesting_is_denied_or_judged_quickly() {
     let strict = policy("strict");
     for (open, close) in [
         ("(", ")"),
@@ -133,7 +133,7 @@ fn nesting() {
 }
 
 #[test]
-fn unterminated() {
+fn unterminated_shell_constructs_are_denied() {
     let strict = policy("strict");
     for text in [
         "echo 'a",
@@ -166,7 +166,7 @@ fn unterminated() {
 }
 
 #[test]
-fn growing_definitions_stay_bounded() {
+fn exponentially_growing_definitions_stay_bounded() {
     let strict = policy("strict");
     // Each of these definitions would double with every step if the analysis followed it without a limit.
     let mut variables = String::from("a=xxxxxxxx;");
@@ -199,7 +199,7 @@ fn growing_definitions_stay_bounded() {
 }
 
 #[test]
-fn recursive_aliases_of_git() {
+fn recursive_git_aliases_are_denied() {
     let strict = policy("strict");
     let loops = [
         "git -c alias.a=b -c alias.b=a a",
@@ -222,7 +222,7 @@ fn recursive_aliases_of_git() {
 }
 
 #[test]
-fn the_limits_of_a_policy_are_kept() {
+fn size_and_depth_limits_of_a_policy_are_enforced() {
     let text = "version = 1\nname = \"small\"\n[limits]\ncommand_bytes = 1024\ncommand_depth = 4\n";
     let small: Policy =
         guard::judge::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
@@ -234,7 +234,7 @@ fn the_limits_of_a_policy_are_kept() {
 
 /// Every git command reads the caller's environment. Many commands and many variables together must not take long.
 #[test]
-fn many_git_commands_and_many_variables() {
+fn many_git_commands_with_many_variables_are_judged_quickly() {
     let policy = policy("strict");
     let number = |name: &str, count: usize| {
         (0..count).map(|index| (format!("{name}{index}").into_bytes(), b"x.y".to_vec())).collect::<Vec<_>>()

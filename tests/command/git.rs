@@ -8,7 +8,7 @@ fn first(text: &str) -> Intent {
 }
 
 #[test]
-fn refs_are_named_in_full() {
+fn git_refs_are_resolved_to_full_names() {
     let refs = |text: &str| -> Vec<String> {
         let git = first(text).git.unwrap();
         git.refs.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
@@ -21,7 +21,7 @@ fn refs_are_named_in_full() {
 }
 
 #[test]
-fn flags_carry_their_full_names() {
+fn abbreviated_git_flags_get_their_full_names() {
     let flags = |text: &str| first(text).git.unwrap().flags;
     assert_eq!(flags("git commit --amen -qam x"), ["--amend", "--quiet", "--all", "--message"]);
     assert_eq!(flags("git commit -nm x"), ["--no-verify", "--message"]);
@@ -30,7 +30,7 @@ fn flags_carry_their_full_names() {
 }
 
 #[test]
-fn the_repository_a_command_acts_on() {
+fn repository_options_and_variables_mark_another_repository() {
     let elsewhere = |text: &str| {
         let context = Context { cwd: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };
         let analysis = analyze(&Request::Shell(text.as_bytes().to_vec()), &context);
@@ -57,7 +57,7 @@ fn the_repository_a_command_acts_on() {
 }
 
 #[test]
-fn the_resolved_file_decides_what_a_renamed_program_is() {
+fn renamed_program_is_judged_by_its_resolved_file() {
     let context = Context {
         cwd: Cwd::Known(b"/work/tree".to_vec()),
         resolved: Some(b"/usr/bin/git".to_vec()),
@@ -74,7 +74,7 @@ fn the_resolved_file_decides_what_a_renamed_program_is() {
 }
 
 #[test]
-fn programs_that_git_starts_are_in_the_directory_after_the_option() {
+fn programs_started_by_git_run_in_the_directory_of_its_options() {
     let context = Context { cwd: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };
     for (text, place) in [
         ("git -C /srv/other -c alias.x='!git commit -m m' x", Some("/srv/other")),

@@ -89,7 +89,7 @@ fn scripts_that_bash_accepts_are_accepted() {
 /// Random words with braces must expand to the arguments that bash passes. An agent could otherwise write a word that
 /// guard reads as a harmless command and bash as another.
 #[test]
-fn braces_expand_to_the_arguments_of_bash() {
+fn braces_expand_as_in_bash() {
     let pieces = [
         "{", "{", "}", "}", ",", ",", "..", "a", "b", "1..3", "c..a", "02..4..2", "'{'", "\\,", "''", "$x",
         "${x}",

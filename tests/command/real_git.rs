@@ -69,7 +69,7 @@ fn understood(args: &[&str]) -> Analysis {
 }
 
 #[test]
-fn what_is_said_to_read_changes_nothing() {
+fn commands_with_read_effect_change_nothing() {
     let reads: &[&[&str]] = &[
         &["status"],
         &["diff"],
@@ -141,7 +141,7 @@ fn what_is_said_to_read_changes_nothing() {
 
 /// Each of these commands must change a fresh repository, and the analysis must report the matching effect.
 #[test]
-fn what_changes_is_said_to_change() {
+fn commands_that_change_a_repository_have_the_matching_effect() {
     let changes: &[(&[&str], Effects)] = &[
         (&["checkout", "-f", "other"], Effects::GIT_SWITCHES),
         (&["switch", "-f", "other"], Effects::GIT_SWITCHES),
@@ -190,7 +190,7 @@ fn what_changes_is_said_to_change() {
 
 /// If git executes the value of a configuration key, the analysis must report that value as a command.
 #[test]
-fn programs_that_configuration_names_really_run_and_are_found() {
+fn programs_named_by_configuration_are_run_by_git_and_reported() {
     let cases: &[&[&str]] = &[
         &["-c", "alias.x=!touch ran", "x"],
         &["-c", "alias.X=!touch ran", "x"],

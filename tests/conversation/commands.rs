@@ -5,7 +5,7 @@ use super::Talk;
 /// The user finds, shows, exports and forks a conversation, clears it and deletes it. Each command must change only
 /// that conversation.
 #[test]
-fn the_life_of_a_conversation() {
+fn conversation_is_found_shown_forked_cleared_and_deleted() {
     let talk = Talk::new("conversation-life");
     let first = talk.turn("echo one", &["--title", "my work"]);
     let id = first["SESSION_ID"].as_str().unwrap().to_string();
@@ -45,7 +45,7 @@ fn the_life_of_a_conversation() {
 
 /// The user gives a wrong name or wrong options. guard must say what to do instead.
 #[test]
-fn mistakes_are_explained() {
+fn wrong_history_commands_explain_what_to_do() {
     let talk = Talk::new("conversation-mistakes");
     for (arguments, expected) in [
         (vec!["history", "show"], "there are no conversations yet"),
@@ -87,7 +87,7 @@ fn mistakes_are_explained() {
 /// While one client is in a turn, guard must refuse a turn of another client. Afterwards the other client must be
 /// able to continue.
 #[test]
-fn two_clients_take_turns() {
+fn second_client_is_refused_during_a_turn() {
     let talk = Talk::new("conversation-two-clients");
     talk.says("echo hi");
     let gate = talk.worktree().join("gate");

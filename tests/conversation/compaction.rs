@@ -1,3 +1,4 @@
+// slow
 //! Tests summaries of older messages: which agent writes them, what happens when that fails, and that no turn waits
 //! for them.
 
@@ -22,7 +23,7 @@ fn diff(talk: &Talk) -> Value {
 /// After a turn that makes a conversation longer than 8,000 tokens, guard must make a summary. The next prompt must
 /// contain the summary, the user's constraint word for word, and the newest messages.
 #[test]
-fn a_long_conversation_gets_a_summary() {
+fn long_conversation_gets_a_summary() {
     let talk = Talk::with_summary("conversation-summary", "echo They chose plum.");
     fill(&talk, 7);
     let shown = diff(&talk);
@@ -44,7 +45,7 @@ fn a_long_conversation_gets_a_summary() {
 /// The user forks a conversation that has a summary. The fork must use the same summary, without a run that makes a new
 /// one.
 #[test]
-fn a_fork_keeps_the_summary() {
+fn forked_conversation_keeps_the_summary() {
     let talk = Talk::with_summary("conversation-fork-summary", "echo They chose plum.");
     fill(&talk, 7);
     let fork = talk.history(&["fork", "@"]);
@@ -60,7 +61,7 @@ fn a_fork_keeps_the_summary() {
 /// The summariser fails twice. guard must drop the oldest messages from the prompt, put a note in their place, and
 /// continue the conversation.
 #[test]
-fn a_failing_summariser_leads_to_truncation() {
+fn failing_summariser_leads_to_truncation() {
     let talk = Talk::with_summary("conversation-summary-fails", "exit 1");
     fill(&talk, 9);
     let shown = diff(&talk);
@@ -75,7 +76,7 @@ fn a_failing_summariser_leads_to_truncation() {
 /// A model summarises the first messages, and fails afterwards. `guard history diff` must distinguish the messages that
 /// the summary describes from those that guard dropped without a summary.
 #[test]
-fn diff_distinguishes_summarised_from_dropped_messages() {
+fn history_diff_distinguishes_summarised_from_dropped_messages() {
     let talk = Talk::with_summary(
         "conversation-diff-dropped",
         "if [ -e fail ]; then exit 1; fi; echo They chose plum.",
@@ -98,7 +99,7 @@ fn diff_distinguishes_summarised_from_dropped_messages() {
 
 /// An answer is larger than a prompt. `guard history diff` must say that the next prompt leaves out its middle.
 #[test]
-fn diff_names_messages_that_are_cut() {
+fn history_diff_names_messages_that_are_cut() {
     let talk = Talk::new("conversation-diff-cut");
     talk.says("head -c 80000 /dev/zero | tr '\\0' x");
     let shown = diff(&talk);
@@ -113,7 +114,7 @@ fn diff_names_messages_that_are_cut() {
 
 /// The summariser answers with more text than it was given. guard must reject the answer and count it as a failure.
 #[test]
-fn a_summary_that_is_longer_is_rejected() {
+fn summary_longer_than_its_input_is_rejected() {
     let talk = Talk::with_summary("conversation-summary-longer", "head -c 200000 /dev/zero | tr '\\0' x");
     fill(&talk, 9);
     let shown = diff(&talk);
@@ -123,7 +124,7 @@ fn a_summary_that_is_longer_is_rejected() {
 /// The summariser is slow. guard must print the answer of the turn before the summary is done, and the next turn must
 /// not wait for it.
 #[test]
-fn a_slow_summariser_delays_no_turn() {
+fn slow_summariser_delays_no_turn() {
     let talk = Talk::with_summary("conversation-summary-slow", "sleep 30; echo late");
     fill(&talk, 5);
     let mut command = talk.turn_command(&format!("echo answer # {}", words(1500)), &["--session", "@"]);
@@ -141,7 +142,7 @@ fn a_slow_summariser_delays_no_turn() {
 
 /// The reader of guard's output closes the pipe after the answer. guard must still make the summary.
 #[test]
-fn a_reader_that_leaves_does_not_end_the_summary() {
+fn summary_is_made_after_the_reader_closed_the_pipe() {
     let talk = Talk::with_summary("conversation-summary-reader", "sleep 1; echo made");
     fill(&talk, 5);
     let message = format!("echo answer # {}", words(1500));
@@ -153,7 +154,7 @@ fn a_reader_that_leaves_does_not_end_the_summary() {
 
 /// The user asks for a summary, and guard must print what it saved. A second request must find nothing to do.
 #[test]
-fn compact_on_request() {
+fn compact_command_prints_the_saving_and_then_finds_nothing() {
     let talk = Talk::with_summary(
         "conversation-compact",
         "if ! [ -e ready ]; then exit 1; fi; echo They chose plum.",
@@ -173,7 +174,7 @@ fn compact_on_request() {
 /// The user asks for a summary of a short conversation, and after guard has dropped messages without a summary. guard
 /// must make the summary both times.
 #[test]
-fn compact_on_request_needs_no_long_conversation() {
+fn compact_command_works_on_a_short_conversation() {
     let talk = Talk::with_summary(
         "conversation-compact-short",
         "if [ -e fail ]; then exit 1; fi; echo They chose plum.",
@@ -201,7 +202,7 @@ fn compact_on_request_needs_no_long_conversation() {
 /// The run that writes a summary must see the conversation's worktree, and must not see files that are only in the
 /// user's own checkout.
 #[test]
-fn a_summary_cannot_read_the_users_own_files() {
+fn summariser_cannot_read_files_of_the_user() {
     let talk = Talk::with_summary(
         "conversation-secret",
         "cat .env ../project/.env ../../project/.env 2>&1; echo end",

@@ -9,7 +9,7 @@ use crate::support::wait_until;
 /// `guard control cancel` must end the running turn, and the conversation must continue. While it is paused, guard
 /// must refuse turns.
 #[test]
-fn a_conversation_obeys_commands() {
+fn conversation_turn_is_cancelled_and_paused_by_commands() {
     let talk = Talk::new("talk-control");
     talk.says("echo first");
     let id = talk.conversations()[0].file_name().unwrap().to_str().unwrap().to_string();

@@ -7,7 +7,7 @@ use crate::support::{is_root, skip};
 
 /// The agent fails. guard must store the turn as failed with the reason, and the next turn must work.
 #[test]
-fn a_failed_turn_is_stored() {
+fn failed_turn_is_stored_with_its_reason() {
     let talk = Talk::new("conversation-failed");
     let failed = talk.turn("echo partial; echo why >&2; exit 3", &["--max-retries", "0"]);
     assert_eq!(
@@ -23,7 +23,7 @@ fn a_failed_turn_is_stored() {
 /// The agent does not answer in a long conversation. guard must try once more with a prompt of at most 8,000 tokens,
 /// which the agent answers.
 #[test]
-fn a_silent_agent_gets_a_shorter_prompt() {
+fn silent_agent_is_asked_again_with_a_shorter_prompt() {
     let talk = Talk::new("conversation-shorter");
     for _ in 0..5 {
         let turn = format!("echo ok # {}", words(2500));
@@ -39,7 +39,7 @@ fn a_silent_agent_gets_a_shorter_prompt() {
 
 /// The agent never answers. guard must stop after two attempts, and tell the user how to clear the history.
 #[test]
-fn a_time_out_offers_to_clear_the_history() {
+fn second_time_out_suggests_clearing_the_history() {
     let talk = Talk::new("conversation-time-out");
     for _ in 0..5 {
         talk.says(&format!("echo ok # {}", words(2500)));
@@ -56,7 +56,7 @@ fn a_time_out_offers_to_clear_the_history() {
 /// The agent changes files and then prints nothing until the idle limit. guard must not ask it again, and must tell
 /// the user why.
 #[test]
-fn an_agent_that_changed_files_is_not_asked_again() {
+fn agent_that_changed_files_before_a_time_out_is_not_asked_again() {
     let talk = Talk::new("conversation-changed-files");
     for _ in 0..5 {
         talk.says(&format!("echo ok # {}", words(2500)));
@@ -70,7 +70,7 @@ fn an_agent_that_changed_files_is_not_asked_again() {
 /// The disk is full. guard must say so and lose nothing that was stored, and the conversation must continue when
 /// there is space again.
 #[test]
-fn a_full_disk_loses_nothing() {
+fn full_disk_loses_no_stored_message() {
     if !is_root() {
         skip("a full disk", "only root can mount one");
         return;

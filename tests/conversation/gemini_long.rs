@@ -1,3 +1,4 @@
+// slow
 //! A user has a conversation of 25 turns with the real Gemini CLI, in both modes. The answer to the last message
 //! depends on a fact and on a constraint of the first one.
 
@@ -102,7 +103,7 @@ pub(super) fn ends_with_both(results: &[Value]) {
 /// 25 turns in the mode `own-history`. No prompt may be larger than 16,000 estimated tokens, guard must summarise
 /// older messages in the background, and `guard history diff` must show what was dropped.
 #[test]
-fn own_history_keeps_a_fact_and_a_constraint() {
+fn own_history_keeps_a_fact_and_a_constraint_for_25_turns() {
     if Gemini::installed().is_none() {
         return;
     }
@@ -139,7 +140,7 @@ fn own_history_keeps_a_fact_and_a_constraint() {
 /// 25 turns in the agent's own session. guard must pass only the new message to the CLI, and the model must receive
 /// all messages.
 #[test]
-fn the_native_session_keeps_a_fact_and_a_constraint() {
+fn native_session_keeps_a_fact_and_a_constraint_for_25_turns() {
     if Gemini::installed().is_none() {
         return;
     }

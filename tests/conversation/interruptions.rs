@@ -1,3 +1,4 @@
+// slow
 //! guard is killed during a turn or a compaction, or its stored conversation is damaged.
 
 use std::io::Write;
@@ -22,7 +23,7 @@ fn kill_during_turn(talk: &Talk, options: &[&str], started: &std::path::Path) {
 /// guard is killed with SIGKILL during a turn. The message must be stored, the turn must count as interrupted, and
 /// the next turn must work in the same worktree, with the files of the interrupted turn.
 #[test]
-fn a_killed_turn_is_interrupted_and_the_next_goes_on() {
+fn killed_turn_counts_as_interrupted_and_the_next_continues() {
     let talk = Talk::new("conversation-killed");
     talk.says("echo one");
     let worktree = talk.worktree();
@@ -39,7 +40,7 @@ fn a_killed_turn_is_interrupted_and_the_next_goes_on() {
 /// guard is killed with SIGKILL in the first turn of a conversation. The next turn must use the worktree of that
 /// turn.
 #[test]
-fn a_killed_first_turn_keeps_its_worktree() {
+fn next_turn_uses_the_worktree_of_a_killed_first_turn() {
     let talk = Talk::new("conversation-killed-first");
     kill_during_first_turn(&talk);
     assert_eq!(talk.says("cat kept"), "partial");
@@ -48,7 +49,7 @@ fn a_killed_first_turn_keeps_its_worktree() {
 /// guard is killed with SIGKILL in the first turn of a conversation, before it has recorded the turn's worktree. The
 /// next turn must use that worktree.
 #[test]
-fn a_killed_first_turn_keeps_a_worktree_that_was_not_recorded() {
+fn next_turn_uses_the_unrecorded_worktree_of_a_killed_first_turn() {
     let talk = Talk::new("conversation-killed-unrecorded");
     kill_during_first_turn(&talk);
     let sessions = talk.user.home().join(".local/state/guard/sessions/generic");
@@ -63,7 +64,7 @@ fn a_killed_first_turn_keeps_a_worktree_that_was_not_recorded() {
 /// The run of a turn shares the lock of the session, so that the session stays locked if guard is killed. Programs that
 /// the run starts, such as git, must not inherit the lock: one of them could outlive the run.
 #[test]
-fn the_lock_of_a_session_is_not_inherited_by_programs() {
+fn session_lock_is_not_inherited_by_programs() {
     let talk = Talk::new("conversation-lock");
     let mut command = talk.turn_command("touch started; sleep 60", &[]);
     let mut child = command.stdout(Stdio::null()).process_group(0).spawn().unwrap();
@@ -110,7 +111,7 @@ fn kill_during_first_turn(talk: &Talk) {
 /// A process was killed while it appended to the store. guard must cut off the incomplete line and keep everything
 /// before it.
 #[test]
-fn a_torn_line_is_cut_and_other_damage_is_left_out() {
+fn torn_last_line_of_the_store_is_cut_off() {
     let talk = Talk::new("conversation-torn");
     talk.says("echo one");
     let messages = talk.conversations()[0].join("messages.jsonl");
@@ -132,7 +133,7 @@ fn a_torn_line_is_cut_and_other_damage_is_left_out() {
 /// A newer version of guard stored the conversation in another format. guard must say so, and must not call the file
 /// damaged.
 #[test]
-fn a_newer_format_is_not_called_damaged() {
+fn conversation_of_a_newer_format_is_not_reported_as_damaged() {
     let talk = Talk::new("conversation-newer");
     talk.says("echo one");
     let settings = talk.conversations()[0].join("conversation.json");
@@ -149,7 +150,7 @@ fn a_newer_format_is_not_called_damaged() {
 /// guard is killed with SIGKILL while an agent writes a summary. guard must have printed the answer before; the next
 /// turn must work, and must make the summary.
 #[test]
-fn a_killed_compaction_is_made_up_for() {
+fn killed_compaction_is_repeated_after_the_next_turn() {
     // The first summariser hangs.
     let talk = Talk::with_summary(
         "conversation-killed-compaction",
@@ -180,7 +181,7 @@ fn a_killed_compaction_is_made_up_for() {
 /// guard is killed in the first turn. An undo of that turn must not say that there are no files, and an undo of the
 /// next turn must not take back the files of the first one.
 #[test]
-fn an_undo_after_a_killed_first_turn_touches_no_files() {
+fn undo_after_a_killed_first_turn_keeps_its_files() {
     let talk = Talk::new("conversation-killed-undo");
     kill_during_first_turn(&talk);
     talk.says("echo more > more; echo ok");
@@ -193,7 +194,7 @@ fn an_undo_after_a_killed_first_turn_touches_no_files() {
 
 /// A user deletes a conversation. The agent's own session, which contains the same messages, must be deleted too.
 #[test]
-fn a_deleted_conversation_leaves_no_session() {
+fn deleted_conversation_deletes_the_session_of_the_agent() {
     let talk = Talk::new("conversation-deleted");
     talk.says("echo one");
     let sessions = talk.user.home().join(".local/state/guard/sessions/generic");

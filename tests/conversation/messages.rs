@@ -9,7 +9,7 @@ use super::{Talk, printed_json};
 /// The user sends two messages. The agent of the second turn must get the first message and its answer, and must find
 /// the files of the first turn.
 #[test]
-fn the_second_turn_knows_the_first_and_has_its_files() {
+fn second_turn_gets_the_first_message_and_its_files() {
     let talk = Talk::new("conversation-two-turns");
     let one = talk.turn("echo four; echo kept > file", &[]);
     assert_eq!((&one["success"], one["result"].as_str()), (&true.into(), Some("four")), "{one:#}");
@@ -33,7 +33,7 @@ fn the_second_turn_knows_the_first_and_has_its_files() {
 /// The user sends emoji, Chinese, line breaks, quotes and terminal escapes. guard must store and return them
 /// unchanged.
 #[test]
-fn every_text_is_stored_as_it_is() {
+fn message_text_is_stored_unchanged() {
     let talk = Talk::new("conversation-texts");
     for text in
         ["echo '🎉👩‍👩‍👧 ok'", "echo 你好，世界", "echo \"a\nb\t'c'\"", "echo \x1b[31mred", "--help || echo dash"]
@@ -73,7 +73,7 @@ fn empty_and_too_long_messages_are_refused() {
 /// The user sends a message of exactly one MiB. guard must accept it and store it whole, and shorten it in the prompt
 /// with a note.
 #[test]
-fn a_message_of_one_mebibyte_is_stored_whole() {
+fn message_of_one_mebibyte_is_stored_whole() {
     let talk = Talk::new("conversation-mebibyte");
     let message = format!("echo ok; exit # {}", "x".repeat((1 << 20) - 16));
     assert_eq!(message.len(), 1 << 20);
@@ -96,7 +96,7 @@ fn a_message_of_one_mebibyte_is_stored_whole() {
 
 /// Other users must not be able to read the stored conversations.
 #[test]
-fn files_are_private() {
+fn conversation_files_are_private() {
     let talk = Talk::new("conversation-private");
     talk.user.types("umask 0; guard chat --once 'echo hi' --agent generic -- bash agent.sh");
     let conversation = talk.conversations().remove(0);

@@ -1,3 +1,4 @@
+// slow
 //! guard's history with the real Claude Code and the real Codex.
 
 use serde_json::Value;
@@ -50,12 +51,12 @@ fn own_history_carries_a_fact(cli: &Cli) {
 }
 
 #[test]
-fn claude_code_is_told_the_history() {
+fn own_history_reaches_claude() {
     own_history_carries_a_fact(&CLAUDE);
 }
 
 #[test]
-fn codex_is_told_the_history() {
+fn own_history_reaches_codex() {
     own_history_carries_a_fact(&CODEX);
 }
 

@@ -90,7 +90,7 @@ impl Native {
 /// The user sends a second message. guard must resume the agent's own session and pass only the new message, and the
 /// CLI must know the earlier one.
 #[test]
-fn a_native_session_is_resumed_with_the_bare_message() {
+fn native_session_is_resumed_with_only_the_new_message() {
     let native = Native::new("conversation-native");
     let one = native.turn("first", &[]);
     assert_eq!(one["result"], "known: 1", "{one:#}");
@@ -104,7 +104,7 @@ fn a_native_session_is_resumed_with_the_bare_message() {
 /// The files of the agent's session are gone. Within the same turn, guard must begin a new session with its own
 /// history, and say so. The next turn must resume the new session.
 #[test]
-fn a_lost_session_is_replaced_within_the_turn() {
+fn lost_native_session_is_replaced_within_the_turn() {
     let native = Native::new("conversation-lost");
     let one = native.turn("first", &[]);
     native.user.types("rm -r ~/.local/state/guard/sessions/gemini/*/home/.gemini/tmp/*");
@@ -125,7 +125,7 @@ fn a_lost_session_is_replaced_within_the_turn() {
 /// The CLI silently begins another session than the one it should resume. guard must notice this, and must not accept
 /// the answer of an agent that does not know the conversation.
 #[test]
-fn another_session_than_the_one_asked_for_is_noticed() {
+fn answer_from_another_native_session_is_rejected() {
     let native = Native::new("conversation-other-session");
     let one = native.turn("first", &[]);
     let worktree = one["worktree"]["path"].as_str().unwrap().to_string();
@@ -146,7 +146,7 @@ fn another_session_than_the_one_asked_for_is_noticed() {
 /// The user removes the worktree of a conversation. The next turn must say so, and begin a new worktree with the
 /// history.
 #[test]
-fn a_lost_worktree_is_replaced_with_a_note() {
+fn removed_worktree_is_replaced_with_a_note() {
     let native = Native::new("conversation-lost-worktree");
     let one = native.turn("first", &[]);
     let worktree = one["worktree"]["path"].as_str().unwrap().to_string();
@@ -162,7 +162,7 @@ fn a_lost_worktree_is_replaced_with_a_note() {
 /// In the mode `own-history`, the CLI must never resume a session: every prompt contains the history, and all turns
 /// use one worktree.
 #[test]
-fn own_history_begins_a_session_in_every_turn() {
+fn own_history_never_resumes_a_native_session() {
     let native = Native::new("conversation-own-history");
     native.turn("first", &["--mode", "own-history"]);
     let two = native.continued("second");
@@ -172,7 +172,7 @@ fn own_history_begins_a_session_in_every_turn() {
 
 /// The user's configuration sets the maximum size of prompts and the model of summaries. guard must use both.
 #[test]
-fn the_configuration_sets_the_prompt_limit_and_the_summary_model() {
+fn configuration_sets_prompt_limit_and_summary_model() {
     let native = Native::new("conversation-configured");
     native.user.types(
         "mkdir -p ~/.config/guard && printf '[conversation]\nmax_prompt_tokens = 6000\nsummary_model = \"gemini-2.5-pro\"\n' \
@@ -192,7 +192,7 @@ fn the_configuration_sets_the_prompt_limit_and_the_summary_model() {
 
 /// The user clears the history. guard must not resume the native session, because it still contains the old messages.
 #[test]
-fn a_cleared_conversation_does_not_resume() {
+fn cleared_conversation_does_not_resume_the_native_session() {
     let native = Native::new("conversation-cleared");
     native.turn("first", &[]);
     native.user.types("guard history clear @");
@@ -203,7 +203,7 @@ fn a_cleared_conversation_does_not_resume() {
 
 /// A native session becomes long. guard must warn the user, in the first turn and in a turn that resumes the session.
 #[test]
-fn a_large_native_session_is_reported() {
+fn large_native_session_is_reported() {
     let native = Native::new("conversation-native-large");
     let one = native.turn(&words(17_000), &[]);
     assert!(one["notes"].to_string().contains("the agent's own session has about 17"), "{one:#}");
@@ -215,7 +215,7 @@ fn a_large_native_session_is_reported() {
 /// The agent does not answer a large first message. A shorter prompt would be a part of the message, and the agent could
 /// act on it: guard must not send it.
 #[test]
-fn a_large_message_is_not_cut_after_a_time_out() {
+fn large_first_message_is_not_cut_after_a_time_out() {
     let native = Native::new("conversation-native-slow");
     let one = native.turn(&format!("SLOW {}", words(10_000)), &["--timeout", "2"]);
     assert_eq!((&one["success"], &one["error_kind"]), (&false.into(), &"idle_timeout".into()), "{one:#}");
@@ -227,7 +227,7 @@ fn a_large_message_is_not_cut_after_a_time_out() {
 /// with the sandbox and the model of the conversation and the idle limit of turns unless the client sets others. guard
 /// must refuse the call for another directory.
 #[test]
-fn an_mcp_client_continues_a_conversation() {
+fn mcp_client_continues_a_conversation_by_session_id() {
     let native = Native::new("conversation-mcp");
     let one = native.turn("first", &["--sandbox", "read-only", "-m", "gemini-2.5-pro"]);
     assert_eq!(one["policy"], "readonly", "{one:#}");
@@ -279,7 +279,7 @@ fn an_mcp_client_continues_a_conversation() {
 /// sandbox and the model of the conversation unless the user sets others. guard must refuse options that a turn would
 /// ignore.
 #[test]
-fn exec_continues_a_conversation() {
+fn exec_session_option_continues_a_conversation() {
     let native = Native::new("conversation-exec");
     let one = native.turn("first", &["--sandbox", "read-only", "-m", "gemini-2.5-pro"]);
     let id = one["SESSION_ID"].as_str().unwrap();

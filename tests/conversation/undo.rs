@@ -5,7 +5,7 @@ use super::Talk;
 /// The user undoes a turn in which the agent committed, changed and deleted files. Branch and files must be as before
 /// the turn, later prompts must not contain the turn, and the user must be able to restore the undone work.
 #[test]
-fn files_and_history_are_as_before_the_turn() {
+fn undo_restores_files_and_history_of_a_turn() {
     let talk = Talk::new("conversation-undo");
     talk.says("echo one > committed; git add committed; git commit -qm one; echo loose > loose; echo ok");
     let worktree = talk.worktree();
@@ -40,7 +40,7 @@ fn files_and_history_are_as_before_the_turn() {
 
 /// The user undoes the first turn. The branch must be at the commit where it began.
 #[test]
-fn the_first_turn_is_undone() {
+fn undo_of_the_first_turn_restores_the_first_commit() {
     let talk = Talk::new("conversation-undo-first");
     talk.says("echo x > file; git add file; git commit -qm x; echo ok");
     let worktree = talk.worktree();
@@ -55,7 +55,7 @@ fn the_first_turn_is_undone() {
 
 /// A turn leaves a file that git cannot read. The undo must save that file too.
 #[test]
-fn a_file_without_permissions_is_saved() {
+fn undo_saves_a_file_without_permissions() {
     let talk = Talk::new("conversation-undo-unreadable");
     talk.says("echo one > one; echo ok");
     talk.says("echo precious > hard; mkdir dir; echo deep > dir/file; chmod 000 hard dir; echo ok");
@@ -67,7 +67,7 @@ fn a_file_without_permissions_is_saved() {
 /// guard is killed after it moved the files back and before it recorded the undo. The second undo must not overwrite
 /// the work that the first one saved.
 #[test]
-fn a_repeated_undo_keeps_the_saved_work() {
+fn repeated_undo_keeps_the_saved_work() {
     let talk = Talk::new("conversation-undo-twice");
     talk.says("echo one > one; echo ok");
     talk.says("echo two > two; echo ok");
@@ -85,7 +85,7 @@ fn a_repeated_undo_keeps_the_saved_work() {
 /// Another run has planted a filter in the repository since the turn. The undo must not execute it when it checks files
 /// out.
 #[test]
-fn an_undo_runs_no_program_of_an_untrusted_repository() {
+fn undo_runs_no_program_of_an_untrusted_repository() {
     let talk = Talk::new("conversation-undo-untrusted");
     talk.says("echo one > file; echo ok");
     talk.says("echo two > file; echo ok");

@@ -32,7 +32,7 @@ fn allowing(policy: &Policy, command: &str) -> Policy {
 }
 
 #[test]
-fn the_smallest_option_is_named() {
+fn smallest_sufficient_allow_option_is_suggested() {
     let strict = strict();
     for (command, expected) in [
         ("git rebase -i main", "--allow 'git rebase'"),
@@ -57,7 +57,7 @@ fn the_smallest_option_is_named() {
 /// guard adds one rule that allows a denied git verb. The policy must then allow the verb, and its other rules must
 /// still apply to the verb.
 #[test]
-fn one_rule_lifts_one_denial() {
+fn allowing_rule_lifts_only_one_denial() {
     let policy = allowing(&strict(), "git rebase");
     assert_eq!(action(&policy, "git rebase main"), Action::Allow);
     assert_eq!(action(&policy, "git reset --hard"), Action::Deny);
@@ -69,7 +69,7 @@ fn one_rule_lifts_one_denial() {
 /// The id of a saved rule consists of the names of a policy and of a program. Together they can be longer than an id
 /// may be, and another rule may have the same id. guard must then shorten the id, and add a number to it.
 #[test]
-fn the_id_of_a_rule_is_short_enough_and_unused() {
+fn id_of_a_saved_rule_is_short_and_unused() {
     let policy = strict();
     let command = format!("{}/sudo x", "/usr".repeat(20));
     let rules = rules_to_allow(&policy, &command, &context()).unwrap();
@@ -86,7 +86,7 @@ fn the_id_of_a_rule_is_short_enough_and_unused() {
 }
 
 #[test]
-fn a_rule_cannot_lift_what_is_not_there() {
+fn rule_with_an_unknown_lifted_rule_is_an_error() {
     let load = |rules: &str| {
         let text = policy::add_rule(&policy::new_file("more", "strict", "More."), rules);
         decide::load_text(
@@ -112,8 +112,9 @@ fn a_rule_cannot_lift_what_is_not_there() {
 
 /// For each denied command of the corpus for which guard suggests an option, the rule of that option must allow it. Of
 /// the other denied commands it may allow only those with the same program and subcommand.
+// slow
 #[test]
-fn what_is_allowed_is_only_what_was_asked() {
+fn suggested_option_allows_only_commands_of_the_same_subcommand() {
     let strict = strict();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/commands");
     // The command, the option that allows it, and the program or git verb that is denied.
@@ -179,7 +180,7 @@ fn started_by_git(names: &[String]) -> Vec<&'static str> {
 /// git starts other git commands for some verbs. A rule that allows such a verb must also allow these commands, and no
 /// others.
 #[test]
-fn what_git_starts_for_a_verb_is_allowed_with_it() {
+fn allowed_verb_allows_the_commands_git_starts_for_it() {
     let strict = strict();
     let fetches = [
         "git-remote-https origin https://example.org/x.git",
@@ -246,7 +247,7 @@ fn what_git_starts_for_a_verb_is_allowed_with_it() {
 
 /// A rule that allows a verb must not lift the user's own refusals of other verbs, even if git starts these for it.
 #[test]
-fn a_verb_does_not_allow_what_the_user_refuses() {
+fn allowed_verb_does_not_lift_refusals_of_the_user() {
     let rules = r#"
 [[command]]
 id = "team.no-merge"
@@ -284,7 +285,7 @@ fn denied_name(intent: &Intent) -> String {
 }
 
 #[test]
-fn a_rule_that_allows_nothing_is_reported() {
+fn rule_without_effect_is_reported() {
     let warnings = |rule: &str| {
         let text = policy::add_rule(&policy::new_file("more", "strict", "More."), rule);
         let source = Source { name: "more.toml".to_string(), text: text.into(), built_in: false };

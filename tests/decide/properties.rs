@@ -115,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn wrappers_get_the_verdict_of_their_command(words in words()) {
+    fn wrapper_programs_get_the_verdict_of_their_command(words in words()) {
         let strict = strict();
         let plain = argv(strict, &words);
         for wrapper in [&["env", "NOT_USED_BY_ANY_INPUT=1"][..], &["nohup"], &["nice", "-n", "5"], &["timeout", "-k", "1", "5"], &["setsid"], &["stdbuf", "-oL"]] {
@@ -130,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn a_shell_gets_the_verdict_of_its_text(text in text()) {
+    fn bash_c_gets_the_verdict_of_its_text(text in text()) {
         let strict = strict();
         let plain = shell(strict, &text);
         let wrapped = argv(strict, &["bash", "-c", &text]);
@@ -142,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn quoting_words_for_a_shell_changes_nothing(words in words()) {
+    fn quoted_words_get_the_verdict_of_the_argv(words in words()) {
         let strict = strict();
         // Skip builtins, which do more in a shell than a program of the same name. Assignments and reserved words need
         // no exception, because a quoted word is neither.
@@ -155,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn appending_commands_never_loosens(first in text(), second in words()) {
+    fn appended_command_never_loosens_a_verdict(first in text(), second in words()) {
         let strict = strict();
         let denied = shell(strict, &first);
         if denied.action() == Action::Deny && denied.cause.rule != "input.syntax" && denied.cause.rule != "input.empty" {
@@ -203,7 +203,7 @@ proptest! {
 
     /// A policy that extends another one without `override` must not decide any command more loosely.
     #[test]
-    fn merging_never_loosens(
+    fn extending_policy_never_loosens_a_verdict(
         parent_rules in rules("p"), child_rules in rules("c"), defaults in (action(), action()), commands in prop::collection::vec(words(), 8)
     ) {
         let folder = crate::support::Scratch::new("merge");
@@ -275,7 +275,7 @@ proptest! {
 
     /// guard must reject the sections of an extending policy exactly if they loosen the policy that it extends.
     #[test]
-    fn merging_sections_never_loosens(parent in sections(), child in sections()) {
+    fn extending_sections_that_loosen_are_rejected(parent in sections(), child in sections()) {
         let folder = crate::support::Scratch::new("sections");
         let parent_text = format!("version = 1\nname = \"p\"\n{parent}");
         let path = folder.write("p.toml", &parent_text);

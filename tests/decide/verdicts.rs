@@ -3,7 +3,7 @@
 use crate::support::{policy, shell};
 
 #[test]
-fn messages_for_the_agent() {
+fn denial_messages_for_the_agent() {
     let strict = policy("strict");
     let lines: Vec<String> = [
         "git checkout main",
@@ -22,7 +22,7 @@ fn messages_for_the_agent() {
 }
 
 #[test]
-fn the_part_that_caused_it_is_named() {
+fn verdict_names_the_part_of_the_command_that_caused_it() {
     let strict = policy("strict");
     let part = |text: &str| shell(&strict, text).part.unwrap_or_default();
     assert_eq!(part("ls && (cd x; make | xargs -n1 git reset --hard) && echo done"), "git reset --hard …");
@@ -31,7 +31,7 @@ fn the_part_that_caused_it_is_named() {
 }
 
 #[test]
-fn deny_beats_ask_beats_allow_and_the_first_of_equals_is_named() {
+fn deny_beats_ask_beats_allow_and_the_first_rule_is_named() {
     let text = r#"
 version = 1
 name = "t"
@@ -69,7 +69,7 @@ reason = "r"
 }
 
 #[test]
-fn a_rule_about_refs_matches_each_of_many_operands() {
+fn rule_about_refs_matches_each_operand() {
     let text = r#"
 version = 1
 name = "t"
@@ -93,7 +93,7 @@ reason = "r"
 }
 
 #[test]
-fn a_rule_about_refs_matches_refs_that_the_command_does_not_name() {
+fn rule_about_refs_matches_implied_refs() {
     let text = r#"
 version = 1
 name = "t"
@@ -142,7 +142,7 @@ reason = "r"
 }
 
 #[test]
-fn very_many_options_are_judged_in_a_short_time() {
+fn hundred_thousand_options_are_judged_quickly() {
     let strict = policy("strict");
     let began = std::time::Instant::now();
     let letters = "-q ".repeat(100_000);
@@ -153,7 +153,7 @@ fn very_many_options_are_judged_in_a_short_time() {
 }
 
 #[test]
-fn what_is_only_known_when_it_runs_is_marked() {
+fn verdict_marks_commands_known_only_at_run_time() {
     use guard::judge::decide::Decision;
     let strict = policy("strict");
     for text in [

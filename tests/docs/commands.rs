@@ -1,3 +1,4 @@
+// slow
 //! The test runs every `sh` and `console` block of the README and the book as written, unless its info string says
 //! why not:
 //!
@@ -154,7 +155,7 @@ fn run_page(page: &Path) -> Vec<String> {
 }
 
 #[test]
-fn command_lines_of_the_documents_work_as_written() {
+fn documented_commands_work_as_written() {
     let pages = readme_and_pages();
     let (next, problems) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -173,7 +174,7 @@ fn command_lines_of_the_documents_work_as_written() {
 
 /// Commands in the documents must be in fenced code blocks, because the test above does not find indented ones.
 #[test]
-fn commands_stand_in_fenced_blocks() {
+fn documented_commands_are_in_fenced_blocks() {
     for page in readme_and_pages() {
         let mut inside = false;
         for (index, line) in read(&page).lines().enumerate() {
@@ -187,7 +188,7 @@ fn commands_stand_in_fenced_blocks() {
 }
 
 #[test]
-fn documented_output_is_compared() {
+fn comparison_of_documented_output_understands_ellipses() {
     assert!(
         line_fits("a … c", "a b c")
             && line_fits("…", "")

@@ -12,7 +12,7 @@ use crate::support::{guard, text};
 const GENERATED: &str = "<!-- Generated from the code by scripts/regenerate. Do not edit. -->\n\n";
 
 #[test]
-fn reference_pages_are_those_the_program_makes() {
+fn reference_pages_are_up_to_date() {
     let pages: [(&str, String); 8] = [
         ("policy-format.md", policy_format()),
         ("result.md", result()),
@@ -51,7 +51,7 @@ fn every_command_has_help_that_fits_the_terminal() {
 
 /// `scripts/regenerate` must run every test file that has snapshots; otherwise their snapshots would become outdated.
 #[test]
-fn every_test_with_a_snapshot_is_run_by_the_script() {
+fn regenerate_script_runs_every_test_with_a_snapshot() {
     let script = read(&root().join("scripts/regenerate"));
     let mut found = 0;
     for directory in std::fs::read_dir(root().join("tests")).unwrap().map(|entry| entry.unwrap().path()) {

@@ -34,7 +34,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_relative_link_leads_to_a_file_and_a_heading() {
+fn relative_links_lead_to_existing_files_and_headings() {
     let mut files = readme_and_pages();
     files.extend(
         ["SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "ARCHITECTURE.md"].map(|file| root().join(file)),
@@ -68,13 +68,13 @@ fn every_page_is_in_the_table_of_contents() {
 }
 
 #[test]
-fn the_readme_is_short() {
+fn readme_is_at_most_150_lines() {
     let lines = read(&root().join("README.md")).lines().count();
     assert!(lines <= 150, "README.md has {lines} lines; 150 are the limit");
 }
 
 /// Returns true if this test or test module exists: `launch::limits`,
-/// `launch::hostile_agents::garbage_on_the_control_socket`.
+/// `launch::hostile_agents::garbage_on_the_control_socket_changes_no_decision`.
 pub(super) fn is_a_test(path: &str) -> bool {
     let parts: Vec<&str> = path.split("::").collect();
     let directory = root().join("tests").join(parts[0]);
@@ -93,7 +93,7 @@ fn defines(file: &Path, test: &str) -> bool {
 }
 
 #[test]
-fn the_security_tables_cite_tests_that_exist() {
+fn security_tables_cite_existing_tests() {
     for (page, least) in [("docs/security/boundary.md", 50), ("docs/security/between-runs.md", 20)] {
         let text = read(&root().join(page));
         let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---"));
@@ -111,7 +111,7 @@ fn the_security_tables_cite_tests_that_exist() {
 }
 
 #[test]
-fn every_thing_that_outlives_a_run_has_a_test() {
+fn everything_that_outlives_a_run_cites_a_test() {
     let text = read(&root().join("docs/security/between-runs.md"));
     let rows = text.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
     for row in rows.take_while(|line| line.starts_with('|')) {

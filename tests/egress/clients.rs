@@ -1,3 +1,4 @@
+// slow
 //! Runs real network clients in the sandbox with only the configuration that `guard run` gives them. Allowed hosts must
 //! work, and a refused host must give an error that the client understands.
 
@@ -126,7 +127,7 @@ pub(super) fn usable_program(environment: &TestEnvironment, program: &str) -> Op
     (!found.is_empty()).then_some(found)
 }
 
-/// Returns the wheels of `requests` and its dependencies, which `scripts/test` downloads.
+/// Returns the wheels of `requests` and its dependencies, which `scripts/setup` downloads.
 fn wheels() -> Vec<std::path::PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/wheels");
     let wanted = ["requests-", "urllib3-", "certifi-", "idna-", "charset_normalizer-"];
@@ -139,7 +140,7 @@ fn wheels() -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn real_clients_reach_what_is_allowed_and_understand_refusals() {
+fn real_clients_reach_allowed_hosts_and_report_refusals() {
     in_two_environments(|environment| {
         let authority = Authority::new();
         let server = Server::tls(
@@ -193,7 +194,7 @@ fn real_clients_reach_what_is_allowed_and_understand_refusals() {
 /// `fetch` of an older node must use guard's proxy: over plain HTTP, with bodies, and with several requests on one
 /// connection. Newer versions of node do so by themselves.
 #[test]
-fn fetch_of_older_versions_of_node() {
+fn fetch_of_older_node_versions_uses_the_proxy() {
     in_two_environments(|environment| {
         let server =
             Server::plain(|request| Response::text(format!("{} {}", request.method, request.body.len())));
@@ -241,7 +242,7 @@ fn fetch_of_older_versions_of_node() {
 
 /// If a run may reach no host, guard must not change how node starts.
 #[test]
-fn node_is_left_alone_where_no_host_is_allowed() {
+fn node_options_are_unchanged_if_no_host_is_allowed() {
     in_two_environments(|environment| {
         let printed = environment.expect_success(
             "node -p '`${process.env.NODE_OPTIONS} ${String(fetch).includes(\"install\")}`'; ls -A ~",

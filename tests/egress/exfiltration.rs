@@ -1,3 +1,4 @@
+// slow
 //! A probe tries forty ways to send data out of a run. A receiver outside must get the data without guard, and must not
 //! get it under guard.
 
@@ -67,7 +68,7 @@ fn plan(environment: &TestEnvironment, receivers: &Receivers) -> PathBuf {
 const WITH_CONNECTION: &str = "exec 9<>/dev/tcp/127.0.0.1/$0; exec \"$@\"";
 
 #[test]
-fn nothing_arrives_by_forty_ways() {
+fn forty_ways_of_exfiltration_reach_no_receiver() {
     in_every_environment(|environment| {
         let script = probe("ways_out.py");
         let (script, name) = (script.to_str().unwrap(), environment.name());
@@ -175,7 +176,7 @@ fn smuggled(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn no_words_to_the_proxy_lead_elsewhere() {
+fn no_request_to_the_proxy_reaches_a_host_that_is_not_allowed() {
     in_every_environment(|environment| {
         let script = probe("through_proxy.py");
         let (script, name) = (script.to_str().unwrap(), environment.name());
@@ -261,7 +262,7 @@ fn is_known_call(request: &Request) -> bool {
 }
 
 #[test]
-fn no_words_to_a_gateway_use_the_key_for_something_else() {
+fn no_request_to_a_gateway_uses_the_key_for_another_purpose() {
     in_every_environment(|environment| {
         let (script, name) = (probe("through_gateway.py"), environment.name());
         let receivers = Receivers::new();
@@ -382,7 +383,7 @@ fn ports(environment: &TestEnvironment) -> (u16, u16) {
 }
 
 #[test]
-fn nobody_else_comes_in_while_the_run_does() {
+fn other_processes_cannot_use_the_proxy_of_a_run() {
     in_every_environment(|environment| {
         let plain = Server::plain(|_| Response::text("fine"));
         let api = Server::plain(|_| Response::json(200, &json!({})));
@@ -463,7 +464,7 @@ except ConnectionError:
 /// The proxy recognizes a client by its source port. After the run has closed that port, another process must not be
 /// able to use the proxy from it.
 #[test]
-fn the_proxy_refuses_a_port_that_the_run_has_left() {
+fn proxy_refuses_a_source_port_that_the_run_has_closed() {
     in_two_environments(|environment| {
         // Ports belong to the whole machine, so an unrelated process may connect to the proxy or take the source
         // port. The test therefore tries up to five times.
@@ -504,7 +505,7 @@ fn follows_through_a_port(environment: &TestEnvironment) -> bool {
 }
 
 #[test]
-fn two_runs_have_nothing_of_each_others_doors() {
+fn runs_cannot_use_the_proxy_of_each_other() {
     in_two_environments(|first| {
         in_two_environments(|second| {
             if second.name() == first.name() {

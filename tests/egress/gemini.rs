@@ -1,3 +1,4 @@
+// slow
 //! Runs the real Gemini CLI without guard, to prove that it works with the scripted API.
 
 use std::ffi::OsString;
@@ -11,7 +12,7 @@ use crate::support::http_server::{Authority, Request};
 use crate::support::scripted_api::{Api, Part, Turn};
 use crate::support::{Scratch, collect_outcome, skip};
 
-/// The CLI that `scripts/test` installs.
+/// The CLI that `scripts/setup` installs.
 pub(crate) struct Gemini {
     program: PathBuf,
 }
@@ -21,7 +22,7 @@ impl Gemini {
     pub(crate) fn installed() -> Option<Self> {
         let program = Self::folder().join("node_modules/.bin/gemini");
         if !program.exists() {
-            skip("the Gemini CLI", "it is not installed; scripts/test installs it");
+            skip("the Gemini CLI", "it is not installed; scripts/setup installs it");
             return None;
         }
         Some(Self { program })
@@ -179,7 +180,7 @@ fn key(request: &Request) -> Option<&str> {
 }
 
 #[test]
-fn it_answers_and_uses_tools_without_guard() {
+fn gemini_without_guard_uses_tools_of_the_scripted_api() {
     let Some(gemini) = Gemini::installed() else { return };
     let directories = GeminiDirectories::new("tools");
     let file = directories.folder().join("written");
@@ -203,7 +204,7 @@ fn it_answers_and_uses_tools_without_guard() {
 }
 
 #[test]
-fn it_ends_when_the_api_refuses_or_breaks_off() {
+fn gemini_without_guard_ends_on_quota_errors_and_cut_answers() {
     let Some(gemini) = Gemini::installed() else { return };
     let half = vec![Part::Text("Half".to_string())];
     for (name, turn) in [("quota", Turn::quota()), ("cut", Turn::Cut(half))] {
@@ -217,7 +218,7 @@ fn it_ends_when_the_api_refuses_or_breaks_off() {
 }
 
 #[test]
-fn it_believes_an_authority_of_the_test() {
+fn gemini_trusts_the_certificate_authority_of_the_test() {
     let Some(gemini) = Gemini::installed() else { return };
     let directories = GeminiDirectories::new("tls");
     let authority = Authority::new();

@@ -101,8 +101,9 @@ fn contains(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|part| part == text.as_bytes())
 }
 
+// slow
 #[test]
-fn it_works_and_the_key_is_nowhere_inside() {
+fn gemini_works_and_its_key_is_nowhere_in_the_sandbox() {
     let Some(gemini) = Gemini::installed() else { return };
     in_two_environments(|environment| {
         std::fs::write(environment.directory.join("search.py"), SEARCH).unwrap();
@@ -164,7 +165,7 @@ fn it_works_and_the_key_is_nowhere_inside() {
 /// Proves that the search for the key works: it must find a key that the user passes to the run on purpose. The key
 /// differs from that of the test above, whose search could otherwise read it in the arguments of this test's guard.
 #[test]
-fn the_search_finds_a_key_that_is_there() {
+fn key_search_finds_a_key_passed_on_purpose() {
     let environment = one_environment();
     std::fs::write(environment.directory.join("search.py"), SEARCH).unwrap();
     let [first, second] = ["AIzaTheKeyThatIsHanded", "OverOnPurpose-2718281828"];
@@ -174,8 +175,9 @@ fn the_search_finds_a_key_that_is_there() {
     assert!(outcome.printed().contains("/environ'"), "{outcome}");
 }
 
+// slow
 #[test]
-fn a_budget_ends_the_run() {
+fn token_and_time_budgets_end_a_gemini_run() {
     let Some(gemini) = Gemini::installed() else { return };
     in_two_environments(|environment| {
         let turns = || (0..10).map(|turn| Turn::shell(&format!("echo {turn} >> turns"))).collect();

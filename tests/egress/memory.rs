@@ -1,3 +1,4 @@
+// slow
 //! Many clients send large request bodies at once. guard must buffer them within one memory budget for all requests.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -117,7 +118,7 @@ fn attacked(environment: &TestEnvironment) -> Option<String> {
 }
 
 #[test]
-fn requests_share_one_budget_of_memory() {
+fn concurrent_requests_share_one_memory_budget() {
     let failures = std::cell::RefCell::new(Vec::new());
     in_every_environment(|environment| failures.borrow_mut().extend(attacked(environment)));
     let failures = failures.into_inner();

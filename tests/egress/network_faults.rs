@@ -1,3 +1,4 @@
+// slow
 //! Tests network failures: misbehaving clients, servers that are down, silent or impersonated, exhausted limits, and
 //! invalid settings.
 
@@ -85,7 +86,7 @@ fn place(server: &Server) -> String {
 }
 
 #[test]
-fn headers_that_do_not_end_or_are_too_large() {
+fn endless_and_too_large_headers_are_refused() {
     let environment = one_environment();
     let server = echoing();
     let api = Server::plain(|_| Response::json(200, &json!({})));
@@ -107,7 +108,7 @@ fn headers_that_do_not_end_or_are_too_large() {
 }
 
 #[test]
-fn servers_that_are_down() {
+fn unreachable_servers_are_reported_as_unreachable() {
     in_two_environments(|environment| {
         let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let down = format!("good.test:{nobody}");
@@ -133,7 +134,7 @@ fn servers_that_are_down() {
 
 /// guard must not send the API key to a server whose certificate is untrusted or belongs to another name.
 #[test]
-fn an_api_that_is_not_who_it_should_be() {
+fn key_is_not_sent_to_a_server_with_a_wrong_certificate() {
     in_two_environments(|environment| {
         let (known, stranger) = (Authority::new(), Authority::new());
         let file = environment.temporary_directory().join("believed.pem");
@@ -166,7 +167,7 @@ fn an_api_that_is_not_who_it_should_be() {
 }
 
 #[test]
-fn one_side_may_be_done_before_the_other() {
+fn tunnel_stays_open_after_one_side_is_done() {
     in_two_environments(|environment| {
         let echo = Echo::new();
         let options = Options::hosts(environment, &[&echo.place()], &NAMES);
@@ -186,7 +187,7 @@ fn memory(pid: u32) -> u64 {
 
 /// guard must handle five hundred connections with the usual limit of 1,024 file descriptors.
 #[test]
-fn five_hundred_connections_at_once() {
+fn proxy_handles_five_hundred_connections_at_once() {
     in_two_environments(|environment| {
         let echo = Echo::new();
         let script = probe("faults.py");
@@ -224,7 +225,7 @@ fn limited(environment: &TestEnvironment, place: &str, limits: &str) -> Options 
 }
 
 #[test]
-fn more_connections_than_the_policy_allows() {
+fn connections_over_the_limit_are_refused() {
     in_two_environments(|environment| {
         let echo = Echo::new();
         let options = limited(environment, &echo.place(), "connections = 10");
@@ -240,7 +241,7 @@ fn more_connections_than_the_policy_allows() {
 }
 
 #[test]
-fn a_hundred_megabytes_both_ways() {
+fn hundred_megabytes_pass_in_both_directions() {
     let environment = one_environment();
     let (echo, server) = (Echo::new(), echoing());
     let (tunnel, plain) = (echo.place(), place(&server));
@@ -255,7 +256,7 @@ fn a_hundred_megabytes_both_ways() {
 }
 
 #[test]
-fn more_bytes_than_the_policy_allows() {
+fn transfers_over_the_byte_limits_are_cut() {
     in_two_environments(|environment| {
         let (echo, server) = (Echo::new(), echoing());
         let mib = 1 << 20;
@@ -291,7 +292,7 @@ fn more_bytes_than_the_policy_allows() {
 }
 
 #[test]
-fn a_request_to_a_gateway_beyond_the_upload_limit() {
+fn gateway_request_over_the_upload_limit_is_refused() {
     in_two_environments(|environment| {
         let api = Api::plain(vec![Turn::text("not asked")]);
         let url = api.server.url("");
@@ -312,7 +313,7 @@ fn a_request_to_a_gateway_beyond_the_upload_limit() {
 }
 
 #[test]
-fn nothing_is_left_when_guard_is_killed_with_open_tunnels() {
+fn killed_guard_leaves_no_process_with_open_tunnels() {
     in_two_environments(|environment| {
         let echo = Echo::new();
         let (script, mark) = (probe("faults.py"), unique_mark());
@@ -334,7 +335,7 @@ fn nothing_is_left_when_guard_is_killed_with_open_tunnels() {
 }
 
 #[test]
-fn answers_that_break_off_or_are_given_up() {
+fn broken_off_and_abandoned_answers_are_handled() {
     in_two_environments(|environment| {
         let half = || vec![Part::Text("Half".to_string())];
         let strict = || Options::default().and(&["--policy", "strict"]);
@@ -367,7 +368,7 @@ fn answers_that_break_off_or_are_given_up() {
 
 /// A run that waits for a silent API must count as idle, and its idle limit must end it.
 #[test]
-fn an_api_that_falls_silent() {
+fn silent_api_leaves_the_run_idle() {
     let environment = one_environment();
     let api = Api::plain(vec![Turn::Silent(vec![Part::Text("Well".to_string())])]);
     let url = api.server.url("");
@@ -416,7 +417,7 @@ fn answer_as_company(mut stream: TcpStream, asked: &Mutex<Vec<String>>) {
 }
 
 #[test]
-fn the_companys_proxy_is_used_and_its_password_stays_outside() {
+fn upstream_proxy_is_used_and_its_password_stays_outside() {
     in_two_environments(|environment| {
         let (port, asked) = company();
         let far = "far.example.org:443";
@@ -456,7 +457,7 @@ type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], i32, &'a str);
 /// guard must refuse to start a run if `config.toml`, the source of a key, or a variable with a URL of the API or the
 /// proxy is invalid. The error must say what is wrong, and must not contain the key.
 #[test]
-fn settings_that_cannot_be_followed() {
+fn invalid_network_settings_prevent_the_start_without_showing_the_key() {
     in_two_environments(|environment| {
         let config = environment.temporary_directory().join("config");
         std::fs::create_dir_all(config.join("guard")).unwrap();
@@ -501,7 +502,7 @@ fn settings_that_cannot_be_followed() {
 /// The command that prints the API key may start a daemon (a key agent, for example), and may wait for the user to
 /// unlock a key. Until it ends, guard must not have started a process or opened a port for the run.
 #[test]
-fn what_happens_while_a_key_is_fetched_is_not_the_runs() {
+fn nothing_of_the_run_exists_while_the_key_is_fetched() {
     const SCRIPT: &str = "import os, socket, subprocess, sys, time
 quiet = subprocess.DEVNULL
 lives_on = subprocess.Popen(['sleep', '600'], start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet)

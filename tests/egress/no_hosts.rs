@@ -65,8 +65,9 @@ for name, way in ways.items():
 print(json.dumps(told))
 "#;
 
+// slow
 #[test]
-fn every_client_is_refused_at_once_and_every_refusal_is_told() {
+fn every_client_is_refused_at_once_and_every_refusal_recorded() {
     in_every_environment(|environment| {
         let outcome = run(environment, &["python3", "-c", CLIENTS]);
         let problem = || format!("{}\n{:#}\n{}", environment.name(), outcome.result, outcome.error);
@@ -121,10 +122,10 @@ fn the_summary_names_refused_hosts() {
 /// npm must give up at once when guard refuses its connection. If the name lookup failed instead, npm would retry for
 /// more than a minute.
 #[test]
-fn npm_gives_up_at_once() {
+fn npm_gives_up_at_once_when_refused() {
     let environment = one_environment();
     if Command::new("npm").arg("--version").output().is_err() {
-        skip("npm", "it is not installed; scripts/test installs it");
+        skip("npm", "it is not installed; scripts/setup installs it");
         return;
     }
     let script = "echo '{}' > package.json; npm install --no-audit --no-fund left-pad-of-nobody 2>&1";
@@ -137,7 +138,7 @@ fn npm_gives_up_at_once() {
 
 /// guard starts the proxy thread with the first connection. A run that connects to nothing must not have that thread.
 #[test]
-fn a_run_that_connects_to_nothing_has_no_thread_for_it() {
+fn run_without_connections_has_no_proxy_thread() {
     let environment = one_environment();
     let threads = "cat /proc/$PPID/task/*/comm";
     let count = |script: &str| {

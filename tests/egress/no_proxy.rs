@@ -88,8 +88,9 @@ fn speaks_first() -> (TcpListener, u16) {
     (listener, port)
 }
 
+// slow
 #[test]
-fn names_are_reached_without_a_proxy_where_the_policy_allows_them() {
+fn allowed_names_are_reached_without_a_proxy_setting() {
     in_every_environment(|environment| {
         let authority = Authority::new();
         let plain = Server::plain(|_| Response::text("plain-says"));
@@ -159,8 +160,9 @@ fn names_are_reached_without_a_proxy_where_the_policy_allows_them() {
 }
 
 /// ssh and node's `http` must reach allowed hosts without any option for a proxy.
+// slow
 #[test]
-fn ssh_and_node() {
+fn ssh_and_node_reach_allowed_hosts_without_a_proxy_setting() {
     in_two_environments(|environment| {
         let (_listener, raw) = speaks_first();
         let plain = Server::plain(|_| Response::text("plain-says"));
@@ -181,7 +183,7 @@ fn ssh_and_node() {
             assert!(outcome.printed().contains("refused: 255"), "{}", problem());
             assert_eq!(row(&outcome, "elsewhere.test")["refused"], 1, "{}", problem());
         } else {
-            skip("ssh without a proxy", "ssh is not installed; scripts/test installs it");
+            skip("ssh without a proxy", "ssh is not installed; scripts/setup installs it");
         }
         assert!(outcome.printed().contains("plain-says"), "{}", problem());
         assert!(outcome.took < Duration::from_secs(60), "{:?}", outcome.took);
@@ -191,7 +193,7 @@ fn ssh_and_node() {
 /// After any malformed query the run's name server must answer the next one, and its answers must lead only to hosts
 /// that the policy allows.
 #[test]
-fn nonsense_to_the_name_server() {
+fn name_server_survives_malformed_queries() {
     let environment = one_environment();
     let script = r#"
 import socket, struct

@@ -1,3 +1,4 @@
+// slow
 //! The reason for a refused connection must reach the standard error of real clients that do not show the proxy's
 //! answer, once, and must not reach a stream that carries data.
 
@@ -60,7 +61,7 @@ fn notices(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn real_clients_are_told_once_on_their_standard_error() {
+fn refused_clients_get_one_notice_on_standard_error() {
     in_every_environment(|environment| {
         let options = Options::policy(environment, &[], &[], CLIENTS);
         let Some(python) = usable_program(environment, "python3") else {
@@ -87,7 +88,7 @@ fn real_clients_are_told_once_on_their_standard_error() {
             ("ssh", "look up shell.test"),
         ] {
             let Some((code, out, error)) = of(name) else {
-                skip(name, "it is not installed; scripts/test installs it");
+                skip(name, "it is not installed; scripts/setup installs it");
                 continue;
             };
             let told = notices(&error);
@@ -106,7 +107,7 @@ fn real_clients_are_told_once_on_their_standard_error() {
         // These clients show the proxy's answer themselves.
         for (name, host) in [("pip", "pip.test"), ("python", "python.test"), ("npm", "npm.test")] {
             let Some((code, out, error)) = of(name) else {
-                skip(name, "it is not installed; scripts/test installs it");
+                skip(name, "it is not installed; scripts/setup installs it");
                 continue;
             };
             assert_eq!(notices(&format!("{out}\n{error}")), [""; 0], "{name}: {out}{error}");
@@ -119,7 +120,7 @@ fn real_clients_are_told_once_on_their_standard_error() {
 
 /// A process whose standard error nobody reads must get its answer from the proxy all the same, and so must others.
 #[test]
-fn a_full_pipe_delays_nobody() {
+fn full_standard_error_pipe_delays_no_connection() {
     in_two_environments(|environment| {
         let script = r#"
 import fcntl, os, subprocess, time
@@ -166,7 +167,7 @@ fn advice(environment: &TestEnvironment, options: &[&str], words: &[&str]) -> Ve
 /// A user who follows the advice literally must get the connection. `guard why` used to say that nothing can allow a
 /// connection to a private address.
 #[test]
-fn the_advice_about_a_private_address_allows_it() {
+fn advice_about_a_private_address_makes_the_connection_work() {
     in_every_environment(|environment| {
         let server = Server::plain(|_| Response::text("private-says"));
         let port = server.port();

@@ -1,3 +1,4 @@
+// slow
 //! The gateway must refuse requests for tools that the API itself would execute, and must remove the API key from every
 //! response.
 
@@ -97,7 +98,7 @@ fn tools(preset: &str) -> (Vec<Value>, Vec<Value>) {
 }
 
 #[test]
-fn only_tools_that_the_agent_runs_itself_pass() {
+fn gateway_refuses_tools_that_the_api_runs() {
     let all = std::cell::RefCell::new(Vec::new());
     in_every_environment(|environment| {
         for api in [&GEMINI, &ANTHROPIC, &OPENAI] {
@@ -132,7 +133,7 @@ fn only_tools_that_the_agent_runs_itself_pass() {
 /// OpenAI's API also takes tools from items of the input and from namespaces. The gateway must check them like those of
 /// the top-level list.
 #[test]
-fn tools_in_the_input_are_judged_like_all_others() {
+fn gateway_checks_tools_in_the_input_too() {
     let (fine, refused) = tools("openai");
     let ways = |tools: &Value| {
         let namespace = json!([{"type": "namespace", "name": "n", "tools": tools}]);
@@ -231,7 +232,7 @@ fn body_of(answer: &str) -> String {
 }
 
 #[test]
-fn a_key_that_comes_back_is_cut_out() {
+fn key_in_an_answer_is_removed() {
     let failures = std::cell::RefCell::new(Vec::new());
     in_every_environment(|environment| {
         let server = Server::plain(repeating);

@@ -53,7 +53,7 @@ fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
     if !is_there {
-        skip(program, "it is not installed; scripts/test installs it");
+        skip(program, "it is not installed; scripts/setup installs it");
     }
     is_there
 }
@@ -79,7 +79,7 @@ fn over_tls(authority: &Authority, server: &Server, name: &str) -> StreamOwned<C
 pub(super) const ONCE: &str = "connection: close\r\nhost: x\r\n\r\n";
 
 #[test]
-fn what_was_asked_is_kept_and_answers_come_as_written() {
+fn test_server_records_requests_and_sends_answers_as_written() {
     let server = Server::plain(|request| match request.path() {
         "/steps" => {
             let bytes = |text: &str| Step::Bytes(text.as_bytes().to_vec());
@@ -113,7 +113,7 @@ fn what_was_asked_is_kept_and_answers_come_as_written() {
 }
 
 #[test]
-fn tls_with_an_authority_of_its_own() {
+fn test_server_speaks_tls_with_its_own_authority() {
     let authority = Authority::new();
     let server = Server::tls(&authority, &["one.example", "127.0.0.1"], |request| match request.path() {
         "/cut" => Response::steps("text/plain", vec![Step::Bytes(b"one".to_vec()), Step::Cut]),
@@ -136,7 +136,7 @@ fn tls_with_an_authority_of_its_own() {
 }
 
 #[test]
-fn pip_installs_from_the_index() {
+fn pip_installs_from_the_test_index() {
     if !is_installed("python3") {
         return;
     }
@@ -151,7 +151,7 @@ fn pip_installs_from_the_index() {
 }
 
 #[test]
-fn npm_installs_from_the_registry() {
+fn npm_installs_from_the_test_registry() {
     if !is_installed("npm") {
         return;
     }
@@ -167,7 +167,7 @@ fn npm_installs_from_the_registry() {
 }
 
 #[test]
-fn cargo_fetches_from_the_registry() {
+fn cargo_fetches_from_the_test_registry() {
     let directory = ClientDirectory::new("cargo");
     let server = Server::plain(cargo(&directory.0.0, "http"));
     let manifest = format!(
@@ -191,7 +191,7 @@ fn cargo_fetches_from_the_registry() {
 }
 
 #[test]
-fn git_fetches_and_pushes() {
+fn git_fetches_from_and_pushes_to_the_test_server() {
     let directory = ClientDirectory::new("git");
     let server = Server::plain(git(&directory.0.0));
     let url = server.url("/git/tiny.git");
@@ -204,7 +204,7 @@ fn git_fetches_and_pushes() {
 }
 
 #[test]
-fn a_silent_answer_ends_with_its_client() {
+fn scripted_api_ends_a_silent_answer_with_its_client() {
     let api = Api::plain(vec![Turn::Silent(vec![Part::Text("Well".to_string())]), Turn::text("later")]);
     let target = "/v1beta/models/m:streamGenerateContent?alt=sse";
     let question = format!("POST {target} HTTP/1.1\r\n{ONCE}");

@@ -72,7 +72,7 @@ fn in_one_record(extensions: &[u8]) -> Hello {
 
 /// A ClientHello with an encrypted server name must be recognized, because the visible name may not be the real one.
 #[test]
-fn a_hidden_name_is_told_apart() {
+fn encrypted_client_hello_is_recognised() {
     for kind in [0xfe0d, 0xffce] {
         let hidden = extension(kind, &[0, 0, 1, 0, 1, 7, 0, 0, 0, 0]);
         let name = names(&[b"a.example.org"]);
@@ -83,7 +83,7 @@ fn a_hidden_name_is_told_apart() {
 }
 
 #[test]
-fn names_of_real_clients() {
+fn server_names_of_real_clients_are_read() {
     for versions in [&[&version::TLS13][..], &[&version::TLS12], &[&version::TLS13, &version::TLS12]] {
         assert_eq!(read(&rustls("api.example.org", versions)), named("api.example.org"));
         assert_eq!(read(&rustls("127.0.0.1", versions)), Hello::Nameless);
@@ -93,7 +93,7 @@ fn names_of_real_clients() {
 }
 
 #[test]
-fn every_prefix_is_incomplete() {
+fn every_prefix_of_a_hello_is_incomplete() {
     for whole in [rustls("a.b", &[&version::TLS13]), bytes_of(OPENSSL), bytes_of(OPENSSL_NAMELESS)] {
         for record in [1 + whole.len() / 60, 100, whole.len()] {
             let bytes = in_records(&whole[5..], record);
@@ -108,7 +108,7 @@ fn every_prefix_is_incomplete() {
 }
 
 #[test]
-fn other_protocols() {
+fn other_protocols_are_not_tls() {
     for other in
         [&b"GET / HTTP/1.1\r\n"[..], b"SSH-2.0-x", b"\x00", b"\x16\x02", b"\x80\x2e\x01\x03\x01", b"\x15\x03"]
     {
@@ -117,7 +117,7 @@ fn other_protocols() {
 }
 
 #[test]
-fn names_that_two_could_read_differently() {
+fn ambiguous_server_names_are_refused() {
     assert_eq!(in_one_record(&names(&[b"Example.org."])), named("example.org"));
     assert_eq!(in_one_record(&names(&[b"xn--bcher-kva.example"])), named("xn--bcher-kva.example"));
     assert_eq!(in_one_record(&[]), Hello::Nameless);
@@ -157,7 +157,7 @@ fn names_that_two_could_read_differently() {
 }
 
 #[test]
-fn records_and_messages_that_no_client_sends() {
+fn malformed_records_and_messages_are_refused() {
     let message = hello(&names(&[b"a.b"]));
     let whole = in_records(&message, 16_384);
     let changed = |at: usize, to: u8| {
@@ -184,7 +184,7 @@ fn records_and_messages_that_no_client_sends() {
 }
 
 #[test]
-fn the_bound_is_kept() {
+fn hello_over_the_size_limit_is_refused() {
     let space = 16_384 - 43 - 4;
     let fits = hello(&extension(21, &vec![0; space]));
     assert_eq!(read(&in_records(&fits, 16_384)), Hello::Nameless);
@@ -200,7 +200,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn any_bytes_have_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..200), tls: bool) {
+    fn parser_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), tls: bool) {
         let bytes = if tls { in_records(&hello(&bytes), 50) } else { bytes };
         let _ = read(&bytes);
     }
@@ -208,7 +208,7 @@ proptest! {
     /// A changed ClientHello must be refused or give a valid host name, and the decision about a prefix must not differ
     /// from that about the whole.
     #[test]
-    fn changed_hellos(at in 0usize..10_000, to: u8, cut in 0usize..10_000, record in 40usize..600) {
+    fn changed_hello_is_refused_or_gives_a_valid_name(at in 0usize..10_000, to: u8, cut in 0usize..10_000, record in 40usize..600) {
         let mut bytes = in_records(&rustls("api.example.org", &[&version::TLS13])[5..], record);
         let at = at % bytes.len();
         bytes[at] = to;
@@ -224,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn enough_bytes_are_never_too_few(record in 1usize..400, filling: u8) {
+    fn hello_over_the_limit_is_never_incomplete(record in 1usize..400, filling: u8) {
         let message = [&[1, 0, 0x40, 0][..], &vec![filling; 16_383]].concat();
         let mut bytes = in_records(&message, record);
         bytes.resize(LIMIT.max(bytes.len()), 22);
@@ -232,7 +232,7 @@ proptest! {
     }
 
     #[test]
-    fn names_come_back(name in "[a-zA-Z0-9_-]{1,63}(\\.[a-zA-Z0-9-]{1,20}){0,5}", record in 2usize..300) {
+    fn server_name_is_read_from_any_record_size(name in "[a-zA-Z0-9_-]{1,63}(\\.[a-zA-Z0-9-]{1,20}){0,5}", record in 2usize..300) {
         let message = hello(&names(&[name.as_bytes()]));
         prop_assert_eq!(read(&in_records(&message, record.max(1 + message.len() / 60))), named(&name.to_lowercase()));
     }

@@ -55,7 +55,7 @@ const RESPONSES_EVENTS: &str = "event: response.output_text.delta\ndata: {\"type
 const MESSAGES_EVENTS: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"usage\":{\"input_tokens\":25,\"cache_creation_input_tokens\":100,\"cache_read_input_tokens\":1000,\"output_tokens\":1}}}\n\nevent: ping\ndata: {\"type\": \"ping\"}\n\nevent: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"{\\\"usage\\\":{\\\"output_tokens\\\":999999}}\"}}\n\nevent: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":15}}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
 
 #[test]
-fn event_streams_of_apis() {
+fn tokens_are_counted_in_event_streams_of_each_api() {
     assert_eq!(scan(&gemini(), true, GEMINI_EVENTS), (tokens(123, 47, 64), true));
     assert_eq!(scan(&openai(), true, CHAT_EVENTS), (tokens(11, 5, 4), true));
     assert_eq!(scan(&openai(), true, RESPONSES_EVENTS), (tokens(37, 11, 8), true));
@@ -65,7 +65,7 @@ fn event_streams_of_apis() {
 
 /// guard must report the pages that the API's own search found, and must not take text of the model for such a page.
 #[test]
-fn pages_of_searches() {
+fn pages_found_by_the_search_of_the_api_are_reported() {
     let mut places = gemini();
     places.sources = vec!["candidates.groundingMetadata.groundingChunks.web.uri".to_string()];
     let body = r#"{"candidates": [{"content": {"parts": [{"text": "\"uri\": \"https://said.org\""}]}, "groundingMetadata": {
@@ -82,7 +82,7 @@ fn pages_of_searches() {
 }
 
 #[test]
-fn whole_bodies_of_apis() {
+fn tokens_are_counted_in_whole_bodies_of_each_api() {
     let one = "{\n \"candidates\": [],\n \"usageMetadata\": {\"promptTokenCount\": 4, \"candidatesTokenCount\": 2}\n}\n";
     assert_eq!(scan(&gemini(), false, one), (tokens(4, 2, 0), true));
     let list = "[{\"usageMetadata\": {\"promptTokenCount\": 4, \"candidatesTokenCount\": 2}}\n,\r\n{\"usageMetadata\": {\"promptTokenCount\": 4, \"candidatesTokenCount\": 9}}]";
@@ -96,7 +96,7 @@ fn whole_bodies_of_apis() {
 }
 
 #[test]
-fn counts_are_known_while_the_answer_goes_on() {
+fn token_counts_are_known_during_the_answer() {
     let mut scanner = Scanner::new(&gemini(), true);
     let second = GEMINI_EVENTS.rfind("data:").unwrap();
     scanner.feed(&GEMINI_EVENTS.as_bytes()[..second]);
@@ -106,7 +106,7 @@ fn counts_are_known_while_the_answer_goes_on() {
 }
 
 #[test]
-fn forms_of_event_streams() {
+fn event_stream_line_endings_and_fields_are_understood() {
     let p = places(&["a.n"], &["b"], &[]);
     for stream in [
         "data: {\"a\":{\"n\":3}}\n\ndata: {\"b\":1}\n\n",
@@ -124,7 +124,7 @@ fn forms_of_event_streams() {
 }
 
 #[test]
-fn numbers_that_are_none() {
+fn invalid_token_numbers_count_as_zero() {
     let p = places(&["n"], &["o|m"], &[]);
     for (body, expected) in [
         ("{\"n\":-1,\"o\":1.5}", tokens(0, 0, 0)),
@@ -142,7 +142,7 @@ fn numbers_that_are_none() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told() {
+fn unreadable_bodies_are_marked_and_earlier_counts_kept() {
     let p = places(&["n"], &["o"], &[]);
     // Counts before the invalid JSON must be included.
     assert_eq!(scan(&p, false, "{\"n\":7,\"o\":"), (tokens(7, 0, 0), false));
@@ -161,7 +161,7 @@ fn what_cannot_be_read_is_told() {
 }
 
 #[test]
-fn memory_is_bounded() {
+fn long_event_lines_need_little_memory() {
     let p = places(&["n"], &[], &[]);
     let piece = vec![b' '; 1 << 20];
     for stream in [true, false] {
@@ -192,7 +192,7 @@ proptest! {
 
     /// The token counts must not depend on how the body is cut into pieces.
     #[test]
-    fn chunks_change_nothing(
+    fn token_counts_do_not_depend_on_chunks(
         parts in prop::collection::vec(prop_oneof![
             Just("\n".to_string()), Just("\r".to_string()), Just("\r\n".to_string()), Just("data:".to_string()),
             Just("\n\ndata: ".to_string()), Just(": x".to_string()), Just("\u{feff}".to_string()), Just("\u{e9}".to_string()),

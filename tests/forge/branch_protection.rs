@@ -77,7 +77,7 @@ fn why(found: &Protection) -> &str {
 }
 
 #[test]
-fn both_ways_to_protect_a_branch_add_up() {
+fn rulesets_and_classic_protection_are_combined() {
     let list = |kinds: &[&str]| Response::json(200, &kinds.iter().map(|kind| rule(kind)).collect());
     let old = |pull_request, force| Response::json(200, &classic(pull_request, force));
     for (rules, classic) in [
@@ -112,7 +112,7 @@ fn both_ways_to_protect_a_branch_add_up() {
 }
 
 #[test]
-fn what_cannot_be_read_is_never_protected() {
+fn unreadable_protection_never_counts_as_protected() {
     let some = || Response::json(200, &json!([rule("pull_request")]));
     for (rules, classic, words) in [
         // One endpoint answers, and the other one cannot be read.
@@ -151,7 +151,7 @@ fn what_cannot_be_read_is_never_protected() {
 }
 
 #[test]
-fn the_questions_are_the_ones_github_documents() {
+fn requests_have_the_form_that_github_documents() {
     let server = hub(Response::json(200, &json!([])), not_protected());
     assert_eq!(missing(&ask(&server)).len(), 2);
     let asked = server.requests();
@@ -187,7 +187,7 @@ fn the_questions_are_the_ones_github_documents() {
 }
 
 #[test]
-fn rules_are_read_to_their_last_page() {
+fn branch_rules_are_read_to_the_last_page() {
     let pages = |last: usize| {
         Server::plain(move |request: &Request| {
             if request.path() != RULES {
@@ -212,7 +212,7 @@ fn rules_are_read_to_their_last_page() {
 }
 
 #[test]
-fn without_a_token_only_what_everybody_may_know() {
+fn protection_without_a_token_uses_only_public_endpoints() {
     let all = Response::json(200, &json!([rule("pull_request"), rule("non_fast_forward")]));
     let server = hub(all, Response::json(200, &classic(true, false)));
     assert_eq!(protection(&remote(&server), None, "main"), Protection::Protected);
@@ -224,7 +224,7 @@ fn without_a_token_only_what_everybody_may_know() {
 }
 
 #[test]
-fn a_troubled_service_is_asked_again_and_not_for_ever() {
+fn failing_service_is_retried_a_limited_number_of_times() {
     // The service fails twice and then answers. guard must retry.
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
@@ -254,7 +254,7 @@ fn a_troubled_service_is_asked_again_and_not_for_ever() {
 }
 
 #[test]
-fn slow_huge_and_broken_answers() {
+fn slow_huge_and_broken_answers_are_errors() {
     let cases = [
         ("silent", vec![Step::Bytes(b"[".to_vec()), Step::Silence], "did not respond within"),
         ("cut", vec![Step::Bytes(b"[{\"type\": \"pull_request\"}".to_vec()), Step::Cut], "the request to"),
@@ -302,7 +302,7 @@ fn slow_huge_and_broken_answers() {
 }
 
 #[test]
-fn an_answer_that_leads_elsewhere_is_not_followed() {
+fn redirects_of_the_api_are_not_followed() {
     let thief = Server::plain(|_: &Request| Response::json(200, &json!([rule("pull_request")])));
     for status in [301, 302, 303, 307, 308] {
         let to = thief.url("/repos/acme/widget/rules/branches/main");
@@ -315,7 +315,7 @@ fn an_answer_that_leads_elsewhere_is_not_followed() {
 }
 
 #[test]
-fn a_certificate_nobody_signed_gets_no_token() {
+fn token_is_not_sent_to_an_untrusted_certificate() {
     let server = Server::tls(&Authority::new(), &["127.0.0.1"], |_: &Request| not_protected());
     let found = ask(&server);
     assert!(why(&found).contains("cannot be reached"), "{found:?}");
@@ -325,7 +325,7 @@ fn a_certificate_nobody_signed_gets_no_token() {
 /// guard must trust a certificate that the machine trusts. The trusted certificates come from the environment, so the
 /// test runs itself again as another process.
 #[test]
-fn a_certificate_of_the_machine_is_believed() {
+fn certificate_trusted_by_the_machine_is_accepted() {
     const AGAIN: &str = "GUARD_TEST_FORGE_TLS";
     if std::env::var_os(AGAIN).is_some() {
         let variable = |name: &str| std::env::var(name).ok();
@@ -346,7 +346,7 @@ fn a_certificate_of_the_machine_is_believed() {
     });
     let scratch = crate::support::Scratch::new("forge-tls");
     let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "forge::branch_protection::a_certificate_of_the_machine_is_believed"])
+        .args(["--exact", "forge::branch_protection::certificate_trusted_by_the_machine_is_accepted"])
         .env(AGAIN, "1")
         .env("SSL_CERT_FILE", scratch.write("ca.pem", authority.pem()))
         .env("GITHUB_API_URL", server.url("/api/v3"))
@@ -362,7 +362,7 @@ fn a_certificate_of_the_machine_is_believed() {
 
 /// guard connects through the corporate proxy, which must see only the host name and not the token.
 #[test]
-fn the_companys_proxy_does_not_see_the_token() {
+fn upstream_proxy_does_not_see_the_token() {
     let proxy = Server::plain(|_: &Request| Response::new(403, "text/plain", "not here"));
     let api = "https://ghe.example.test/api/v3";
     let url = "https://ghe.example.test/acme/widget";
@@ -381,7 +381,7 @@ fn the_companys_proxy_does_not_see_the_token() {
 
 /// A caller inside an async runtime must be able to query the API, although a runtime cannot be entered twice.
 #[test]
-fn it_can_be_asked_from_within_a_runtime() {
+fn protection_can_be_queried_inside_an_async_runtime() {
     let server = hub(Response::json(200, &json!([])), not_protected());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let found = runtime.block_on(async { ask(&server) });
@@ -389,7 +389,7 @@ fn it_can_be_asked_from_within_a_runtime() {
 }
 
 #[test]
-fn other_services_are_not_asked() {
+fn other_forges_are_not_queried() {
     let url = "https://gitlab.example/acme/widget.git";
     let remote = guard::work::forge::Remote::parse("origin", url, url, |_| None).unwrap();
     let found = protection(&remote, None, "main");

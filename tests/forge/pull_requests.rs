@@ -107,7 +107,7 @@ fn posts(server: &Server) -> Vec<Request> {
 }
 
 #[test]
-fn one_is_made_and_then_found() {
+fn pull_request_is_created_once_and_then_found() {
     let (server, pulls) = hub(Pulls::default());
     let remote = remote(&server);
     let made = propose(&remote).unwrap();
@@ -129,7 +129,7 @@ fn one_is_made_and_then_found() {
 }
 
 #[test]
-fn one_that_another_guard_makes_meanwhile_is_found() {
+fn pull_request_created_concurrently_is_found() {
     let (server, _) =
         hub(Pulls { all: vec![pull(3, "acme", "task/x", "main", "open")], hidden: 1, ..Pulls::default() });
     let found = propose(&remote(&server)).unwrap();
@@ -146,7 +146,7 @@ fn one_that_another_guard_makes_meanwhile_is_found() {
 }
 
 #[test]
-fn an_answer_that_is_lost_makes_no_second_one() {
+fn lost_answer_creates_no_second_pull_request() {
     let bad_gateway = || Response::new(502, "text/html", "<h1>Bad Gateway</h1>");
     // GitHub created the pull request, but the response was lost. guard must find it.
     let (server, pulls) = hub(Pulls { troubles: vec![(bad_gateway(), true)], ..Pulls::default() });
@@ -167,7 +167,7 @@ fn an_answer_that_is_lost_makes_no_second_one() {
 }
 
 #[test]
-fn others_are_not_taken_for_it() {
+fn pull_requests_of_other_branches_are_not_mistaken_for_it() {
     // A server that ignores the filter of the request lists all pull requests.
     let all = json!([
         pull(1, "acme", "task/y", "main", "open"),
@@ -185,7 +185,7 @@ fn others_are_not_taken_for_it() {
 }
 
 #[test]
-fn a_fork_is_named_by_its_owner() {
+fn head_of_a_fork_is_named_with_its_owner() {
     let (server, _) = hub(Pulls::default());
     let variables =
         environment(&[("GITHUB_API_URL", &server.url("")), ("GITHUB_SERVER_URL", "https://github.com")]);
@@ -197,7 +197,7 @@ fn a_fork_is_named_by_its_owner() {
 }
 
 #[test]
-fn what_is_too_long_is_cut() {
+fn too_long_title_and_body_are_cut() {
     let (server, _) = hub(Pulls::default());
     let remote = remote(&server);
     let (title, body) = (format!("a\nb\u{1b}[31m{}", "ü".repeat(400)), "ß".repeat(70_000));
@@ -211,7 +211,7 @@ fn what_is_too_long_is_cut() {
 }
 
 #[test]
-fn refusals_say_why_and_keep_the_token() {
+fn refused_pull_request_reports_why_without_the_token() {
     let cases = [
         (
             422,

@@ -77,7 +77,7 @@ impl PushFixture {
 }
 
 #[test]
-fn a_branch_is_pushed_once_and_then_forward() {
+fn branch_is_pushed_once_and_then_fast_forwarded() {
     let fixture = PushFixture::new();
     let (main, tip) = (fixture.tip("main"), fixture.tip("task/x"));
     let pushed = fixture.push("refs/heads/task/x").unwrap();
@@ -92,7 +92,7 @@ fn a_branch_is_pushed_once_and_then_forward() {
 }
 
 #[test]
-fn what_is_not_forward_is_not_pushed() {
+fn push_that_is_not_a_fast_forward_is_refused() {
     let fixture = PushFixture::new();
     fixture.push("task/x").unwrap();
     let there = fixture.tip("task/x");
@@ -119,7 +119,7 @@ fn what_is_not_forward_is_not_pushed() {
 }
 
 #[test]
-fn the_base_is_never_pushed_to() {
+fn push_to_a_base_branch_is_refused() {
     let fixture = PushFixture::new();
     let before = fixture.refs();
     fixture.commit("main", "work");
@@ -147,7 +147,7 @@ fn the_base_is_never_pushed_to() {
 }
 
 #[test]
-fn only_one_branch_that_is_there() {
+fn push_accepts_only_one_existing_branch() {
     let fixture = PushFixture::new();
     let before = fixture.refs();
     fixture.source.git(&["tag", "v1", "task/x"]);
@@ -182,7 +182,7 @@ fn only_one_branch_that_is_there() {
 }
 
 #[test]
-fn nothing_that_configuration_adds_goes_along() {
+fn push_sends_no_tags_or_refs_added_by_configuration() {
     let fixture = PushFixture::new();
     fixture.source.git(&["tag", "-a", "v1", "-m", "v1", "task/x"]);
     for (key, value) in [
@@ -203,7 +203,7 @@ fn nothing_that_configuration_adds_goes_along() {
 /// A push must not run the repository's hooks, because they can execute files from a worktree that an agent has
 /// changed.
 #[test]
-fn no_hooks_run() {
+fn push_runs_no_hooks() {
     for (setting, file) in [
         (None, "project/.git/hooks/pre-push"),
         (None, "project/.git/hooks/reference-transaction"),
@@ -231,7 +231,7 @@ fn no_hooks_run() {
 }
 
 #[test]
-fn addresses_of_the_users_are_followed() {
+fn push_follows_push_urls_and_abbreviations_of_the_user() {
     // The user has configured a separate address for pushing, an abbreviation, or an address relative to the main
     // worktree.
     for settings in [
@@ -295,7 +295,7 @@ impl Drop for Daemon {
 /// remote's address from this configuration. It must not execute any program that the configuration names, and must
 /// not send the user's credentials to another host.
 #[test]
-fn a_planted_repository_runs_nothing() {
+fn push_from_a_hostile_repository_runs_nothing() {
     let fixture = PushFixture::new();
     let daemon = Daemon::start(&fixture.source.scratch.0);
     fixture.source.git(&["config", "remote.origin.url", &daemon.url()]);
@@ -347,7 +347,7 @@ fn a_planted_repository_runs_nothing() {
 
 /// Programs that a push starts must have no terminal to ask the user, and must end when the push times out.
 #[test]
-fn a_push_has_no_terminal_and_an_end() {
+fn push_has_no_terminal_and_a_time_limit() {
     let fixture = PushFixture::new();
     let (script, log) = (fixture.source.scratch.0.join("ssh.sh"), fixture.source.scratch.0.join("log"));
     fixture.script(
@@ -374,7 +374,7 @@ fn a_push_has_no_terminal_and_an_end() {
 }
 
 #[test]
-fn what_the_other_side_says_is_told_without_credentials() {
+fn push_error_shows_the_remote_message_without_credentials() {
     let fixture = PushFixture::new();
     fixture.script(&fixture.bare.join("hooks/pre-receive"), "printf 'not\\033[31m today' >&2; exit 1");
     let error = fixture.push("task/x").unwrap_err().to_string();

@@ -15,7 +15,7 @@ fn names(remote: &Remote) -> Option<(&str, &str)> {
 }
 
 #[test]
-fn addresses_of_github() {
+fn github_addresses_are_recognised() {
     for url in [
         "https://github.com/acme/widget.git",
         "https://github.com/acme/widget",
@@ -46,7 +46,7 @@ fn addresses_of_github() {
 }
 
 #[test]
-fn everything_else_is_another() {
+fn other_addresses_are_not_github() {
     for (url, host, shown) in [
         ("/srv/git/widget.git", None, "/srv/git/widget.git"),
         ("../widget.git", None, "../widget.git"),
@@ -100,7 +100,7 @@ fn everything_else_is_another() {
 }
 
 #[test]
-fn an_enterprise_is_named_by_the_environment_and_by_nothing_else() {
+fn github_enterprise_host_comes_only_from_the_environment() {
     let at = |url: &str, pairs: &[(&str, &str)]| Remote::parse("origin", url, url, environment(pairs));
     let api = ("GITHUB_API_URL", "https://ghe.example.org/api/v3");
     let found = at("git@ghe.example.org:acme/widget.git", &[api]).unwrap();
@@ -129,7 +129,7 @@ fn an_enterprise_is_named_by_the_environment_and_by_nothing_else() {
 
 /// guard must apply the user's `insteadOf` abbreviations from the configuration that git would use.
 #[test]
-fn remotes_are_read_as_git_reads_them() {
+fn remote_abbreviations_are_resolved_as_in_git() {
     let fixture = TestRepository::new();
     let of = |name: &str| Remote::with(&fixture.find(), name, |_| None).unwrap();
     assert_eq!(of("origin"), None);
@@ -157,7 +157,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
     #[test]
-    fn credentials_are_shown_nowhere(
+    fn remotes_never_show_credentials(
         scheme in prop::sample::select(vec!["https", "http", "ssh", "git", "HTTPS", "ftp", "s3"]),
         user in "[a-zA-Z0-9]{0,8}",
         padding in "[!-~]{0,12}",
@@ -172,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn every_spelling_leads_to_the_same(
+    fn every_spelling_of_a_github_address_is_the_same_repository(
         owner in "[a-zA-Z0-9][a-zA-Z0-9-]{0,20}",
         repo in "[a-zA-Z0-9_][a-zA-Z0-9._-]{0,20}[a-zA-Z0-9_]",
         user in "[a-z]{1,8}",
@@ -192,7 +192,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_some_remote(text in "\\PC{0,60}|[a-z@:/\\[\\]?#.]{0,40}") {
+    fn any_text_parses_as_a_remote(text in "\\PC{0,60}|[a-z@:/\\[\\]?#.]{0,40}") {
         let remote = Remote::parse("origin", &text, &text, |_| None).unwrap();
         // An address that guard takes for GitHub must contain an owner and a repository with valid names.
         if let Some((owner, repo)) = names(&remote) {

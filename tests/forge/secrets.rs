@@ -18,7 +18,7 @@ fn found(pairs: &[(&str, &str)]) -> Option<String> {
 }
 
 #[test]
-fn the_usual_variables_in_their_order() {
+fn token_variables_are_read_in_the_order_of_gh() {
     let other = "ghp_other";
     assert_eq!(found(&[("GITHUB_TOKEN", SECRET), ("GH_TOKEN", other)]).as_deref(), Some("GH_TOKEN"));
     assert_eq!(found(&[("GITHUB_TOKEN", SECRET), ("GH_TOKEN", "")]).as_deref(), Some("GITHUB_TOKEN"));
@@ -43,7 +43,7 @@ fn the_usual_variables_in_their_order() {
 }
 
 #[test]
-fn the_program_of_github_is_asked_for_the_right_host() {
+fn gh_is_asked_for_the_token_of_the_right_host() {
     let scratch = Scratch::new("gh");
     let gh = |script: &str| {
         make_program(&scratch.0.join("bin/gh"), format!("#!/bin/sh\n{script}\n"));
@@ -74,7 +74,7 @@ fn the_program_of_github_is_asked_for_the_right_host() {
 }
 
 #[test]
-fn no_built_in_policy_hands_a_token_to_an_agent() {
+fn no_built_in_policy_passes_a_token_to_an_agent() {
     for name in built_in() {
         let environment = policy(name).environment;
         for variable in ["GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_API_URL"] {
@@ -91,7 +91,7 @@ fn no_built_in_policy_hands_a_token_to_an_agent() {
 /// The agent's environment, read from the kernel's `/proc/self/environ`, must not contain the token under any built-in
 /// policy.
 #[test]
-fn an_agent_does_not_get_the_token() {
+fn token_is_not_in_the_environment_of_an_agent() {
     for name in built_in() {
         let scratch = Scratch::new("agent-token");
         let folder = scratch.0.join("folder");

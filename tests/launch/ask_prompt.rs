@@ -70,7 +70,7 @@ fn answers(mut command: Command, keys: &[&str], thinks: Duration) -> String {
 }
 
 #[test]
-fn yes_is_for_once() {
+fn answer_yes_holds_once() {
     let scratch = scene("ask-once");
     let shown = at_a_terminal(&scratch, &["y", "n"]);
     assert_eq!(shown.matches("the agent wants to run").count(), 2, "{shown}");
@@ -80,7 +80,7 @@ fn yes_is_for_once() {
 
 /// A user who thinks longer than the idle limit about a question must not lose the run: the agent waits for the user.
 #[test]
-fn a_run_with_an_open_question_is_not_idle() {
+fn run_with_an_open_question_is_not_idle() {
     let scratch = scene("ask-idle");
     let mut command = guard();
     command.args(["run", "--in-place", "--quiet", "--timeout", "1", "--policy"]);
@@ -92,7 +92,7 @@ fn a_run_with_an_open_question_is_not_idle() {
 }
 
 #[test]
-fn always_is_for_the_run() {
+fn answer_always_holds_for_the_run() {
     let scratch = scene("ask-always");
     let shown = at_a_terminal(&scratch, &["a"]);
     assert_eq!(shown.matches("the agent wants to run").count(), 1, "{shown}");
@@ -102,7 +102,7 @@ fn always_is_for_the_run() {
 /// The run's policy is a file, so no other policy can extend it by name. The file extends the user's policy `mine`, and
 /// guard must save the rule there.
 #[test]
-fn an_answer_is_saved_in_the_policy_that_a_policy_file_extends() {
+fn answer_is_saved_in_the_policy_a_policy_file_extends() {
     let scratch = scene("ask-save");
     scratch.write(".config/guard/policies/asking.toml", POLICY);
     let empty = |name: &str, extends: &str| format!("version = 1\nname = {name:?}\nextends = {extends:?}\n");
@@ -118,7 +118,7 @@ fn an_answer_is_saved_in_the_policy_that_a_policy_file_extends() {
 /// The rule that asks is in the policy file itself, so a rule in the user's policy would have no effect. guard must
 /// save none, and say so.
 #[test]
-fn an_answer_to_a_rule_of_a_policy_file_is_not_saved() {
+fn answer_to_a_rule_of_a_policy_file_is_not_saved() {
     let scratch = scene("ask-save-file");
     let shown = at_a_terminal(&scratch, &["s"]);
     assert!(shown.contains("first=1") && shown.contains("guard: cannot save your answer: "), "{shown}");
@@ -127,14 +127,14 @@ fn an_answer_to_a_rule_of_a_policy_file_is_not_saved() {
 }
 
 #[test]
-fn enter_and_escape_are_a_no() {
+fn enter_and_escape_refuse_the_command() {
     let scratch = scene("ask-no");
     let shown = at_a_terminal(&scratch, &["\r", "\u{1b}"]);
     assert!(!shown.contains("first=1") && !shown.contains("second=1") && shown.contains("end"), "{shown}");
 }
 
 #[test]
-fn nobody_there_is_a_no() {
+fn question_without_a_terminal_refuses_the_command() {
     let scratch = scene("ask-nobody");
     let output = command(&scratch).stdin(Stdio::null()).output().unwrap();
     let shown = text(&output);
@@ -202,7 +202,7 @@ impl Drop for Emulator {
 
 /// While guard asks the user, the agent's output must not appear: it could overwrite the question or forge one.
 #[test]
-fn a_question_is_not_painted_over() {
+fn output_of_the_agent_waits_while_guard_asks() {
     let scratch = scene("ask-painted");
     // The agent leaves a title sequence open, which would hide the question, and its background job keeps drawing a
     // false question.
@@ -231,7 +231,7 @@ fn a_question_is_not_painted_over() {
 
 /// Neither a terminal response that the agent provokes nor a key pressed before the question may count as an answer.
 #[test]
-fn what_a_terminal_sends_by_itself_is_no_answer() {
+fn terminal_responses_and_earlier_keys_are_no_answer() {
     // On a busy machine guard may ask the user before it shows the agent's request to the terminal. The pauses between
     // the keys can also become so long that guard takes a key for an answer. Such an attempt proves nothing.
     let is_done = (0..20).any(|attempt| presses_keys_before_the_question(&format!("ask-report-{attempt}")));
@@ -275,7 +275,7 @@ fn presses_keys_before_the_question(name: &str) -> bool {
 /// The question must show every argument, and must escape characters that are invisible or change the direction of the
 /// text.
 #[test]
-fn the_question_shows_the_whole_command() {
+fn question_shows_the_whole_command_escaped() {
     let scratch = scene("ask-whole");
     let filler = "f".repeat(300);
     let script = format!(

@@ -1,3 +1,4 @@
+// slow
 //! A run without mounts must get its package caches when a program uses them, and not before.
 
 use std::path::PathBuf;
@@ -28,7 +29,7 @@ fn run(environment: &TestEnvironment, home: &PathBuf, command: &[&str]) -> RunOu
 }
 
 #[test]
-fn a_program_that_uses_a_cache_finds_it_and_can_add_to_it() {
+fn program_finds_its_cache_and_can_add_to_it() {
     in_every_environment(|environment| {
         let home = furnish(environment);
         let added = home.join(".npm/_cacache/content-v2/sha512/ab/cd/gh");
@@ -42,7 +43,7 @@ fn a_program_that_uses_a_cache_finds_it_and_can_add_to_it() {
 }
 
 #[test]
-fn a_run_that_uses_none_does_not_wait_for_any() {
+fn run_without_cache_programs_creates_no_cache_links() {
     in_every_environment(|environment| {
         let home = furnish(environment);
         // `echo *` is part of the shell, so the run starts no further program, and guard must not have created the
@@ -56,7 +57,7 @@ fn a_run_that_uses_none_does_not_wait_for_any() {
 /// guard creates the cache links while the run works. guard must not follow a link that the run put in the place of a
 /// directory.
 #[test]
-fn links_are_not_led_out_of_the_home() {
+fn cache_links_are_not_created_through_links_of_the_run() {
     in_every_environment(|environment| {
         if environment.namespaces {
             return;
@@ -89,7 +90,7 @@ fn furnish_cargo(environment: &TestEnvironment) -> PathBuf {
 }
 
 #[test]
-fn folders_that_nothing_is_added_to_are_one_link() {
+fn unchanged_cache_directories_are_one_link() {
     in_every_environment(|environment| {
         let home = furnish_cargo(environment);
         let printed = |options: &[&str]| {
@@ -114,7 +115,7 @@ fn folders_that_nothing_is_added_to_are_one_link() {
 }
 
 #[test]
-fn caches_of_other_toolchains_are_not_made() {
+fn cache_links_of_other_toolchains_are_not_created() {
     in_every_environment(|environment| {
         let home = furnish(environment);
         furnish_cargo(environment);

@@ -42,8 +42,9 @@ fn run(environment: &TestEnvironment, options: &[&str], command: &[&str]) -> Run
     environment.run_to_end(guard, b"")
 }
 
+// slow
 #[test]
-fn dependencies_come_along() {
+fn installed_dependencies_are_available_in_a_worktree_run() {
     in_every_environment(|environment| {
         environment.run_outside(PROJECT);
         let listing = "cd app && find node_modules packages .venv target -printf '%p %y %s %T@\\n' | sort";
@@ -79,7 +80,7 @@ fn dependencies_come_along() {
 }
 
 #[test]
-fn the_user_chooses_what_comes_along() {
+fn options_choose_which_untracked_files_a_run_gets() {
     let environment = one_environment();
     environment.run_outside(PROJECT);
     let look = ["bash", "-c", "ls -d node_modules; cat .env; echo more >> .env && ls dist; touch dist/new"];
@@ -104,7 +105,7 @@ fn the_user_chooses_what_comes_along() {
 
 /// guard must not make a directory available that is only a link with the name of a dependency directory.
 #[test]
-fn links_to_other_places_do_not_come_along() {
+fn links_named_like_dependency_directories_are_left_out() {
     let environment = one_environment();
     environment.run_outside(PROJECT);
     environment.run_outside("mkdir secret && echo secret > secret/key && cd app && rm -r node_modules && ln -s ../secret node_modules");
@@ -118,7 +119,7 @@ fn links_to_other_places_do_not_come_along() {
 
 /// A large `node_modules` must not slow a run down: guard does not copy it, and git does not search it.
 #[test]
-fn a_large_directory_is_not_looked_at() {
+fn large_dependency_directory_is_not_searched_or_copied() {
     let environment = one_environment();
     environment.run_outside(PROJECT);
     environment.run_outside("cd app/node_modules && for i in $(seq 500); do mkdir -p many/$i && (cd many/$i && touch $(seq 100)); done");
@@ -135,7 +136,7 @@ fn a_large_directory_is_not_looked_at() {
 /// With `--with-changes` the run must get the user's uncommitted changes: changed, deleted, new, staged and binary
 /// files, and no others.
 #[test]
-fn uncommitted_changes_come_along_when_asked_for() {
+fn with_changes_brings_uncommitted_changes_along() {
     let environment = one_environment();
     environment.run_outside(PROJECT);
     environment.run_outside(
@@ -159,8 +160,9 @@ fn uncommitted_changes_come_along_when_asked_for() {
 }
 
 /// The run must have the files of initialised submodules, and git must report no change in them.
+// slow
 #[test]
-fn submodules_come_along() {
+fn initialised_submodules_are_available_in_a_worktree_run() {
     in_two_environments(|environment| {
         environment.run_outside(PROJECT);
         environment.run_outside(
@@ -187,7 +189,7 @@ fn submodules_come_along() {
 /// guard must receive a commit without delay. The git processes that it no longer needs must end at once, although
 /// guard blocks SIGTERM at that time.
 #[test]
-fn a_commit_is_received_without_delay() {
+fn commit_is_received_without_delay() {
     let environment = one_environment();
     environment.run_outside(PROJECT);
     let commit = ["bash", "-c", "echo x >> package.json && git commit -qam x"];

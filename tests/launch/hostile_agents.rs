@@ -1,3 +1,4 @@
+// slow
 //! Agents try to survive the end of their run. Every run must end, and must leave no process.
 
 use std::io::{BufRead, BufReader};
@@ -14,7 +15,7 @@ use crate::support::{
 };
 
 #[test]
-fn agents_that_do_not_want_to_end() {
+fn agents_that_ignore_signals_are_ended() {
     in_every_environment_at_once(|environment| {
         let stubborn = "import os, signal, time
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
@@ -43,7 +44,7 @@ os.kill(os.getpid(), signal.SIGSTOP)";
 }
 
 #[test]
-fn agents_that_destroy_their_surroundings() {
+fn run_ends_correctly_if_the_agent_deletes_its_home() {
     in_every_environment(|environment| {
         // The agent deletes its home and its temporary directory, and tries to delete guard's shims, which it may
         // not.
@@ -92,7 +93,7 @@ fn daemons_end_with_the_command() {
 }
 
 #[test]
-fn garbage_on_the_control_socket() {
+fn garbage_on_the_control_socket_changes_no_decision() {
     let script = "import os, socket, struct
 for number in range(150):
     client = socket.socket(socket.AF_UNIX)
@@ -146,7 +147,7 @@ fn init_is_not_dumpable_while_the_program_runs() {
 
 /// A process of the same user stops init from outside. guard must end the run without init.
 #[test]
-fn a_stopped_init_does_not_keep_the_run_alive() {
+fn stopped_init_does_not_keep_the_run_alive() {
     in_every_environment_at_once(|environment| {
         let mark = unique_mark();
         let script = "setsid sleep 600 & sleep 600";

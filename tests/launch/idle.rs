@@ -1,10 +1,11 @@
+// slow
 //! A run is idle if no descendant prints anything, starts a program, or uses the CPU.
 
 use crate::support::{in_every_environment_at_once, in_two_environments};
 
 /// A run that prints nothing must count as busy while a descendant works, and as idle otherwise.
 #[test]
-fn silence_is_not_idleness() {
+fn silent_run_is_idle_only_if_no_descendant_works() {
     // In each case a descendant works while the agent waits. In the case `a daemon` it is an orphan, whose work must
     // count too. `work` uses about a tenth of a CPU and starts no programs, so that other tests can run beside it.
     let work = "perl -e 'while (1) { $x++ for 1..1000000; select(undef, undef, undef, 0.3) }'";

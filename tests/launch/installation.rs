@@ -40,7 +40,7 @@ fn link(target: impl AsRef<Path>, at: PathBuf) -> PathBuf {
 }
 
 #[test]
-fn a_plain_program_needs_itself() {
+fn plain_program_needs_only_itself() {
     let home = Scratch::new("plain");
     let tool = home.write("bin/tool", b"\x7fELF");
     assert_eq!(needs(&tool, &home.0, &[]).as_slice(), std::slice::from_ref(&tool));
@@ -49,7 +49,7 @@ fn a_plain_program_needs_itself() {
 }
 
 #[test]
-fn a_program_of_nvm_needs_the_prefix_of_its_node() {
+fn nvm_program_needs_the_prefix_of_its_node() {
     let home = Scratch::new("nvm");
     let node = home.write(".nvm/versions/node/v20/bin/node", b"\x7fELF");
     home.write(".nvm/versions/node/v20/lib/node_modules/@x/agent/cli.js", "#!/usr/bin/env node\n");
@@ -61,7 +61,7 @@ fn a_program_of_nvm_needs_the_prefix_of_its_node() {
 }
 
 #[test]
-fn a_program_of_a_global_folder_needs_all_modules_and_the_node_that_path_finds() {
+fn global_npm_program_needs_all_modules_and_node_on_path() {
     let home = Scratch::new("global");
     let node = home.write("node/bin/node", b"\x7fELF");
     home.write(".npm-global/lib/node_modules/agent/bin/agent.js", "#!/usr/bin/env -S node --no-warnings\n");
@@ -74,7 +74,7 @@ fn a_program_of_a_global_folder_needs_all_modules_and_the_node_that_path_finds()
 }
 
 #[test]
-fn a_program_in_dot_local_does_not_open_it() {
+fn program_in_dot_local_does_not_grant_dot_local() {
     let home = Scratch::new("local");
     home.write(".local/lib/python3.11/site-packages/x.py", "");
     home.write(".local/share/keyrings/login", "x");
@@ -90,7 +90,7 @@ fn a_program_in_dot_local_does_not_open_it() {
 }
 
 #[test]
-fn a_script_of_a_virtual_environment_needs_it_and_the_interpreter_it_was_made_from() {
+fn venv_script_needs_the_venv_and_its_base_interpreter() {
     let home = Scratch::new("venv");
     let base = home.write("pythons/3.12/bin/python3.12", b"\x7fELF");
     home.write("pythons/3.12/lib/python3.12/os.py", "");
@@ -110,7 +110,7 @@ fn a_script_of_a_virtual_environment_needs_it_and_the_interpreter_it_was_made_fr
 }
 
 #[test]
-fn interpreters_are_found_however_the_first_line_names_them() {
+fn interpreters_are_found_for_every_form_of_shebang() {
     let home = Scratch::new("lines");
     let inner = home.write("a/inner", "#! /bin/sh -e\n");
     for (line, wanted) in [
@@ -146,7 +146,7 @@ fn interpreters_are_found_however_the_first_line_names_them() {
 }
 
 #[test]
-fn rings_of_links_and_of_interpreters_end() {
+fn cycles_of_links_and_interpreters_end() {
     let home = Scratch::new("rings");
     let a = link("b", home.0.join("a"));
     link("a", home.0.join("b"));
@@ -167,7 +167,7 @@ fn rings_of_links_and_of_interpreters_end() {
 }
 
 #[test]
-fn odd_files_keep_nobody_waiting() {
+fn pipes_in_place_of_programs_do_not_block() {
     let home = Scratch::new("odd-files");
     let pipe = home.0.join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -198,7 +198,7 @@ fn secrets_are_not_part_of_any_installation() {
 }
 
 #[test]
-fn a_package_of_pnpm_needs_what_lies_beside_it() {
+fn pnpm_package_needs_its_neighbours() {
     let home = Scratch::new("pnpm");
     let global = ".local/share/pnpm/global/5";
     home.write(&format!("{global}/.pnpm/agent@1/node_modules/agent/cli.js"), "");
@@ -209,7 +209,7 @@ fn a_package_of_pnpm_needs_what_lies_beside_it() {
 }
 
 #[test]
-fn a_linked_package_is_granted_and_a_repository_with_bin_and_lib_only_in_those() {
+fn linked_package_is_granted_and_a_repository_only_in_bin_and_lib() {
     let home = Scratch::new("linked");
     home.write("work/agent/package.json", "{}");
     home.write("work/agent/dist/cli.js", "");
@@ -222,7 +222,7 @@ fn a_linked_package_is_granted_and_a_repository_with_bin_and_lib_only_in_those()
 }
 
 #[test]
-fn a_real_virtual_environment() {
+fn real_virtual_environment_is_recognised() {
     let home = Scratch::new("real-venv");
     let made =
         Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(home.0.join("venv")).output();
@@ -239,14 +239,14 @@ fn a_real_virtual_environment() {
 }
 
 #[test]
-fn real_programs_of_this_machine() {
+fn installations_of_real_programs_are_found() {
     let home = std::env::home_dir().unwrap();
     let path = std::env::var_os("PATH").unwrap_or_default();
     for name in ["cargo", "python3", "node", "npm", "git", "sh"] {
         let Some(program) =
             std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
         else {
-            skip(name, "it is not installed; scripts/test installs it");
+            skip(name, "it is not installed; scripts/setup installs it");
             continue;
         };
         let found = files_of(&program, &home, &path);

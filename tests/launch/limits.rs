@@ -1,3 +1,4 @@
+// slow
 //! guard must limit the number of processes of a run, and must end a run that takes too long.
 
 use std::process::Stdio;
@@ -11,7 +12,7 @@ use crate::support::{
 };
 
 #[test]
-fn thousands_of_short_processes() {
+fn thousands_of_short_processes_run_in_little_memory() {
     in_two_environments(|environment| {
         // Each start costs the same with and without namespaces, so fewer are enough without them.
         let many = if environment.namespaces { 3_000 } else { 1_000 };
@@ -27,7 +28,7 @@ fn thousands_of_short_processes() {
 }
 
 #[test]
-fn a_fork_storm_is_bounded_and_ends() {
+fn fork_storm_is_bounded_and_ends() {
     in_every_environment(|environment| {
         let policy = environment.directory.join("few.toml");
         std::fs::write(
@@ -73,7 +74,7 @@ fn a_fork_storm_is_bounded_and_ends() {
 }
 
 #[test]
-fn limits_of_time() {
+fn time_limits_end_a_run_with_their_error_kind() {
     in_every_environment_at_once(|environment| {
         let mark = unique_mark();
         let outcome = environment.run(&["--env", &mark, "--timeout", "1"], &["sleep", "60"]);

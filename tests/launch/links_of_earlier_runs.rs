@@ -1,3 +1,4 @@
+// slow
 //! An earlier run has put symbolic links, `#!` lines and other pointers to private files into the user's checkout. They
 //! must not give a later run access to these files.
 
@@ -67,7 +68,7 @@ fn notes(outcome: &RunOutcome) -> String {
 }
 
 #[test]
-fn a_directory_of_path_that_became_a_link_is_not_granted() {
+fn path_directory_replaced_by_a_link_is_not_granted() {
     in_every_environment(|environment| {
         let private = PrivateFiles::new(environment);
         let bin = environment.directory.join("bin");
@@ -84,7 +85,7 @@ fn a_directory_of_path_that_became_a_link_is_not_granted() {
 }
 
 #[test]
-fn a_link_in_a_plain_directory_of_an_earlier_run_is_not_followed() {
+fn link_in_a_plain_directory_of_an_earlier_run_is_not_followed() {
     in_every_environment(|environment| {
         let private = PrivateFiles::new(environment);
         let plain = private.root.join("plain");
@@ -102,7 +103,7 @@ fn a_link_in_a_plain_directory_of_an_earlier_run_is_not_followed() {
 
 /// The user moves a directory in which a run worked, and removes the `.git` of a checkout on which a run worked.
 #[test]
-fn a_directory_of_an_earlier_run_is_known_wherever_it_is() {
+fn directory_of_an_earlier_run_is_recognised_after_a_move() {
     in_every_environment(|environment| {
         let private = PrivateFiles::new(environment);
         environment.run_outside("mkdir -p plain/bin next");
@@ -129,7 +130,7 @@ fn a_directory_of_an_earlier_run_is_known_wherever_it_is() {
 
 /// guard takes a clone in a hidden directory of the home directory for installed tools, until a run works on it.
 #[test]
-fn a_repository_of_dotfiles_is_not_trusted_after_a_run_on_it() {
+fn dotfiles_repository_is_not_trusted_after_a_run_on_it() {
     in_every_environment(|environment| {
         let private = PrivateFiles::new(environment);
         environment.run_outside(&format!(
@@ -158,7 +159,7 @@ fn a_repository_of_dotfiles_is_not_trusted_after_a_run_on_it() {
 /// The program on the command line is a link to a private program, a script that names a private interpreter, or part of
 /// a virtual environment that names a private installation.
 #[test]
-fn a_program_of_an_earlier_run_grants_nothing_outside_its_checkout() {
+fn program_of_an_earlier_run_grants_nothing_outside_its_checkout() {
     in_every_environment(|environment| {
         let private = PrivateFiles::new(environment);
         let outside = private.directory.display();
@@ -215,7 +216,7 @@ fn files_of_an_earlier_run_do_not_widen_a_grant() {
 }
 
 #[test]
-fn a_granted_path_that_became_a_link_is_refused() {
+fn granted_path_replaced_by_a_link_is_refused() {
     in_every_environment(|environment| {
         let private = PrivateFiles::new(environment);
         plant(
@@ -246,7 +247,7 @@ fn a_granted_path_that_became_a_link_is_refused() {
 }
 
 #[test]
-fn a_path_of_the_policy_that_became_a_link_is_left_out() {
+fn policy_path_replaced_by_a_link_is_left_out() {
     in_every_environment(|environment| {
         let private = PrivateFiles::new(environment);
         plant(environment, &format!("ln -s {} out", private.directory.display()));
@@ -265,7 +266,7 @@ fn a_path_of_the_policy_that_became_a_link_is_left_out() {
 /// guard itself starts git. It must not start one that an earlier run left where links lead to it: in saved histories, or
 /// in a worktree that guard kept.
 #[test]
-fn guard_starts_no_git_that_an_earlier_run_left() {
+fn git_program_left_by_an_earlier_run_is_not_started() {
     in_every_environment(|environment| {
         let root = environment.directory.parent().unwrap();
         let marker = root.join("marker");

@@ -1,12 +1,12 @@
 mod ask_prompt;
 mod cache_links;
 mod dependencies;
-mod everyday;
 mod hostile_agents;
 mod idle;
 mod installation;
 mod limits;
 mod links_of_earlier_runs;
+mod ordinary_programs;
 mod record_limit;
 mod registries;
 mod repositories;

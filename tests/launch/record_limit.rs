@@ -1,3 +1,4 @@
+// slow
 //! The transcript has a size limit. guard must end a run that fills its transcript, and must still record what
 //! happens after that.
 
@@ -22,7 +23,7 @@ for number in range(50):
 "#;
 
 #[test]
-fn a_full_record_ends_the_run_and_keeps_every_refusal() {
+fn full_transcript_ends_the_run_and_keeps_every_refusal() {
     in_every_environment_at_once(|environment| {
         let name = environment.name();
         let policy = environment.temporary_directory().join("small.toml");

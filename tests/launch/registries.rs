@@ -66,7 +66,7 @@ fn one_note(found: &Registries, part: &str) {
 }
 
 #[test]
-fn without_settings_and_tool_people_are_told_what_to_write() {
+fn missing_registry_settings_become_a_note_with_the_policy_key() {
     for (tool, name) in [(Tool::Cargo, "cargo"), (Tool::Npm, "npm"), (Tool::Pip, "pip"), (Tool::Apt, "apt")] {
         let found = RegistryFixture::new().of(tool, &[]);
         entries(&found, &[]);
@@ -80,7 +80,7 @@ fn without_settings_and_tool_people_are_told_what_to_write() {
 const INDEX: &str = "home/.cargo/registry/index";
 
 #[test]
-fn cargo_goes_where_it_went() {
+fn cargo_registries_come_from_its_cache() {
     // cargo's cache has an index with known settings, one without settings, and an older index that is a git
     // repository.
     let fixture = RegistryFixture::new()
@@ -139,7 +139,7 @@ fn cargo_without_a_cache_is_asked_once() {
 /// guard allows the host that cargo requests. It must ignore other clients that connect first, a host that serves other
 /// data, and a cargo that requests nothing.
 #[test]
-fn only_cargo_itself_says_where_it_fetches_from() {
+fn registry_of_cargo_is_learned_only_from_cargo_itself() {
     let stranger = "port=${CARGO_HTTP_PROXY##*:}
         curl -s -o /dev/null -x http://127.0.0.1:$port https://index.stranger.example/
         curl -s -o /dev/null -x http://guard:guessed@127.0.0.1:$port https://index.stranger.example/
@@ -159,7 +159,7 @@ fn only_cargo_itself_says_where_it_fetches_from() {
 }
 
 #[test]
-fn cargo_goes_where_its_settings_say() {
+fn cargo_registries_come_from_its_settings() {
     let index = format!("{INDEX}/index.crates.example-0123456789abcdef/config.json");
     let dl = r#"{"dl":"https://static.crates.example/crates"}"#;
     let own = "[registries.own]\nindex = \"sparse+https://user:secret@own.example:8443/index/\"\n";
@@ -186,7 +186,7 @@ fn cargo_goes_where_its_settings_say() {
 }
 
 #[test]
-fn bad_files_are_notes_without_secrets() {
+fn invalid_registry_settings_become_notes_without_secrets() {
     let broken =
         RegistryFixture::new().with("home/.cargo/config.toml", "token = \"secret").of(Tool::Cargo, &[]);
     assert!(broken.notes[0].contains("config.toml is not valid TOML"), "{broken:?}");
@@ -214,7 +214,7 @@ fn bad_files_are_notes_without_secrets() {
 }
 
 #[test]
-fn npm_by_its_settings() {
+fn npm_registries_come_from_its_settings() {
     let npmrc = "; mine\nregistry = https://npm.example/repository/npm/\n@team:registry=https://${TEAM}/\n//npm.example/:_authToken=secret\n";
     let fixture = RegistryFixture::new().with("home/.npmrc", npmrc);
     entries(&fixture.of(Tool::Npm, &[("TEAM", "team.example")]), &["npm.example:443", "team.example:443"]);
@@ -232,7 +232,7 @@ fn npm_by_its_settings() {
 }
 
 #[test]
-fn a_tool_is_asked_once() {
+fn package_tool_is_asked_for_its_registry_once() {
     let npm = "[ \"$*\" = 'config get registry' ] && echo https://default.example/";
     let fixture =
         RegistryFixture::new().program("npm", npm).with("home/.npmrc", "@s:registry=https://scope.example\n");
@@ -250,7 +250,7 @@ fn a_tool_is_asked_once() {
 }
 
 #[test]
-fn what_lies_in_the_working_tree_is_not_believed() {
+fn registry_settings_in_the_working_tree_are_ignored() {
     let fixture = RegistryFixture::new()
         .program("npm", "echo https://agent.example/")
         .with("work/venv/pip.conf", "[global]\nindex-url = https://agent.example/\n")
@@ -284,7 +284,7 @@ fn what_lies_in_the_working_tree_is_not_believed() {
 }
 
 #[test]
-fn a_tool_that_is_asked_finds_nothing_in_the_working_tree() {
+fn asked_package_tool_runs_nothing_from_the_working_tree() {
     let script = "command -v node && exit 1; [ -z \"$NODE_OPTIONS$PYTHONPATH\" ] && echo https://own.example";
     let fixture = RegistryFixture::new().program("npm", script);
     let work = fixture.0.0.join("work");
@@ -306,7 +306,7 @@ fn a_tool_that_is_asked_finds_nothing_in_the_working_tree() {
 }
 
 #[test]
-fn a_tool_that_fails_or_hangs_says_nothing() {
+fn failing_or_hanging_package_tool_adds_no_registry() {
     for script in ["exit 1", "echo https://a.example; exit 1", "yes", "echo 'not an address'", ":"] {
         let found = RegistryFixture::new().program("npm", script).of(Tool::Npm, &[]);
         entries(&found, &[]);
@@ -321,7 +321,7 @@ fn a_tool_that_fails_or_hangs_says_nothing() {
 const PYTHON: &str = "[ \"$1\" = -c ] && echo https://default.example files.default.example";
 
 #[test]
-fn pip_by_its_settings() {
+fn pip_registries_come_from_its_settings() {
     let conf = "[global]\nindex-url = https://u:secret@pip.example/simple\nextra-index-url =\n    https://extra.example/simple\n    https://more.example/simple\n[install]\nfind-links = /opt/wheels\n";
     let fixture = RegistryFixture::new().with("home/.config/pip/pip.conf", conf);
     entries(&fixture.of(Tool::Pip, &[]), &["pip.example:443", "extra.example:443", "more.example:443"]);
@@ -340,7 +340,7 @@ fn pip_by_its_settings() {
 }
 
 #[test]
-fn pip_is_asked_for_its_default() {
+fn default_index_of_pip_is_asked_once() {
     let fixture = RegistryFixture::new().program("python3", PYTHON);
     for _ in 0..2 {
         entries(&fixture.of(Tool::Pip, &[]), &["default.example:443", "files.default.example:443"]);
@@ -358,7 +358,7 @@ fn pip_is_asked_for_its_default() {
 }
 
 #[test]
-fn apt_by_its_sources() {
+fn apt_registries_come_from_its_sources() {
     let found = RegistryFixture::new()
         .with("etc/apt/sources.list", "# deb http://no.example x\ndeb [arch=amd64 signed-by=/x] http://deb.example/debian stable main # y\ndeb-src https://src.example/d x\ndeb cdrom:[x]/ y\ndeb mirror+https://m.example/l x\n")
         .with("etc/apt/sources.list.d/b.sources", "Types: deb\nURIs: http://one.example/debian\n https://two.example\nSuites: x\n y\n\n# c\nEnabled: no\nURIs: http://no.example/\n\nuris: https://three.example\n")
@@ -380,7 +380,7 @@ fn apt_by_its_sources() {
 
 /// guard must find registries with the tools installed on this machine, whatever their settings are.
 #[test]
-fn the_real_tools() {
+fn registries_of_the_installed_tools_are_found() {
     let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let fixture = RegistryFixture::new();
@@ -390,7 +390,7 @@ fn the_real_tools() {
         let is_there = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
             .any(|folder| folder.join(program).is_file());
         if !is_there {
-            skip(program, "it is not installed; scripts/test installs it");
+            skip(program, "it is not installed; scripts/setup installs it");
             continue;
         }
         // On a busy machine the tool may not answer within guard's time limit.

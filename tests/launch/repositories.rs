@@ -1,3 +1,4 @@
+// slow
 //! A run may write to a directory with repositories. It must not be able to choose what the user's next git command
 //! there executes.
 
@@ -127,7 +128,7 @@ fn repositories_below_the_working_directory_are_protected() {
 }
 
 #[test]
-fn changes_to_repositories_that_were_not_protected_are_reported() {
+fn changes_to_unprotected_repositories_are_reported() {
     in_every_environment(|environment| {
         let projects = Projects::new(environment);
         let directory = projects.directory.to_str().unwrap();
@@ -166,7 +167,7 @@ write('fresh/.git/config', '[core]\\nfsmonitor = evil\\n')"
 }
 
 #[test]
-fn what_cannot_be_searched_or_protected_is_refused() {
+fn directories_that_cannot_be_searched_or_protected_are_refused() {
     in_every_environment(|environment| {
         let projects = Projects::new(environment);
         environment.run_outside("ln -s one/.git projects/plain/.git");
@@ -198,7 +199,7 @@ fn what_cannot_be_searched_or_protected_is_refused() {
 }
 
 #[test]
-fn repositories_in_other_writable_directories_are_protected_too() {
+fn repositories_in_other_writable_directories_are_protected() {
     in_every_environment(|environment| {
         let projects = Projects::new(environment);
         let before = identities(&projects.directory);
@@ -214,7 +215,7 @@ fn repositories_in_other_writable_directories_are_protected_too() {
 
 /// With `--in-place` in a linked worktree or a submodule, the run must not be able to replace the `.git` file.
 #[test]
-fn a_git_file_of_the_working_directory_cannot_be_exchanged() {
+fn git_file_of_the_working_directory_cannot_be_replaced() {
     let exchanges = [
         "write('.git', 'gitdir: ' + os.getcwd() + '/evil')",
         "remove('.git'); write('.git', 'gitdir: ' + os.getcwd() + '/evil')",

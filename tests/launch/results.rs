@@ -1,4 +1,6 @@
-//! Tests what a run returns: exit codes, JSON, the environment of the command, and two runs at the same time.
+// slow
+//! Tests what a run returns and records: exit codes, JSON, refusals, the environment of the command, and two runs at the
+//! same time.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -7,7 +9,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::support::{in_every_environment, in_two_environments};
+use crate::support::{in_every_environment, in_two_environments, one_environment, system_python};
 
 /// The fields that every result has.
 const FIELDS: &[&str] = &[
@@ -32,7 +34,7 @@ const FIELDS: &[&str] = &[
 ];
 
 #[test]
-fn exit_codes_are_the_commands_own() {
+fn exit_code_of_the_command_is_returned() {
     in_two_environments(|environment| {
         for code in [0, 1, 2, 42, 124, 125, 126, 127, 128, 255] {
             let outcome = environment.run_bash(&format!("exit {code}"));
@@ -49,7 +51,7 @@ fn exit_codes_are_the_commands_own() {
 }
 
 #[test]
-fn the_shapes_of_json() {
+fn json_result_and_events_have_the_documented_shape() {
     in_every_environment(|environment| {
         // The script is in a file. It contains a push, so guard would refuse the whole script as an argument of `bash
         // -c`.
@@ -103,7 +105,7 @@ fn the_shapes_of_json() {
 }
 
 #[test]
-fn the_environment_is_an_allow_list() {
+fn environment_of_a_run_is_an_allow_list() {
     in_every_environment(|environment| {
         let mut command = environment.guard_run(&["--json", "--env", "GIVEN=yes"], &["env", "-0"]);
         command
@@ -151,7 +153,7 @@ fn the_environment_is_an_allow_list() {
 }
 
 #[test]
-fn two_runs_at_once_in_one_folder() {
+fn two_runs_work_at_once_in_one_directory() {
     in_every_environment(|environment| {
         // Each run waits for a file of the other one, so both must be running at the same time.
         let script = |own: &str, other: &str| {
@@ -170,4 +172,62 @@ fn two_runs_at_once_in_one_folder() {
         }
         assert_ne!(one.result["run_id"], two.result["run_id"]);
     });
+}
+
+/// guard must report each refusal exactly once: through the shim if the program has one, and otherwise through the
+/// supervisor.
+#[test]
+fn each_refusal_is_recorded_exactly_once() {
+    if system_python().is_none() {
+        return;
+    }
+    let probe = r#"import json, subprocess, sys
+for argv in json.loads(sys.argv[1]):
+    try:
+        ran = subprocess.run(argv, stderr=subprocess.PIPE, text=True)
+        print(json.dumps([ran.returncode, ran.stderr]))
+    except PermissionError as error:
+        print(json.dumps([error.errno, ""]))
+"#;
+    in_every_environment(|environment| {
+        let name = environment.name();
+        std::fs::write(environment.directory.join("probe.py"), probe).unwrap();
+        let commands = r#"[["git", "checkout", "-q", "-b", "x"], ["sh", "-c", "git push; touch made"]]"#;
+        let outcome = environment.run(&[], &["python3", "probe.py", commands]);
+        for line in outcome.printed().lines() {
+            let said: (i32, String) = serde_json::from_str(line).unwrap();
+            let times = said.1.matches("guard: Permission denied").count();
+            assert_eq!((said.0, times, said.1.lines().count()), (126, 1, 1), "{name}: {line}");
+        }
+        assert_eq!(outcome.printed().lines().count(), 2, "{name}: {outcome}");
+        let denials = outcome.result["denials"].as_array().unwrap();
+        assert_eq!(
+            (denials.len(), &outcome.result["usage"]["refusals"]),
+            (2, &json!(2)),
+            "{name}: {denials:?}"
+        );
+        assert!(!environment.directory.join("made").exists(), "{name}: nothing of the text ran");
+        if !environment.namespaces {
+            // A refusal that only the supervisor can explain must be explained by the supervisor, even for a program
+            // that has a shim.
+            let outcome =
+                environment.run(&[], &["python3", "probe.py", r#"[["sh", "-c", "echo x > /tmp/x"]]"#]);
+            let said: (i32, String) = serde_json::from_str(outcome.printed().trim()).unwrap();
+            assert_eq!((said.0, said.1.matches("TMPDIR").count()), (126, 1), "{name}: {said:?}");
+        }
+    });
+}
+
+/// The API keys in the caller's environment must not appear in the transcript.
+#[test]
+fn api_keys_of_the_caller_are_not_in_the_transcript() {
+    for variable in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "FOO_TOKEN"] {
+        let environment = one_environment();
+        let mut guard = environment.guard_run(&["--json"], &["echo", "hunter2", "is", "Zupersekret99"]);
+        guard.env(variable, "Zupersekret99");
+        let outcome = environment.run_to_end(guard, b"");
+        assert_eq!(outcome.code, 0, "{variable}: {outcome}");
+        let written = std::fs::read_to_string(outcome.transcript()).unwrap();
+        assert!(written.contains("hunter2") && !written.contains("Zupersekret99"), "{variable}: {written}");
+    }
 }

@@ -1,3 +1,4 @@
+// slow
 //! guard prints text that an agent chose. It must escape every character that is invisible or changes how the text is
 //! displayed.
 
@@ -35,7 +36,7 @@ const HIDDEN: [(u32, u32); 25] = [
 ];
 
 #[test]
-fn nothing_hidden_reaches_the_reader_of_guards_own_lines() {
+fn invisible_characters_are_escaped_in_log_and_summary() {
     let hidden: String =
         HIDDEN.iter().flat_map(|&(from, to)| (from..=to).filter_map(char::from_u32)).collect();
     assert!(hidden.chars().count() > 350);

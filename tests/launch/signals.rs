@@ -1,3 +1,4 @@
+// slow
 //! guard must pass signals to the agent, and must clean up if a signal arrives while it prepares the run. Signals must
 //! not reach other processes.
 
@@ -101,7 +102,7 @@ fn signals_reach_the_agent() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn second_signal_ends_the_run_at_once() {
     in_every_environment_at_once(|environment| {
         let end_by_two_signals = || {
             let run = Ready::new(
@@ -125,7 +126,7 @@ fn a_second_signal_ends_it_at_once() {
 }
 
 #[test]
-fn who_is_not_to_hear_of_a_signal_does_not() {
+fn ignored_signals_stay_ignored_in_a_run() {
     in_every_environment_at_once(|environment| {
         let run = Ready::ignoring(environment, "HUP,INT,QUIT", "echo ready; sleep 1; echo done");
         for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
@@ -143,7 +144,7 @@ fn who_is_not_to_hear_of_a_signal_does_not() {
 }
 
 #[test]
-fn a_worktree_that_is_being_made_is_undone() {
+fn signal_during_worktree_creation_undoes_it() {
     in_every_environment_at_once(|environment| {
         let real = environment.run_outside("command -v git").trim().to_string();
         let bin = environment.directory.with_file_name("bin");
@@ -203,7 +204,7 @@ fn a_worktree_that_is_being_made_is_undone() {
 /// A Ctrl-C reaches the whole foreground process group, also the git with which guard receives commits. No commit may
 /// be lost.
 #[test]
-fn a_key_while_commits_are_received_loses_none() {
+fn ctrl_c_during_receive_loses_no_commit() {
     in_every_environment_at_once(|environment| {
         let real = environment.run_outside("command -v git").trim().to_string();
         let bin = environment.directory.with_file_name("bin");
@@ -251,7 +252,7 @@ fn a_key_while_commits_are_received_loses_none() {
 
 /// If the reader of guard's output stops reading, a signal must still end guard, and the transcript must be complete.
 #[test]
-fn a_reader_that_stops_reading_does_not_block_guard() {
+fn stopped_output_reader_does_not_block_guard() {
     in_every_environment_at_once(|environment| {
         // Three cases: the agent prints without end, the agent has ended and its output waits, and guard prints every
         // event.

@@ -22,8 +22,9 @@ fn lines(outcome: &RunOutcome) -> Vec<String> {
     outcome.printed().lines().map(str::to_string).collect()
 }
 
+// slow
 #[test]
-fn a_lone_copy_has_its_shims() {
+fn lone_copy_of_the_program_has_its_shims() {
     in_two_environments(|environment| {
         let copy = lone_copy(environment);
         std::fs::write(environment.directory.join("script"), SCRIPT).unwrap();
@@ -49,7 +50,7 @@ fn a_lone_copy_has_its_shims() {
 
 /// guard must repair shims that a crash damaged.
 #[test]
-fn damaged_shims_are_made_anew() {
+fn damaged_shims_are_repaired() {
     let environment = one_environment();
     assert_eq!(environment.expect_success("true"), "");
     let shims = environment.runs_directory().with_file_name("shims");
@@ -68,7 +69,7 @@ fn damaged_shims_are_made_anew() {
 }
 
 #[test]
-fn missing_shims_are_told_and_refusals_stay() {
+fn missing_shims_are_reported_and_refusals_still_hold() {
     let environment = one_environment();
     std::fs::write(environment.directory.join("script"), SCRIPT).unwrap();
     let without = |outcome: &RunOutcome| {

@@ -1,3 +1,4 @@
+// slow
 //! guard must pass the standard input, output and error of a run through unchanged, even a gibibyte of data, and must
 //! also work when these streams are closed.
 
@@ -13,7 +14,7 @@ use crate::support::{
 };
 
 #[test]
-fn standard_input_and_output_are_byte_for_byte() {
+fn standard_input_and_output_pass_unchanged() {
     let mut bytes: Vec<u8> = (0..=255u8).cycle().take(1 << 20).collect();
     // The bytes must not repeat every 64 KiB, so that swapped or repeated pieces are detected.
     let mut state = 1u32;
@@ -40,7 +41,7 @@ fn standard_input_and_output_are_byte_for_byte() {
 }
 
 #[test]
-fn the_reader_of_the_output_goes_away() {
+fn run_ends_when_its_output_reader_goes_away() {
     in_every_environment(|environment| {
         let mark = unique_mark();
         let guard = environment.guard_run_arguments(&["-q", "--env", &mark], &["yes"]);
@@ -59,7 +60,7 @@ fn the_reader_of_the_output_goes_away() {
 /// The agent fills its output and exits before guard has read it. guard must deliver all of it, also from a sealed
 /// stream, which holds more than a pipe.
 #[test]
-fn what_an_agent_wrote_last_arrives_after_its_end() {
+fn last_output_arrives_after_the_end_of_the_agent() {
     let bytes = "1700000";
     for options in [&["-q"][..], &["-q", "--seal-stdio"]] {
         let environment = one_environment();
@@ -77,7 +78,7 @@ fn what_an_agent_wrote_last_arrives_after_its_end() {
 }
 
 #[test]
-fn a_gibibyte_of_output_in_little_memory() {
+fn gibibyte_of_output_needs_little_memory() {
     let bytes: u64 = 1 << 30;
     in_two_environments(|environment| {
         let policy = environment.directory.join("little.toml");
@@ -122,7 +123,7 @@ fn a_gibibyte_of_output_in_little_memory() {
 }
 
 #[test]
-fn an_agent_that_closes_its_output_goes_on() {
+fn agent_that_closes_its_output_continues() {
     in_every_environment(|environment| {
         let outcome = environment.run_bash("echo first; exec >&- 2>&- <&-; sleep 0.3; touch went-on");
         assert_eq!((outcome.code, outcome.printed()), (0, "first\n".to_string()), "{outcome}");
@@ -133,7 +134,7 @@ fn an_agent_that_closes_its_output_goes_on() {
 
 /// guard must work if its caller closed all three standard streams.
 #[test]
-fn without_standard_streams() {
+fn run_works_with_closed_standard_streams() {
     in_two_environments(|environment| {
         let guard =
             environment.guard_run_arguments(&["-q"], &["bash", "-c", "echo x; echo y >&2; cat; touch ran"]);

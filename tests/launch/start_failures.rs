@@ -1,3 +1,4 @@
+// slow
 //! If a run cannot start, guard must report why and leave nothing behind.
 
 use std::os::unix::fs::PermissionsExt;
@@ -23,7 +24,7 @@ fn threads_of(user: u32) -> usize {
 }
 
 #[test]
-fn programs_that_cannot_be_started() {
+fn unstartable_programs_have_their_error_kind_and_code() {
     in_every_environment(|environment| {
         std::fs::write(environment.directory.join("plain"), "#!/bin/sh\n").unwrap();
         make_program(&environment.directory.join("alien"), "\x7fELF nothing");
@@ -48,7 +49,7 @@ fn programs_that_cannot_be_started() {
 }
 
 #[test]
-fn what_cannot_be_planned_leaves_nothing() {
+fn failed_plan_leaves_no_run_directory() {
     in_every_environment(|environment| {
         environment.run_outside("mkdir -p state/guard/runs");
         let cases: [(&[&str], &str); 4] = [
@@ -76,7 +77,7 @@ fn what_cannot_be_planned_leaves_nothing() {
 }
 
 #[test]
-fn working_folders_that_cannot_be_used() {
+fn unusable_working_directories_are_refused() {
     in_every_environment(|environment| {
         let home = environment.user.home.to_str().unwrap().to_string();
         let closed = environment.directory.join("closed");
@@ -119,7 +120,7 @@ fn working_folders_that_cannot_be_used() {
 
 /// guard must pass arguments and accept directories with any byte that a name can contain.
 #[test]
-fn arguments_with_any_bytes_are_passed() {
+fn arguments_and_directories_with_any_bytes_are_passed() {
     in_two_environments(|environment| {
         let words =
             ["", " ", "a b", "'", "\"", "\\", "$HOME", "*", "-n", "--json", "é", "\n", "\x01", "a\tb"];
@@ -147,7 +148,7 @@ fn arguments_with_any_bytes_are_passed() {
 /// If the process limit prevents guard from starting a part of itself, guard must end with an error and must not wait
 /// forever.
 #[test]
-fn too_few_processes_for_guard_itself() {
+fn process_limit_too_low_for_guard_is_an_error() {
     in_every_environment(|environment| {
         let Some((user, _)) = environment.user.ids else { return };
         let mark = unique_mark();

@@ -6,8 +6,9 @@ use crate::support::{
     expect_no_process_left, guard_program, in_every_environment, is_root, one_environment, skip, unique_mark,
 };
 
+// slow
 #[test]
-fn the_transcript_cannot_be_written() {
+fn unwritable_transcript_ends_the_run() {
     // A limit on the size of files makes writing fail. Every user can set such a limit.
     in_every_environment(|environment| {
         let mark = unique_mark();
@@ -51,7 +52,7 @@ fn the_transcript_cannot_be_written() {
 }
 
 #[test]
-fn a_place_for_state_that_cannot_be_used() {
+fn unusable_state_directory_is_an_error() {
     let environment = one_environment();
     std::fs::write(environment.temporary_directory().join("file"), "").unwrap();
     for state in [environment.temporary_directory().join("file"), "/proc/nowhere".into()] {

@@ -1,3 +1,4 @@
+// slow
 //! The tests kill guard, whose supervisor thread judges the run, or another process of a run, at any moment. Every
 //! process of the run must end, and the transcript must be readable.
 
@@ -28,7 +29,7 @@ time.sleep(600)' &
 while :; do /bin/echo line; git log --oneline > /dev/null; done";
 
 #[test]
-fn the_supervisor_is_killed_at_any_moment() {
+fn supervisor_killed_at_any_moment_leaves_no_process() {
     in_every_environment_at_once(|environment| {
         let mut random = Random(
             0x9e37_79b9_7f4a_7c15
@@ -118,7 +119,7 @@ fn tidy(environment: &TestEnvironment) {
 
 /// The agent's process is killed while it starts. init must report that to guard.
 #[test]
-fn the_agent_is_killed_while_it_begins() {
+fn agent_killed_during_its_start_is_reported() {
     in_every_environment_at_once(|environment| {
         let mut random = Random(0x2545_f491_4f6c_dd1d ^ u64::from(environment.namespaces));
         for _ in 0..40 {
@@ -145,7 +146,7 @@ fn the_agent_is_killed_while_it_begins() {
 }
 
 #[test]
-fn the_first_process_is_killed() {
+fn killed_init_ends_the_run() {
     in_every_environment_at_once(|environment| {
         for wait in [0, 3, 30, 300] {
             let mark = unique_mark();
@@ -198,7 +199,7 @@ fn the_first_process_is_killed() {
 
 /// If the supervisor's thread panics while guard lives on, guard must end the run, and the result must say so.
 #[test]
-fn a_supervisor_that_panics_ends_its_run() {
+fn panicking_supervisor_ends_the_run_and_is_reported() {
     in_every_environment_at_once(|environment| {
         let mark = unique_mark();
         let program = "/usr/bin/id";
@@ -217,7 +218,7 @@ fn a_supervisor_that_panics_ends_its_run() {
 
 /// If guard and init are killed at once, as `killall -9 guard` does, no process of the run may be left.
 #[test]
-fn guard_and_init_are_killed_at_once() {
+fn killing_guard_and_init_together_leaves_no_process() {
     in_every_environment_at_once(|environment| {
         if !environment.namespaces {
             // Without a PID namespace the kernel kills only the command itself when init dies, and not its
@@ -266,7 +267,7 @@ fn killed_at_work(environment: &TestEnvironment) -> String {
 }
 
 #[test]
-fn what_killed_runs_leave_is_swept_and_nothing_else() {
+fn remains_of_killed_runs_are_removed_and_nothing_else() {
     in_every_environment_at_once(|environment| {
         let prune = |options: &str| {
             let guard = crate::support::guard_program().display();

@@ -115,7 +115,7 @@ const SECRET: &[&str] = &[
 ];
 
 #[test]
-fn everything_wanted_is_reached_and_no_secret_is() {
+fn toolchains_of_a_full_home_are_granted_and_its_secrets_are_not() {
     let home = full_home();
     let found = found(&home.0, &[("PATH", &home.0.join(".cargo/bin"))]);
     for file in WANTED {
@@ -132,7 +132,7 @@ fn everything_wanted_is_reached_and_no_secret_is() {
 }
 
 #[test]
-fn rust_has_its_proxies_its_settings_and_layers_below_a_cargo_home_of_its_own() {
+fn rust_toolchain_has_proxies_settings_and_cache_layers() {
     let home = full_home();
     let found = found(&home.0, &[]);
     let rust = named(&found, "rust");
@@ -152,7 +152,7 @@ fn rust_has_its_proxies_its_settings_and_layers_below_a_cargo_home_of_its_own() 
 }
 
 #[test]
-fn go_modules_are_layers_whose_folders_end_where_modules_begin() {
+fn go_module_cache_is_layered_at_module_depth() {
     let home = full_home();
     let found = found(&home.0, &[]);
     let go = named(&found, "go");
@@ -168,7 +168,7 @@ fn go_modules_are_layers_whose_folders_end_where_modules_begin() {
 }
 
 #[test]
-fn private_caches_show_nothing_of_the_users() {
+fn private_caches_contain_nothing_of_the_user() {
     let home = full_home();
     let found = detect(&home.0, &[], &all(), Caches::Private, &agent_paths(&home.0));
     for file in [
@@ -189,7 +189,7 @@ fn private_caches_show_nothing_of_the_users() {
 }
 
 #[test]
-fn what_is_not_wanted_is_not_granted_by_way_of_path_either() {
+fn toolchains_not_in_the_policy_are_not_granted_through_path() {
     let home = full_home();
     home.write("bin/tool", "x");
     let bin = home.0.join(".nvm/versions/node/v20.1.0/bin");
@@ -203,7 +203,7 @@ fn what_is_not_wanted_is_not_granted_by_way_of_path_either() {
 }
 
 #[test]
-fn variables_cannot_open_the_home_or_what_is_above_it() {
+fn toolchain_variables_cannot_grant_the_home_or_its_parents() {
     let home = full_home();
     // The home itself looks like a toolchain, so that only the rule about home directories can refuse it.
     for folder in
@@ -279,7 +279,7 @@ fn variables_cannot_open_the_home_or_what_is_above_it() {
 }
 
 #[test]
-fn links_out_of_a_toolchain_lead_to_no_secret() {
+fn links_out_of_a_toolchain_grant_no_secret() {
     let home = Scratch::new("links");
     home.write(".ssh/id", "x");
     home.write(".rustup/settings.toml", "x");
@@ -295,7 +295,7 @@ fn links_out_of_a_toolchain_lead_to_no_secret() {
 }
 
 #[test]
-fn a_secret_that_lies_elsewhere_is_still_one() {
+fn secret_directory_behind_a_link_is_not_granted() {
     let home = Scratch::new("moved");
     home.write("vault/keys/id", "x");
     home.write("vault/bin/tool", "x");
@@ -305,7 +305,7 @@ fn a_secret_that_lies_elsewhere_is_still_one() {
 }
 
 #[test]
-fn a_home_and_folders_behind_links_are_granted_where_they_really_are() {
+fn toolchains_behind_links_are_granted_at_their_real_paths() {
     let home = full_home();
     let place = Scratch::new("place");
     std::fs::rename(home.0.join(".rustup"), place.0.join("rustup")).unwrap();
@@ -321,7 +321,7 @@ fn a_home_and_folders_behind_links_are_granted_where_they_really_are() {
 }
 
 #[test]
-fn odd_homes_are_looked_at_without_harm() {
+fn unusual_home_directories_are_searched_without_failure() {
     let home = Scratch::new("odd-home");
     symlink("loop", home.0.join("loop")).unwrap();
     symlink(home.0.join("loop"), home.0.join(".rustup")).unwrap();
@@ -345,7 +345,7 @@ fn odd_homes_are_looked_at_without_harm() {
 }
 
 #[test]
-fn folders_that_cannot_be_read_are_not_there() {
+fn unreadable_toolchain_directories_are_skipped() {
     use std::os::unix::fs::PermissionsExt;
     let home = full_home();
     std::fs::set_permissions(home.0.join("sdk"), std::fs::Permissions::from_mode(0o000)).unwrap();
@@ -358,7 +358,7 @@ fn folders_that_cannot_be_read_are_not_there() {
 }
 
 #[test]
-fn locks_are_not_linked() {
+fn lock_files_are_not_linked_into_caches() {
     for name in [".lock", "lock", "modules-2.lock", "gradle-8.zip.lck", "gradle-8.zip.part"] {
         assert!(Layer::is_omitted(OsStr::new(name)), "{name}");
     }
@@ -370,7 +370,7 @@ fn locks_are_not_linked() {
 /// rustc of the installed rustup must run with a home that has only what guard found. Skipped if rustup is not
 /// installed.
 #[test]
-fn a_real_rustup_works_from_a_private_home() {
+fn real_rustup_works_from_a_private_home() {
     let home = std::env::home_dir().unwrap();
     let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let found = detect(&home, &environment, &all(), Caches::Shared, &agent_paths(&home));

@@ -1,3 +1,4 @@
+// slow
 //! guard starts some programs outside the sandbox. It must not start one from a directory that an agent could have
 //! written.
 
@@ -67,7 +68,7 @@ impl Planted {
 }
 
 #[test]
-fn programs_that_an_agent_could_have_written_are_not_started() {
+fn helper_programs_writable_by_agents_are_not_started() {
     in_every_environment(|environment| {
         let planted = Planted::new(environment);
         // The user's git configuration defines a filter, which git starts by its name.

@@ -1,3 +1,4 @@
+// slow
 //! Tests repositories and programs in unusual directories: below `/opt`, and anywhere on PATH.
 
 use std::path::{Path, PathBuf};
@@ -39,7 +40,7 @@ echo x | tee ../beside
 /// CI runners keep repositories below `/opt` and `/var/lib`. A run must be able to write to its repository there, and
 /// to nothing beside it.
 #[test]
-fn a_repository_below_a_system_directory_is_written() {
+fn repository_below_a_system_directory_is_writable() {
     if !is_root() {
         skip("a repository below /opt", "only root can make one");
         return;
@@ -83,7 +84,7 @@ fn a_repository_below_a_system_directory_is_written() {
 /// A program on PATH must find the files that are installed with it, even if they are outside a home, or if PATH leads
 /// through a symbolic link such as `current` to the directory of a version.
 #[test]
-fn programs_on_path_run_wherever_they_are() {
+fn programs_on_path_run_from_unusual_locations() {
     in_every_environment(|environment| {
         let root = environment.directory.parent().unwrap();
         let elsewhere = root.join("tools/one");
@@ -113,7 +114,7 @@ fn programs_on_path_run_wherever_they_are() {
 }
 
 #[test]
-fn a_run_works_if_guards_directories_are_links() {
+fn run_works_if_state_and_temporary_directories_are_links() {
     in_every_environment(|environment| {
         environment.run_outside(
             "mkdir other-disk other-tmp && ln -s other-disk linked-state && ln -s other-tmp linked-tmp",

@@ -1,3 +1,4 @@
+// slow
 //! Clients without a token attack the HTTP listener, and clients with a token send too many or too large requests.
 //! The tests check what the attackers get, and that other clients are still served.
 
@@ -32,7 +33,7 @@ fn serves(server: &Served) {
 }
 
 #[test]
-fn strangers_are_not_let_in() {
+fn requests_without_token_or_from_web_pages_are_refused() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let server = Served::start(&environment, "", &gemini, &[]);
@@ -150,7 +151,7 @@ fn strangers_are_not_let_in() {
 }
 
 #[test]
-fn the_token_is_its_owners() {
+fn http_token_is_readable_only_by_its_owner() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(vec![
@@ -203,7 +204,7 @@ fn endless(mut stream: TcpStream, head: &str, piece: &[u8], most: usize) -> (usi
 }
 
 #[test]
-fn what_is_too_large_is_refused_early() {
+fn too_large_requests_are_refused_early() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let mut server = Served::start(&environment, "", &gemini, &[]);
@@ -251,7 +252,7 @@ fn what_is_too_large_is_refused_early() {
 }
 
 #[test]
-fn garbage_ends_nothing() {
+fn garbage_does_not_end_the_http_server() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let mut server = Served::start(&environment, "", &gemini, &[]);
@@ -319,7 +320,7 @@ fn garbage_ends_nothing() {
 }
 
 #[test]
-fn a_thousand_sessions_are_not_held() {
+fn number_of_http_sessions_is_limited() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let server = Served::start(&environment, "", &gemini, &[]);
@@ -357,7 +358,7 @@ fn is_closed(stream: &mut TcpStream, within: Duration) -> bool {
 }
 
 #[test]
-fn slow_clients_do_not_hold_the_door() {
+fn slow_clients_do_not_block_others() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let server = Served::start(&environment, "", &gemini, &[]);
@@ -427,7 +428,7 @@ fn slow_clients_do_not_hold_the_door() {
 }
 
 #[test]
-fn folders_outside_the_roots_are_refused() {
+fn directories_outside_the_roots_are_refused() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(vec![Turn::shell("cat marker"), Turn::text("Done.")]);

@@ -20,7 +20,7 @@ fn echo(id: &str) -> Value {
 }
 
 #[test]
-fn a_batch_is_submitted_and_polled() {
+fn batch_is_submitted_and_polled() {
     let environment = one_environment();
     let (mut client, tools) = start(&environment);
     let mut number = 2;
@@ -56,7 +56,7 @@ fn a_batch_is_submitted_and_polled() {
 }
 
 #[test]
-fn mistakes_are_answers_and_queue_nothing() {
+fn invalid_batches_are_tool_errors_and_queue_nothing() {
     let environment = one_environment();
     let (mut client, tools) = start(&environment);
     let elsewhere = json!({ "task_id": "a", "type": "echo", "parameters": {}, "directory": "/etc" });

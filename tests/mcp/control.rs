@@ -34,7 +34,7 @@ impl Client {
 /// The client pauses a batch, changes its priority and resumes it. While the batch is paused its second task must not
 /// start; after `resume` both tasks must complete.
 #[test]
-fn a_batch_is_paused_adjusted_and_resumed() {
+fn batch_is_paused_adjusted_and_resumed() {
     let environment = one_environment();
     let mut client = Client::new(&environment, &environment.directory);
     let slow =
@@ -68,8 +68,9 @@ fn a_batch_is_paused_adjusted_and_resumed() {
 
 /// The client pauses and cancels a task in its root directory, which must succeed. To a client with another root
 /// directory the server must answer that there is no such task.
+// slow
 #[test]
-fn a_task_is_controlled_only_from_its_directory() {
+fn task_is_controlled_only_from_its_root() {
     let fixture = TaskFixture::new();
     let mut child = fixture.start_slow_task();
     let id = fixture.newest_task_id();
@@ -92,7 +93,7 @@ fn a_task_is_controlled_only_from_its_directory() {
 }
 
 #[test]
-fn a_mistake_is_an_answer_with_the_parameter() {
+fn invalid_command_is_a_tool_error_naming_the_parameter() {
     let environment = one_environment();
     let mut client = Client::new(&environment, &environment.directory);
     for (arguments, named) in [

@@ -1,3 +1,4 @@
+// slow
 //! The real Gemini CLI is the client. It must be able to connect to a server that `gemini mcp add` configured.
 
 use std::process::Command;
@@ -46,7 +47,7 @@ fn add_and_list(environment: &TestEnvironment, gemini: &Gemini, words: &[&str]) 
 }
 
 #[test]
-fn the_gemini_cli_finds_guard_over_pipes() {
+fn gemini_cli_connects_over_stdio() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let folder = environment.directory.display().to_string();
@@ -58,7 +59,7 @@ fn the_gemini_cli_finds_guard_over_pipes() {
 }
 
 #[test]
-fn the_gemini_cli_finds_guard_over_http_with_the_token_only() {
+fn gemini_cli_connects_over_http_only_with_the_token() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let server = Served::start(&environment, "", &gemini, &[]);

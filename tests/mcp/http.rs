@@ -1,3 +1,4 @@
+// slow
 //! Tests `guard mcp` over HTTP with several clients, and with clients that reconnect.
 
 use std::process::Stdio;
@@ -25,7 +26,7 @@ fn ask(environment: &TestEnvironment) -> Value {
 }
 
 #[test]
-fn the_official_client_is_served() {
+fn official_client_works_over_http() {
     let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
     let environment = one_environment();
     let api = Api::plain(vec![Turn::text("The word is plum."), Turn::text("It was plum.")]);
@@ -42,7 +43,7 @@ fn the_official_client_is_served() {
 }
 
 #[test]
-fn the_official_client_cancels_by_word_and_by_tool() {
+fn official_client_cancels_by_notification_and_by_tool() {
     let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
     let environment = one_environment();
     let api = Api::plain(vec![silence(), silence()]);
@@ -71,7 +72,7 @@ fn the_official_client_cancels_by_word_and_by_tool() {
 }
 
 #[test]
-fn several_calls_at_once_and_no_more() {
+fn concurrent_http_calls_are_limited() {
     let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
     let environment = one_environment();
     let api = Api::plain(vec![slow(3), slow(3), slow(3), slow(3)]);
@@ -83,7 +84,7 @@ fn several_calls_at_once_and_no_more() {
 }
 
 #[test]
-fn a_client_that_disconnects_comes_back_for_the_result() {
+fn disconnected_client_gets_its_result_later() {
     let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
     let environment = one_environment();
     let api = Api::plain(vec![slow(4)]);
@@ -109,7 +110,7 @@ fn a_client_that_disconnects_comes_back_for_the_result() {
 }
 
 #[test]
-fn whoever_ends_the_session_ends_no_call_and_the_server_ends_them_all() {
+fn ended_session_keeps_its_calls_and_a_stopped_server_ends_them() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(vec![silence(), silence()]);
@@ -148,7 +149,7 @@ fn whoever_ends_the_session_ends_no_call_and_the_server_ends_them_all() {
 }
 
 #[test]
-fn it_listens_on_loopback_only_and_reads_a_secret_file_only() {
+fn server_refuses_other_addresses_and_open_token_files() {
     let environment = one_environment();
     let told = |options: &[&str]| {
         let mut command = environment.command(guard_program());

@@ -1,3 +1,4 @@
+// slow
 //! Tests `guard mcp` with the command line of the MCP inspector, an independent client.
 
 use std::process::Command;
@@ -63,7 +64,7 @@ fn look(environment: &TestEnvironment, target: &[String]) -> Option<()> {
 }
 
 #[test]
-fn the_inspector_is_served_over_pipes() {
+fn inspector_works_over_stdio() {
     let environment = one_environment();
     let words = [
         guard_program().display().to_string(),
@@ -75,7 +76,7 @@ fn the_inspector_is_served_over_pipes() {
 }
 
 #[test]
-fn the_inspector_is_served_over_http_and_asks_the_agent() {
+fn inspector_works_over_http_and_asks_the_agent() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(vec![Turn::text("Seen.")]);

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::egress::gemini::Gemini;
 use crate::support::{RunOutcome, TestEnvironment, guard_program, skip};
 
-/// Returns the Python interpreter with the official MCP client, which `scripts/test` installs.
+/// Returns the Python interpreter with the official MCP client, which `scripts/setup` installs.
 fn python() -> Option<PathBuf> {
     installed("mcp/bin/python", "the MCP client")
 }
@@ -25,7 +25,7 @@ fn python() -> Option<PathBuf> {
 fn installed(path: &str, name: &str) -> Option<PathBuf> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(path);
     if !file.exists() {
-        skip(name, "it is not installed; scripts/test installs it");
+        skip(name, "it is not installed; scripts/setup installs it");
         return None;
     }
     Some(file)

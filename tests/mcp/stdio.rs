@@ -1,3 +1,4 @@
+// slow
 //! Tests `guard mcp` over standard input and output. It has one client, and everything must end with that client.
 
 use std::process::Stdio;
@@ -20,7 +21,7 @@ fn ask(environment: &TestEnvironment) -> Value {
 }
 
 #[test]
-fn the_official_client_is_served() {
+fn official_client_works_over_stdio() {
     let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
     let environment = one_environment();
     let api = Api::plain(vec![Turn::text("The word is plum."), Turn::text("It was plum.")]);
@@ -34,7 +35,7 @@ fn the_official_client_is_served() {
 }
 
 #[test]
-fn the_official_client_cancels() {
+fn official_client_cancels_a_call() {
     let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
     let environment = one_environment();
     let api = Api::plain(vec![silence()]);
@@ -55,7 +56,7 @@ fn the_official_client_cancels() {
 }
 
 #[test]
-fn several_calls_at_once_and_no_more() {
+fn concurrent_stdio_calls_are_limited() {
     let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
     let environment = one_environment();
     let slow = || Turn::Slow(Duration::from_secs(3), vec![Part::Text("Here.".to_string())]);
@@ -69,7 +70,7 @@ fn several_calls_at_once_and_no_more() {
 }
 
 #[test]
-fn nothing_is_left_when_the_official_client_goes_away() {
+fn no_process_is_left_when_the_official_client_goes_away() {
     let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
     let environment = one_environment();
     let api = Api::plain(vec![silence()]);
@@ -88,7 +89,7 @@ fn nothing_is_left_when_the_official_client_goes_away() {
 }
 
 #[test]
-fn a_long_call_tells_its_progress_and_what_it_used() {
+fn long_call_reports_progress_and_usage() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(vec![Turn::Slow(Duration::from_secs(22), vec![Part::Text("At last.".to_string())])]);
@@ -126,7 +127,7 @@ fn a_long_call_tells_its_progress_and_what_it_used() {
 }
 
 #[test]
-fn a_cancelled_call_ends_its_run() {
+fn cancelled_call_ends_its_run() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(vec![silence(), Turn::text("Here.")]);
@@ -144,7 +145,7 @@ fn a_cancelled_call_ends_its_run() {
 }
 
 #[test]
-fn a_client_that_only_stops_waiting_finds_the_result_later() {
+fn result_is_kept_for_a_client_that_stopped_waiting() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(vec![Turn::Slow(Duration::from_secs(2), vec![Part::Text("Late.".to_string())])]);
@@ -171,7 +172,7 @@ fn a_client_that_only_stops_waiting_finds_the_result_later() {
 }
 
 #[test]
-fn nothing_is_left_when_the_client_goes_away() {
+fn no_process_is_left_when_the_client_goes_away() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(vec![silence()]);
@@ -185,7 +186,7 @@ fn nothing_is_left_when_the_client_goes_away() {
 }
 
 #[test]
-fn nothing_is_left_when_the_server_is_killed() {
+fn no_process_is_left_when_the_server_is_killed() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let api = Api::plain(vec![silence(), Turn::text("again")]);
@@ -205,7 +206,7 @@ fn nothing_is_left_when_the_server_is_killed() {
 /// A client must be able to read how to write a good request: in the instructions of the server, in the tool's
 /// description, and as a prompt template.
 #[test]
-fn callers_are_told_how_to_ask() {
+fn server_explains_how_to_write_a_good_request() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let mut client = Piped::start(&environment, "http://127.0.0.1:1", &gemini, &[]);
@@ -239,7 +240,7 @@ fn callers_are_told_how_to_ask() {
 
 /// If the API key is missing, the answer must say so at once with its error kind, and guard must not retry.
 #[test]
-fn a_missing_key_is_said_and_not_retried() {
+fn missing_api_key_is_reported_and_not_retried() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let mut command = environment.guard_ignoring_signals("");
@@ -267,7 +268,7 @@ fn a_missing_key_is_said_and_not_retried() {
 }
 
 #[test]
-fn nonsense_is_answered() {
+fn invalid_messages_get_error_answers() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let mut client = Piped::start(&environment, "http://127.0.0.1:1", &gemini, &[]);

@@ -1,3 +1,4 @@
+// slow
 //! An agent in one role attacks the next role, or guard, through the files it leaves. The tests check the effect from
 //! outside.
 
@@ -15,7 +16,7 @@ fn develops(more: &str) -> String {
 /// A developer must not change the documents of other roles: neither the approved plan, nor a review that is still to
 /// be written.
 #[test]
-fn a_developer_changes_no_documents() {
+fn developer_cannot_change_documents_of_other_roles() {
     for (more, wanted) in [
         (
             "echo forged >> docs/dev_docs/plans/plan_x.md",
@@ -53,7 +54,7 @@ fn a_developer_changes_no_documents() {
 /// A developer puts a file that git ignores where the auditor's review will be. guard must not take it for the review,
 /// and must not let a link there change the code.
 #[test]
-fn a_review_is_not_written_beforehand() {
+fn review_file_prepared_by_the_developer_is_not_used() {
     for plant in [
         "echo 'PASS, I say' > docs/dev_docs/reviews/code_review_x_v1.md",
         "ln toggle.txt docs/dev_docs/reviews/code_review_x_v1.md",
@@ -81,7 +82,7 @@ fn a_review_is_not_written_beforehand() {
 /// The developer writes the tests that guard runs. What the tests change must not be reviewed or committed, and must
 /// not lead guard to files outside the worktree.
 #[test]
-fn tests_change_nothing() {
+fn changes_made_by_tests_are_not_committed() {
     let fixture = TaskFixture::new();
     fixture.environment.run_outside("mkdir victim && echo mine > victim/plan_x.md");
     let victim = fixture.repository.with_file_name("victim");
@@ -110,7 +111,7 @@ fn tests_change_nothing() {
 
 /// A user changes a file in the worktree while the task waits. guard must save that change, whatever happens next.
 #[test]
-fn work_of_the_user_in_the_worktree_is_saved() {
+fn change_of_the_user_in_the_task_worktree_is_saved() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
     let worktree = outcome.result["worktree"].as_str().unwrap().to_string();
@@ -125,7 +126,7 @@ fn work_of_the_user_in_the_worktree_is_saved() {
 
 /// A user deletes the worktree of a task, or a step fails. The task must continue when it is resumed or retried.
 #[test]
-fn a_task_continues_after_its_worktree_was_deleted() {
+fn task_continues_after_its_worktree_was_deleted() {
     let fixture = TaskFixture::new();
     let working = std::fs::read_to_string(fixture.agent()).unwrap();
     acts(&fixture, "Developer", &develops("echo forged >> docs/dev_docs/plans/plan_x.md"));
@@ -147,7 +148,7 @@ fn a_task_continues_after_its_worktree_was_deleted() {
 /// The task and the base branch have both extended the shared memory file. The integration agent must be able to merge
 /// both.
 #[test]
-fn lessons_of_both_sides_are_merged() {
+fn memory_files_of_both_sides_are_merged() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
     fixture.environment.run_outside("cd repository && mkdir -p docs/dev_docs && printf '# Agent Memory\\n\\n- of main\\n' > docs/dev_docs/AGENT_MEMORY.md && git add -A && git commit -qm lessons");
@@ -162,7 +163,7 @@ fn lessons_of_both_sides_are_merged() {
 /// A developer must not create a merge commit, because its content would bypass the review. The test writes the commit
 /// object by hand, since guard refuses the git commands that merge.
 #[test]
-fn a_developer_does_not_merge() {
+fn developer_cannot_create_a_merge_commit() {
     const BY_HAND: &str = r#"
 import hashlib, os, subprocess, sys, zlib
 def git(*words):
@@ -218,7 +219,7 @@ fn named_pipes_do_not_block_guard() {
 /// A user deleted the branch with the task's work. guard must report this, and must not start a new branch as if
 /// nothing were missing.
 #[test]
-fn a_deleted_branch_is_reported() {
+fn deleted_task_branch_is_reported() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
     let (id, worktree) =
@@ -267,7 +268,7 @@ const COMMITTED: &str = r#"finish "{\"status\": \"success\", \"commit_hash\": \"
 
 /// guard must reject a merge commit that drops changes of the base, all of them or a part.
 #[test]
-fn a_merge_takes_what_the_base_alone_has_changed() {
+fn merge_that_drops_changes_of_the_base_is_rejected() {
     let resolve = "git merge -q main >/dev/null 2>&1; sed -i '/^[<=>]\\{7\\}/d' toggle.txt; git add -A";
     for (merge, wanted) in [
         (OURS.to_string(), "in 6 files"),

@@ -1,3 +1,4 @@
+// slow
 //! Tests agents with invalid answers, unusual repositories, and invalid requests.
 use crate::support::{TaskFixture, describe_task, task_messages};
 
@@ -19,7 +20,7 @@ fn answers(text: &str) -> String {
 }
 
 #[test]
-fn answers_that_cannot_be_used() {
+fn unusable_answers_fail_the_task_with_the_reason() {
     let commit = "0123456789012345678901234567890123456789";
     let cases: Vec<(&str, String, &str)> = vec![
         ("Lead Architect", answers("I approve."), "does not end with a JSON object"),
@@ -84,7 +85,7 @@ fn answers_that_cannot_be_used() {
 }
 
 #[test]
-fn an_answer_is_mended_once() {
+fn unusable_answer_is_corrected_once() {
     let fixture = TaskFixture::new();
     acts(
         &fixture,
@@ -99,7 +100,7 @@ fn an_answer_is_mended_once() {
 /// The user resumes a task in which a step has failed. guard must save what the failed attempt left, and must repeat
 /// the step from its beginning without these files.
 #[test]
-fn a_failed_step_is_tried_again() {
+fn failed_step_is_repeated_without_leftovers_on_resume() {
     let fixture = TaskFixture::new();
     let working = std::fs::read_to_string(fixture.agent()).unwrap();
     acts(
@@ -117,7 +118,7 @@ fn a_failed_step_is_tried_again() {
 }
 
 #[test]
-fn the_named_tests_are_run_by_the_runner() {
+fn tests_option_sets_the_test_command() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--tests", "grep -q never toggle.txt", "Do it."]);
     assert_eq!(outcome.result["status"], "failed", "{}", describe_task(&outcome));
@@ -134,7 +135,7 @@ fn the_named_tests_are_run_by_the_runner() {
 /// The developer must not choose how its work is tested: guard must use the test command that the project had before
 /// the task.
 #[test]
-fn a_test_command_that_an_agent_brings_along_is_not_used() {
+fn test_command_added_by_the_agent_is_not_used() {
     let fixture = TaskFixture::new();
     let package = r#"{ "scripts": { "test": "grep -q never toggle.txt" } }"#;
     fixture.environment.run_outside(&format!(
@@ -152,7 +153,7 @@ fn a_test_command_that_an_agent_brings_along_is_not_used() {
 
 /// If the repository has a changelog, the developer must update it, or its report must say why not.
 #[test]
-fn a_changelog_is_updated_or_reported_as_unchanged() {
+fn missing_changelog_update_is_sent_back() {
     let commits = "git add -A; git commit -qm x || exit 1\nfinish \"{\\\"commit_hash\\\": \\\"$(git rev-parse HEAD)\\\", \\\"status\\\": \\\"success\\\"}\"";
     for (work, wanted) in [
         ("echo '- [x] CHANGELOG.md updated' >> \"$(document)\"", Some("`CHANGELOG.md` is unchanged")),
@@ -179,7 +180,7 @@ fn a_changelog_is_updated_or_reported_as_unchanged() {
 
 /// guard must run the tests of the project, and must report `Tests passed.` only if they ran and passed.
 #[test]
-fn the_tests_of_the_project_are_found_and_run() {
+fn tests_of_the_project_are_found_and_run() {
     let fixture = TaskFixture::new();
     let makefile = |recipe: &str| {
         format!(
@@ -215,7 +216,7 @@ fn the_tests_of_the_project_are_found_and_run() {
 }
 
 #[test]
-fn a_missing_key_is_said_before_anything_is_made() {
+fn missing_api_key_is_reported_before_the_task_starts() {
     let fixture = TaskFixture::new();
     let mut command = fixture.command(&["--json", "--name", "x", "Do it.", "--agent-command"]);
     command.arg(fixture.agent()).env_remove("GEMINI_API_KEY");
@@ -228,7 +229,7 @@ fn a_missing_key_is_said_before_anything_is_made() {
 }
 
 #[test]
-fn requests_and_repositories() {
+fn unusable_requests_and_repositories_are_refused() {
     let fixture = TaskFixture::new();
     for (arguments, wanted) in [
         (vec![""], "guard task got no request"),

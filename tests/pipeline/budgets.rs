@@ -1,3 +1,4 @@
+// slow
 //! Tests the limits for one step of a task, which count all its calls: when guard ends the task, what it reports, and
 //! how the user raises them.
 
@@ -76,7 +77,7 @@ fn warnings(outcome: &RunOutcome) -> Vec<String> {
 }
 
 #[test]
-fn tokens_of_a_step() {
+fn token_budget_of_a_step_stops_the_task() {
     let bounded = Bounded::new("Architect.", ASKS);
     let outcome = bounded.ends_and_goes_on(
         &["--max-tokens", "plan=130"],
@@ -94,7 +95,7 @@ fn tokens_of_a_step() {
 }
 
 #[test]
-fn money_of_a_step() {
+fn cost_budget_of_a_step_stops_the_task() {
     let bounded = Bounded::new("Architect.", ASKS);
     let outcome = bounded.ends_and_goes_on(
         &["--max-cost", "plan=1.2"],
@@ -107,7 +108,7 @@ fn money_of_a_step() {
 
 /// guard must end an agent that still works when the time of its step is over.
 #[test]
-fn minutes_of_a_step() {
+fn time_budget_of_a_step_ends_a_running_agent() {
     let bounded = Bounded::new("Architect.", "[[ -s $(document) ]] || sleep 4");
     let outcome = bounded.ends_and_goes_on(
         &["--max-minutes", "plan=0.05"],
@@ -121,7 +122,7 @@ fn minutes_of_a_step() {
 /// If a step's budget is used up, guard must not ask the agent to correct an unusable answer. Failed attempts, and the
 /// triage of remarks, must count as calls of the step.
 #[test]
-fn every_call_of_a_step_counts() {
+fn every_agent_call_counts_for_its_step() {
     let unusable = format!(
         "{ASKS}\nsay 'I approve.'; printf '{{\"type\":\"result\",\"status\":\"success\"}}\\n'; exit 0"
     );
@@ -161,7 +162,7 @@ fn every_call_of_a_step_counts() {
 
 /// guard must limit the rounds of one step, and must reject a limit for an unknown step.
 #[test]
-fn rounds_of_a_step_and_bad_bounds() {
+fn rounds_of_a_step_are_limited_and_unknown_steps_rejected() {
     let bounded = Bounded::new("Architect.", "");
     let outcome = bounded.run(&["--name", "x", "Do it. @plan_review=REJECT", "--rounds", "plan=1"]);
     assert_eq!(
@@ -193,7 +194,7 @@ fn rounds_of_a_step_and_bad_bounds() {
 /// A signal ends a task in the middle of a step. After a resume, guard must count the calls from before the signal, and
 /// each of them only once.
 #[test]
-fn an_interruption_counts_nothing_twice() {
+fn calls_before_an_interruption_count_once() {
     let bounded = Bounded::new(
         "Lead Architect",
         "if [[ $prompt == *'You have done this already'* ]]; then sleep 30; else \

@@ -1,3 +1,4 @@
+// slow
 //! Commands to a running task: `guard control` pauses, resumes, adjusts and cancels it, once for each command id.
 
 use std::process::Stdio;
@@ -20,7 +21,7 @@ fn task(fixture: &TaskFixture) -> Value {
 /// The user pauses a task: it must finish its current step and then wait. After the user raised a limit and resumed
 /// the task, it must run to its end.
 #[test]
-fn a_task_is_paused_adjusted_and_resumed() {
+fn task_is_paused_adjusted_and_resumed() {
     let fixture = TaskFixture::new();
     let events = fixture.repository.with_file_name("events");
     let mut command = fixture.command(&["--stream-json", "--name", "x", "Do it. @wait=1", "--agent-command"]);
@@ -54,7 +55,7 @@ fn a_task_is_paused_adjusted_and_resumed() {
 /// `cancel` must end the agent and the task. The same command again must report success and change nothing, and guard
 /// must reject a `pause` for the ended task.
 #[test]
-fn a_task_is_cancelled_once() {
+fn cancel_ends_a_task_and_a_repeated_cancel_changes_nothing() {
     let fixture = TaskFixture::new();
     let mut child = fixture.start_slow_task();
     let id = fixture.newest_task_id();

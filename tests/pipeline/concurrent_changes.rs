@@ -1,3 +1,4 @@
+// slow
 //! While a task runs or waits, its branch moves or is deleted, or its worktree is removed. Also tests tasks in a
 //! repository with a sparse checkout, with git-lfs, and with a state directory that cannot be written.
 
@@ -39,7 +40,7 @@ fn meanwhile(fixture: &TaskFixture, arguments: &[&str], work: impl FnOnce(&str))
 
 /// A commit arrives while the auditor reviews. The auditor must review again, because it has not seen that commit.
 #[test]
-fn a_branch_moved_during_a_review() {
+fn commit_during_a_review_is_reviewed_again() {
     let fixture = TaskFixture::new();
     waits_while(&fixture, "[[ ! -e person.txt ]]");
     let outcome = meanwhile(&fixture, &["--name", "x", "Do it."], |worktree| {
@@ -64,7 +65,7 @@ fn a_branch_moved_during_a_review() {
 /// An agent's worktree is deleted while the agent works in it. guard must report this with a hint, and must lose no
 /// decision of the user.
 #[test]
-fn a_worktree_that_is_removed() {
+fn worktree_removed_during_work_is_reported() {
     let fixture = TaskFixture::new();
     waits_while(&fixture, "[[ -e toggle.txt ]]");
     let outcome = meanwhile(&fixture, &["--name", "x", "Do it."], |worktree| {
@@ -95,7 +96,7 @@ fn a_worktree_that_is_removed() {
 /// The worktree's registration in the repository disappears, but its files are still there. guard must not delete them
 /// when the task continues, because uncommitted work may be among them.
 #[test]
-fn a_worktree_that_is_no_longer_registered() {
+fn files_of_an_unregistered_worktree_are_kept() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
     let id = outcome.result["task_id"].as_str().unwrap().to_string();
@@ -115,7 +116,7 @@ fn a_worktree_that_is_no_longer_registered() {
 /// git was killed while it created the worktree: it left a locked registration without an index, and some of the
 /// files. guard must create the worktree again.
 #[test]
-fn a_worktree_that_was_not_finished() {
+fn half_created_worktree_is_created_again() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
     let id = outcome.result["task_id"].as_str().unwrap().to_string();
@@ -129,7 +130,7 @@ fn a_worktree_that_was_not_finished() {
 
 /// The user deletes the task's branch while the agent works on it. guard must say how to restore it.
 #[test]
-fn a_branch_that_is_deleted() {
+fn branch_deleted_during_work_can_be_restored() {
     let fixture = TaskFixture::new();
     let tip = std::cell::RefCell::new(String::new());
     // The agent does not see the user's branches, so the test tells it through its document when to continue.
@@ -155,7 +156,7 @@ fn a_branch_that_is_deleted() {
 
 /// The user's repository has a sparse checkout. The reviewer of a task must see all files, also after a merge.
 #[test]
-fn a_sparse_checkout() {
+fn reviewer_sees_all_files_despite_a_sparse_checkout() {
     let fixture = TaskFixture::new();
     fixture.environment.run_outside(
         "cd repository && mkdir -p src docs/big && echo a > src/a && echo b > docs/big/b && git add -A && git commit -qm dirs && git sparse-checkout set src",
@@ -179,7 +180,7 @@ fn a_sparse_checkout() {
 /// guard cannot write its state directory. The error must say that the task was not started, and must not suggest to
 /// resume it.
 #[test]
-fn a_state_that_cannot_be_written() {
+fn unwritable_state_directory_prevents_the_task() {
     let fixture = TaskFixture::new();
     let file = fixture.repository.with_file_name("file");
     std::fs::write(&file, "").unwrap();
@@ -207,7 +208,7 @@ fn a_state_that_cannot_be_written() {
 /// guard must not let git-lfs fetch files when it checks out an agent's commit, because the agent chose which files
 /// these are.
 #[test]
-fn large_files_are_not_fetched() {
+fn git_lfs_files_are_not_fetched_for_an_agent_commit() {
     let fixture = TaskFixture::new();
     let (log, config) =
         (fixture.repository.with_file_name("smudged"), fixture.repository.with_file_name("gitconfig"));

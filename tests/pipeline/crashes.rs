@@ -1,3 +1,4 @@
+// slow
 //! The test kills guard at every write to the journal, and at random moments. The result of the task must be the same
 //! as without a kill.
 
@@ -30,7 +31,7 @@ fn fixture() -> TaskFixture {
 }
 
 #[test]
-fn at_every_write_to_the_journal() {
+fn task_killed_at_every_journal_write_completes_after_resume() {
     let whole = fixture();
     let outcome = whole.task(&[&ARGUMENTS[..], &["3"]].concat());
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
@@ -59,7 +60,7 @@ fn at_every_write_to_the_journal() {
 }
 
 #[test]
-fn at_any_moment() {
+fn task_killed_at_any_moment_completes_after_resume() {
     let kills: u32 = std::env::var("GUARD_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
     let whole = fixture();
     assert_eq!(whole.task(&[&ARGUMENTS[..], &["3"]].concat()).code, 0);

@@ -1,3 +1,4 @@
+// slow
 //! A workflow step that deep research performs, with the workflow of the documentation.
 
 use std::process::{Child, Stdio};
@@ -27,7 +28,7 @@ const TASK: &str = "guard task --workflow ~/researched.yaml --mode research --na
 /// answer and the sub-queries. The plan has five sub-queries; the last one must be left out, because the limit is
 /// four.
 #[test]
-fn the_report_of_a_research_is_committed() {
+fn research_report_is_committed() {
     let researcher = researcher("task-research", r#"say "\"All about $question.\"""#);
     let (printed, code) = researcher.ends(TASK);
     assert_eq!(code, 0, "{printed}");
@@ -57,7 +58,7 @@ fn start(researcher: &Researcher) -> Child {
 /// guard is killed while one sub-query has no answer yet. `guard task resume` must run only this sub-query and the
 /// synthesis.
 #[test]
-fn a_killed_task_repeats_no_finished_sub_query() {
+fn killed_task_repeats_no_finished_sub_query() {
     let slow = r#"[ "$question" = vendors ] && sleep 300; say "\"All about $question.\"""#;
     let researcher = researcher("task-research-killed", slow);
     let mut child = start(&researcher);
@@ -83,7 +84,7 @@ fn a_killed_task_repeats_no_finished_sub_query() {
 /// All sub-queries fail: the task must fail and say why. After the agent is repaired, `guard task retry` must run
 /// them again and succeed.
 #[test]
-fn a_failed_research_fails_the_task_and_can_be_retried() {
+fn failed_research_fails_the_task_and_can_be_retried() {
     let researcher = researcher("task-research-failed", r#"[ -e ~/fixed ] || fail broken; say '"Fine."'"#);
     let (printed, code) = researcher.ends(TASK);
     assert_ne!(code, 0, "{printed}");
@@ -101,7 +102,7 @@ fn a_failed_research_fails_the_task_and_can_be_retried() {
 /// A research step writes a document and nothing else. `guard workflow lint` must reject settings that need an
 /// agent's answer, and invalid limits.
 #[test]
-fn a_research_step_can_only_answer_with_its_document() {
+fn research_step_accepts_only_a_document() {
     let researcher = researcher("task-research-lint", "say '\"\"'");
     let file = researcher.user.home().join("researched.yaml");
     for (good, bad, wanted) in [
@@ -122,7 +123,7 @@ fn a_research_step_can_only_answer_with_its_document() {
 /// The workflow gives the researcher a policy that may write, and an agent plants a file and a link in the place of the
 /// report. The task must fail, and nothing may be written through the link or committed.
 #[test]
-fn a_research_that_writes_fails_the_task() {
+fn research_agent_that_writes_files_fails_the_task() {
     let plant =
         "echo x > planted; ln -sf ~/target docs/dev_docs/research/research_report_q.md; say '\"Done.\"'";
     let researcher = researcher("task-research-writes", plant);

@@ -1,3 +1,4 @@
+// slow
 //! Tests branch protection and pull requests with an imitation of GitHub's API on loopback and a real repository.
 
 use serde_json::json;
@@ -58,7 +59,7 @@ fn task(fixture: &TaskFixture, server: &Server, arguments: &[&str]) -> crate::su
 }
 
 #[test]
-fn the_branch_becomes_a_pull_request() {
+fn finished_task_becomes_a_pull_request() {
     let (fixture, server) = (fixture(), github(true));
     let outcome = task(&fixture, &server, &["--name", "x", "--require-protection", "Add a toggle."]);
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
@@ -88,7 +89,7 @@ fn the_branch_becomes_a_pull_request() {
 
 /// guard is killed at every write while it delivers the task. In the end there must be exactly one pull request.
 #[test]
-fn a_crash_while_it_is_delivered() {
+fn crash_during_delivery_creates_one_pull_request() {
     let (fixture, server) = (fixture(), github(true));
     // The task stops at a gate first, so that guard is killed only during the merge, the archive and the delivery.
     let outcome = task(&fixture, &server, &["--name", "x", "--gate", "code=human", "Add a toggle."]);
@@ -112,7 +113,7 @@ fn a_crash_while_it_is_delivered() {
 }
 
 #[test]
-fn a_base_that_is_not_protected() {
+fn unprotected_base_branch_prevents_delivery_if_required() {
     let (fixture, server) = (fixture(), github(false));
     let outcome = task(&fixture, &server, &["--name", "x", "--require-protection", "Add a toggle."]);
     assert_eq!(outcome.code, 2, "{}", describe_task(&outcome));

@@ -1,7 +1,7 @@
+// slow
 //! The disk is full. A task must report this, and must go on when there is space again.
 
-use crate::support::{RunOutcome, TaskFixture, describe_task};
-use crate::workspace::shim_load::Mounted;
+use crate::support::{Mounted, RunOutcome, TaskFixture, describe_task};
 
 const REQUEST: [&str; 5] = ["--name", "x", "--gate", "plan=human", "Do it. @audit=FAIL,PASS"];
 
@@ -44,7 +44,7 @@ fn is_told(outcome: &RunOutcome, words: &[&str]) {
 /// The disk with guard's state directory is full, then almost full, and then has space again. The task must succeed in
 /// the end.
 #[test]
-fn no_room_for_the_state() {
+fn task_survives_a_full_state_disk() {
     let fixture = TaskFixture::new();
     let Some(disk) = Mounted::new(fixture.repository.with_file_name("state"), "32m") else { return };
     fixture.environment.give_to_user(&fixture.repository.with_file_name("state"));
@@ -80,7 +80,7 @@ fn no_room_for_the_state() {
 /// With a small limit on the size of files (`ulimit -f`), the task must fail with an error that states the cause. When
 /// it is resumed without the limit, it must succeed.
 #[test]
-fn no_room_in_files() {
+fn task_survives_a_file_size_limit() {
     let fixture = TaskFixture::new();
     let id = waits(&fixture);
     let mut failures = 0;

@@ -1,3 +1,4 @@
+// slow
 //! An agent makes a remark beside its result, and a triage agent decides what to do with it. If the decision is to
 //! document it, an agent that can write only documentation does so at once.
 
@@ -20,7 +21,7 @@ fn count(fixture: &TaskFixture, wanted: &str) -> usize {
 }
 
 #[test]
-fn it_is_written_at_once() {
+fn documentation_is_written_in_the_round_of_the_remark() {
     let fixture = TaskFixture::new();
     with_guide(&fixture);
     let outcome = fixture.task(&["--name", "x", REQUEST]);
@@ -48,7 +49,7 @@ fn it_is_written_at_once() {
 
 /// guard must handle a remark that is a text, a list or an object, also one that comes with an approval.
 #[test]
-fn feedback_in_any_form_is_decided_about() {
+fn remarks_in_any_json_form_are_triaged() {
     for (feedback, remark, wanted) in [
         (
             "\"no+crash+happened;+the+tools+are+odd\"",
@@ -80,7 +81,7 @@ fn feedback_in_any_form_is_decided_about() {
 /// The developer makes a remark in each of two rounds. In each round guard must ask the triage agent once and the
 /// documentation agent once.
 #[test]
-fn a_remark_is_documented_once_per_round() {
+fn remark_is_documented_once_per_round() {
     let fixture = TaskFixture::new();
     with_guide(&fixture);
     let outcome = fixture.task(&["--name", "x", &format!("{REQUEST} @audit=FAIL,PASS")]);
@@ -91,7 +92,7 @@ fn a_remark_is_documented_once_per_round() {
 
 /// The documentation agent must not be able to change any other file, in any way it tries.
 #[test]
-fn nothing_else_can_be_written() {
+fn documentation_agent_can_write_only_documentation() {
     in_every_owned_environment(|environment| {
         let (namespaces, name) = (environment.namespaces, environment.name());
         let fixture = TaskFixture::of(environment);
@@ -136,7 +137,7 @@ echo fresh > docs/guide/fresh.md"#,
 /// The documentation agent adds code to a documentation directory, or writes to code through a hard link that the
 /// developer left there. Neither change may reach the branch.
 #[test]
-fn what_is_no_documentation_is_put_back() {
+fn code_written_by_the_documentation_agent_is_undone() {
     let fixture = TaskFixture::new();
     with_guide(&fixture);
     acts(&fixture, "Technical Writer", "echo 'import os' > docs/guide/conf.py");
@@ -176,7 +177,7 @@ fn what_is_no_documentation_is_put_back() {
 /// guard must undo the documentation agent's work if its files are too large, or if it leaves links, named pipes or
 /// files that git ignores.
 #[test]
-fn very_much_and_hidden_things_are_put_back() {
+fn too_large_and_hidden_files_of_the_documentation_agent_are_undone() {
     let cases = [
         (
             "for i in 1 2 3; do head -c 3500000 /dev/zero | tr '\\0' x > docs/guide/f$i.md; done",
@@ -234,7 +235,7 @@ fn very_much_and_hidden_things_are_put_back() {
 
 /// If the documentation agent fails, the task must succeed, and the remark must go to the backlog.
 #[test]
-fn a_failed_documentation_agent_adds_to_the_backlog() {
+fn remark_goes_to_the_backlog_if_the_documentation_agent_fails() {
     let fixture = TaskFixture::new();
     with_guide(&fixture);
     acts(&fixture, "Technical Writer", "echo half >> GUIDE.md; exit 1");

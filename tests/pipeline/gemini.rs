@@ -1,3 +1,4 @@
+// slow
 //! Runs the example workflow with the real Gemini CLI and a scripted model.
 
 use crate::egress::gemini::Gemini;
@@ -30,7 +31,7 @@ fn task(fixture: &TaskFixture, gemini: &Gemini, api: &Api, arguments: &[&str]) -
 }
 
 #[test]
-fn the_example() {
+fn gemini_completes_the_example_task() {
     let Some(gemini) = Gemini::installed() else { return };
     let fixture = TaskFixture::new();
     let (plan, review) = (
@@ -104,7 +105,7 @@ fn the_example() {
 
 /// The developer remarks something. The documentation agent, which can write only documentation, must document it.
 #[test]
-fn the_documentation_is_written() {
+fn gemini_documents_a_remark() {
     let Some(gemini) = Gemini::installed() else { return };
     let fixture = TaskFixture::new();
     fixture
@@ -151,7 +152,7 @@ fn the_documentation_is_written() {
 }
 
 #[test]
-fn every_way_round() {
+fn gemini_completes_a_task_with_every_kind_of_step() {
     let Some(gemini) = Gemini::installed() else { return };
     let fixture = TaskFixture::new();
     let place = |kind: &str, name: &str| format!("docs/dev_docs/{kind}/{name}_x");

@@ -1,10 +1,11 @@
+// slow
 //! Tests gates at which a user decides, and tasks that a user resumes.
 
 use super::bad_input::acts;
 use crate::support::{TaskFixture, describe_task, task_messages};
 
 #[test]
-fn a_person_stands_at_a_gate() {
+fn human_gate_waits_for_approval_or_rejection() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--gate", "plan=human", "Do it."]);
     assert_eq!(
@@ -42,7 +43,7 @@ fn a_person_stands_at_a_gate() {
 
 /// A user's decision must be attributed to the user in the messages, in the document, and as the author of its commit.
 #[test]
-fn a_decision_is_attributed_to_the_person() {
+fn decision_is_attributed_to_the_user() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--gate", "plan=human", "Do it."]);
     let id = outcome.result["task_id"].as_str().unwrap().to_string();
@@ -64,7 +65,7 @@ fn a_decision_is_attributed_to_the_person() {
 }
 
 #[test]
-fn a_finished_task_is_shown_and_cleaned_up() {
+fn finished_task_is_shown_and_cleaned() {
     let fixture = TaskFixture::new();
     let waiting = fixture.task(&["--name", "w", "--gate", "plan=human", "Do it."]);
     let waiting = waiting.result["task_id"].as_str().unwrap().to_string();
@@ -146,7 +147,7 @@ fn at_a_conflict() -> (TaskFixture, String, std::path::PathBuf) {
 }
 
 #[test]
-fn a_person_resolves_a_conflict_by_hand() {
+fn user_resolves_a_merge_conflict_by_hand() {
     let (fixture, id, worktree) = at_a_conflict();
     let worktree = worktree.display();
     let calls = fixture.about(&["list", "--json"]).result[0]["used"]["calls"].clone();
@@ -182,7 +183,7 @@ fn a_person_resolves_a_conflict_by_hand() {
 }
 
 #[test]
-fn an_unsolved_conflict_is_tried_again_where_nobody_merged() {
+fn unresolved_conflict_is_given_to_the_agent_again_on_resume() {
     let (fixture, id, _) = at_a_conflict();
     let outcome = fixture.about(&["resume", &id, "--stream-json"]);
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
@@ -191,7 +192,7 @@ fn an_unsolved_conflict_is_tried_again_where_nobody_merged() {
 }
 
 #[test]
-fn notes_lessons_and_ideas() {
+fn notes_lessons_and_backlog_reach_the_agents() {
     let fixture = TaskFixture::new();
     let lessons = "# Agent Memory\n\n- The toggle needs a label\n";
     fixture.environment.run_outside(&format!(
@@ -212,7 +213,7 @@ fn notes_lessons_and_ideas() {
 }
 
 #[test]
-fn back_to_a_step() {
+fn retry_goes_back_to_a_named_step() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
     let id = outcome.result["task_id"].as_str().unwrap().to_string();
@@ -234,7 +235,7 @@ fn back_to_a_step() {
 }
 
 #[test]
-fn one_at_a_time_and_given_up() {
+fn task_runs_once_at_a_time_and_can_be_aborted() {
     let fixture = TaskFixture::new();
     let mut command = fixture.command(&["--json", "--name", "x", "Do it. @wait=20", "--agent-command"]);
     let mut child = command.arg(fixture.agent()).stdout(std::process::Stdio::null()).spawn().unwrap();
@@ -257,7 +258,7 @@ fn one_at_a_time_and_given_up() {
 }
 
 #[test]
-fn a_budget_is_used_up_and_raised() {
+fn exhausted_time_budget_stops_the_task_until_it_is_raised() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--max-minutes", "0", "Do it."]);
     assert_eq!(

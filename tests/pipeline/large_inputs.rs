@@ -1,3 +1,4 @@
+// slow
 //! Tests tasks with large files, many files and long lines.
 
 use super::bad_input::acts;
@@ -35,7 +36,7 @@ fn resolves(files: &str) -> String {
 
 /// guard must find conflict markers at the end of a 17 MiB file, and must accept the file without them.
 #[test]
-fn a_conflict_in_a_large_file() {
+fn conflict_markers_at_the_end_of_a_large_file_are_found() {
     for (resolved, is_fine) in [("large.txt", true), ("", false)] {
         let fixture = TaskFixture::new();
         fixture.environment.run_outside(
@@ -56,7 +57,7 @@ fn a_conflict_in_a_large_file() {
 
 /// guard must check each of sixty conflicts, and one in a file whose name contains a line break.
 #[test]
-fn many_conflicts() {
+fn each_of_sixty_conflicts_is_checked() {
     let change =
         |text: &str| format!("for n in $(seq -w 1 60); do echo {text} > f$n; done; echo {text} > $'g\\nh'");
     // In the first case the agent leaves the conflict in `f60`, in the second the one in the file with the line break,
@@ -85,7 +86,7 @@ fn many_conflicts() {
 /// A developer changes more files than the auditor's prompt can list. guard must shorten the list and say so, and the
 /// task must succeed.
 #[test]
-fn a_change_of_many_files() {
+fn prompt_shortens_a_long_list_of_changed_files() {
     let fixture = TaskFixture::new();
     let name =
         "a-name-that-is-long-enough-to-make-the-list-of-them-longer-than-a-mebibyte-when-there-are-many";
@@ -106,7 +107,7 @@ fn a_change_of_many_files() {
 /// A commit subject is a megabyte long and contains control characters. guard must shorten and escape it in its
 /// summary.
 #[test]
-fn a_long_subject() {
+fn megabyte_long_commit_subject_is_shortened_and_escaped() {
     let fixture = TaskFixture::new();
     let work = "echo x > toggle.txt; git add -A; { printf 'evil \\033]0;owned\\007 @everyone closes #1 '; head -c 1000000 /dev/zero | tr '\\0' y; } > /tmp/message; \
                 git commit -qF /tmp/message || exit 1; echo more > more.txt";

@@ -1,3 +1,4 @@
+// slow
 //! The kernel must enforce what each role may write, whatever its agent tries. The tests check the files from outside.
 use crate::support::{TaskFixture, describe_task, in_every_owned_environment};
 
@@ -33,7 +34,7 @@ PY
 "#;
 
 #[test]
-fn readers_change_nothing_but_their_document() {
+fn reading_roles_can_write_only_their_document() {
     in_every_owned_environment(|environment| {
         let (namespaces, name) = (environment.namespaces, environment.name());
         let fixture = TaskFixture::of(environment);

@@ -1,8 +1,9 @@
+// slow
 //! Runs whole pipelines, and checks the messages, commits, documents and archives, and which step follows each verdict.
 use crate::support::{TaskFixture, describe_task, task_messages};
 
 #[test]
-fn from_a_sentence_to_a_branch() {
+fn one_sentence_becomes_a_reviewed_branch() {
     let fixture = TaskFixture::new();
     let before = fixture.git("for-each-ref refs/heads/main; cat .git/config 2>/dev/null || true");
     let outcome = fixture.task(&["Add a simple Dark Mode toggle to the main settings page. Use a checkbox."]);
@@ -75,7 +76,7 @@ fn from_a_sentence_to_a_branch() {
 }
 
 #[test]
-fn the_status_of_each_step_is_shown_without_a_terminal() {
+fn status_of_each_step_is_printed_without_a_terminal() {
     let fixture = TaskFixture::new();
     let mut command =
         fixture.command(&["--name", "x", "Do it. @plan_review=REJECT,APPROVE", "--agent-command"]);
@@ -110,7 +111,7 @@ fn the_status_of_each_step_is_shown_without_a_terminal() {
 
 /// The prefix of task branches must come from the command line or, without that, from the workflow.
 #[test]
-fn branches_have_a_prefix_of_the_users_own() {
+fn branch_prefix_comes_from_command_line_or_workflow() {
     let fixture = TaskFixture::new();
     let workflow = fixture.repository.with_file_name("fixes.yaml");
     let text = include_str!("../../policies/workflows/default.yaml");
@@ -139,7 +140,7 @@ fn branches_have_a_prefix_of_the_users_own() {
 }
 
 #[test]
-fn a_bug_is_investigated_rejected_and_approved() {
+fn bugfix_task_repeats_a_rejected_diagnosis() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--mode", "bugfix", "It hangs. @analyse=REJECT,APPROVE"]);
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
@@ -162,7 +163,7 @@ fn a_bug_is_investigated_rejected_and_approved() {
 }
 
 #[test]
-fn outside_knowledge_is_asked_for() {
+fn escalated_diagnosis_asks_the_researcher() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--mode", "bugfix", "It is slow. @analyse=ESCALATE,APPROVE"]);
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
@@ -175,7 +176,7 @@ fn outside_knowledge_is_asked_for() {
 }
 
 #[test]
-fn plans_and_code_are_sent_back() {
+fn rejected_plans_and_code_are_revised() {
     let fixture = TaskFixture::new();
     let outcome =
         fixture.task(&["--name", "x", "Do it. @plan_review=REJECT,REJECT,APPROVE @audit=FAIL,PASS"]);
@@ -202,7 +203,7 @@ fn plans_and_code_are_sent_back() {
 }
 
 #[test]
-fn who_goes_round_is_stopped() {
+fn task_that_is_rejected_too_often_needs_a_human() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "Do it. @plan_review=REJECT"]);
     assert_eq!(
@@ -224,7 +225,7 @@ fn who_goes_round_is_stopped() {
 }
 
 #[test]
-fn main_moves_and_is_merged() {
+fn moved_base_branch_is_merged_into_the_task() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "y", "--gate", "code=human", "Do it."]);
     assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
@@ -248,7 +249,7 @@ fn main_moves_and_is_merged() {
 }
 
 #[test]
-fn a_rejected_merge_is_repaired_and_reviewed_again() {
+fn rejected_merge_is_repaired_and_reviewed_again() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it. @merge_review=FAIL,PASS"]);
     assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
@@ -276,7 +277,7 @@ fn a_rejected_merge_is_repaired_and_reviewed_again() {
 }
 
 #[test]
-fn a_conflict_is_resolved() {
+fn merge_conflict_is_resolved_by_the_integration_agent() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
     assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
@@ -302,7 +303,7 @@ fn a_conflict_is_resolved() {
 }
 
 #[test]
-fn many_tasks_in_one_repository() {
+fn six_tasks_run_at_once_in_one_repository() {
     let fixture = TaskFixture::new();
     std::thread::scope(|scope| {
         let started: Vec<_> = (0..6)

@@ -39,8 +39,9 @@ steps:
       REJECT: { next: back, says: "Not good." }
 "#;
 
+// slow
 #[test]
-fn one_from_scratch_runs() {
+fn workflow_written_from_scratch_runs() {
     let fixture = TaskFixture::new();
     let folder = fixture.repository.with_file_name("flows");
     std::fs::create_dir_all(&folder).unwrap();
@@ -74,7 +75,7 @@ fn one_from_scratch_runs() {
 /// The prompts of a workflow are sent to an agent. A workflow in a repository, which an agent may have written, must not
 /// send files from elsewhere.
 #[test]
-fn a_workflow_in_a_repository_names_no_prompt_elsewhere() {
+fn repository_workflow_cannot_use_prompts_outside_the_repository() {
     let scratch = Scratch::new("workflow-prompts");
     let root = scratch.0.canonicalize().unwrap();
     let judge = "Judge `{{thought}}`.\n{{answer_format}}\n";
@@ -124,7 +125,7 @@ fn a_workflow_in_a_repository_names_no_prompt_elsewhere() {
 }
 
 #[test]
-fn mistakes_have_places() {
+fn diagnostics_point_at_the_line() {
     let scratch = Scratch::new("workflows");
     let cases = [
         ("next: judge", "next: jugde", "the workflow has no step `jugde`"),
@@ -177,7 +178,7 @@ fn mistakes_have_places() {
 }
 
 #[test]
-fn the_built_in_one_is_shown_and_drawn() {
+fn built_in_workflow_is_shown_and_drawn() {
     let list = text(&guard().args(["workflow", "list"]).output().unwrap());
     assert!(list.starts_with("default") && list.contains("built in"), "{list}");
     let shown = text(&guard().args(["workflow", "show", "default"]).output().unwrap());

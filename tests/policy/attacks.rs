@@ -18,7 +18,7 @@ fn is_refused(policy: &str) -> bool {
 }
 
 #[test]
-fn patterns_that_would_not_compile_are_errors_when_the_policy_loads() {
+fn invalid_patterns_are_errors_at_load() {
     for pattern in [
         "{".repeat(300) + "a" + &"}".repeat(300),
         "?".repeat(500_000),
@@ -40,7 +40,7 @@ fn patterns_that_would_not_compile_are_errors_when_the_policy_loads() {
 }
 
 #[test]
-fn conditions_that_say_nothing_are_errors() {
+fn empty_rule_conditions_are_errors() {
     for body in [
         "program = []",
         "program = \"\"",
@@ -64,7 +64,7 @@ fn conditions_that_say_nothing_are_errors() {
 }
 
 #[test]
-fn an_extending_policy_cannot_loosen_in_any_section() {
+fn extending_policy_cannot_loosen_any_section() {
     for body in [
         "[limits]\ntotal_seconds = 99999",
         "[limits]\ncommand_bytes = 67108864",
@@ -109,7 +109,7 @@ fn an_extending_policy_cannot_loosen_in_any_section() {
 }
 
 #[test]
-fn what_a_parent_gave_up_stays_given_up() {
+fn restrictions_of_a_parent_cannot_be_lifted_without_override() {
     let scratch = Scratch::new("given-up");
     scratch.write(
         "p.toml",
@@ -141,7 +141,7 @@ fn what_a_parent_gave_up_stays_given_up() {
 }
 
 #[test]
-fn an_override_does_not_reach_past_its_own_rule() {
+fn override_of_one_rule_lifts_no_other_rule() {
     let policy = child(
         "[[command]]\nid = \"mine\"\nprogram = \"git\"\naction = \"allow\"\nreason = \"r\"\noverride = true",
     );
@@ -152,7 +152,7 @@ fn an_override_does_not_reach_past_its_own_rule() {
 }
 
 #[test]
-fn a_users_file_does_not_change_what_built_in_policies_stand_on() {
+fn user_policy_named_strict_does_not_change_built_in_policies() {
     let scratch = Scratch::new("shadow");
     scratch.write(
         "guard/policies/strict.toml",
@@ -171,7 +171,7 @@ fn a_users_file_does_not_change_what_built_in_policies_stand_on() {
 }
 
 #[test]
-fn a_users_file_that_cannot_be_read_is_not_replaced_by_the_built_in_one() {
+fn unreadable_user_policy_is_an_error_and_not_the_built_in_one() {
     let scratch = Scratch::new("dangling");
     std::fs::create_dir_all(scratch.0.join("guard/policies")).unwrap();
     std::os::unix::fs::symlink("/nonexistent", scratch.0.join("guard/policies/strict.toml")).unwrap();
@@ -180,7 +180,7 @@ fn a_users_file_that_cannot_be_read_is_not_replaced_by_the_built_in_one() {
 }
 
 #[test]
-fn the_examples_of_a_file_that_is_extended_are_run_too() {
+fn examples_of_an_extended_policy_are_checked() {
     let scratch = Scratch::new("parent");
     scratch.write("p.toml", rule("program = \"x\"\nexamples.deny = [\"y\"]"));
     let path = scratch.write("c.toml", "version = 1\nname = \"c\"\nextends = \"p.toml\"\n");
@@ -190,7 +190,7 @@ fn the_examples_of_a_file_that_is_extended_are_run_too() {
 }
 
 #[test]
-fn examples_that_show_nothing_are_errors() {
+fn examples_without_a_command_are_errors() {
     for examples in [
         "examples.deny = [\"git 'unclosed\"]",
         "examples.allow = [\"# nothing\"]",
@@ -201,7 +201,7 @@ fn examples_that_show_nothing_are_errors() {
 }
 
 #[test]
-fn many_rules_and_many_mistakes_are_bounded() {
+fn number_of_rules_and_reported_mistakes_is_limited() {
     let many: String = (0..2000)
         .map(|n| format!("[[command]]\nid = \"r{n}\"\naction = \"deny\"\nreason = \"r\"\nprogram = \"x\"\n"))
         .collect();
@@ -214,7 +214,7 @@ fn many_rules_and_many_mistakes_are_bounded() {
 }
 
 #[test]
-fn nothing_of_a_command_reaches_the_terminal_raw() {
+fn check_escapes_control_characters_of_a_command() {
     let output = guard().args(["check", "--", "git", "checkout", "a\u{1b}[31m\nb\rc"]).output().unwrap();
     let shown = text(&output);
     assert!(!shown.contains('\u{1b}') && !shown.contains('\r'), "{shown:?}");
@@ -223,7 +223,7 @@ fn nothing_of_a_command_reaches_the_terminal_raw() {
 /// guard must reject invalid port numbers. A policy that extends another one may remove ports, and may add none without
 /// `override`.
 #[test]
-fn ports_to_listen_on() {
+fn listen_ports_are_validated_and_cannot_be_added() {
     for ports in ["[0]", "[65536]", "[-1]", "[\"3000\"]", "3000", "[3000.5]"] {
         assert!(is_refused(&child(&format!("[network]\noverride = true\nlisten = {ports}"))), "{ports}");
     }

@@ -6,7 +6,7 @@ use guard::judge::policy::{PolicyDirs, Severity};
 use crate::support::built_in;
 
 #[test]
-fn every_one_loads_with_its_examples() {
+fn every_built_in_policy_loads_with_its_examples() {
     for name in built_in() {
         let policy = decide::load(name, &PolicyDirs::default(), true)
             .unwrap_or_else(|error| panic!("{name}: {error:?}"));
@@ -21,7 +21,7 @@ fn every_one_loads_with_its_examples() {
 }
 
 #[test]
-fn every_rule_explains_itself() {
+fn every_built_in_rule_has_a_reason_and_an_alternative() {
     for name in built_in() {
         for rule in crate::support::policy(name).rules {
             assert!(rule.reason.ends_with('.'), "{name} {}: {}", rule.id, rule.reason);
@@ -37,7 +37,7 @@ fn every_rule_explains_itself() {
 }
 
 #[test]
-fn an_example_that_no_longer_holds_is_found() {
+fn example_that_contradicts_its_rule_is_an_error() {
     let (_, strict) = guard::judge::policy::BUILT_IN[0];
     let broken = strict.replacen("\"git checkout main\",", "\"git status\",", 1);
     assert_ne!(broken, strict);

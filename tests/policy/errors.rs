@@ -44,7 +44,7 @@ reason = "r"
 "#;
 
 #[test]
-fn five_mistakes_are_five_carets() {
+fn five_mistakes_are_shown_with_five_carets() {
     let scratch = Scratch::new("five");
     let path = scratch.write("five.toml", FIVE);
     let output = guard().args(["policy", "lint"]).arg(&path).output().unwrap();
@@ -56,7 +56,7 @@ fn five_mistakes_are_five_carets() {
 }
 
 #[test]
-fn messages() {
+fn error_messages_of_invalid_policies() {
     let rule = |body: &str| {
         format!(
             "version = 1\nname = \"t\"\n[[command]]\nid = \"a\"\nreason = \"r\"\naction = \"deny\"\n{body}"
@@ -96,7 +96,7 @@ fn messages() {
 }
 
 #[test]
-fn odd_files_are_refused_with_their_names() {
+fn unreadable_policy_files_are_refused_by_name() {
     let scratch = Scratch::new("odd");
     let latin = scratch.write("latin.toml", b"version = 1\nname = \"\xff\"\n");
     let huge = scratch.write("huge.toml", "#".repeat(2 << 20));
@@ -121,7 +121,7 @@ fn odd_files_are_refused_with_their_names() {
 }
 
 #[test]
-fn policies_that_extend_each_other_in_a_ring_are_refused() {
+fn cycle_of_extended_policies_is_refused() {
     let scratch = Scratch::new("ring");
     scratch.write("b.toml", "version = 1\nname = \"b\"\nextends = \"./a.toml\"\n");
     let path = scratch.write("a.toml", "version = 1\nname = \"a\"\nextends = \"./b.toml\"\n");
@@ -137,7 +137,7 @@ fn policies_that_extend_each_other_in_a_ring_are_refused() {
 /// A policy that denies everything but `make` is extended by a rule that asks before `make`. That rule tightens the
 /// policy, so guard must not warn that it has no effect.
 #[test]
-fn a_rule_that_asks_before_an_allowed_command_has_an_effect() {
+fn rule_that_asks_before_an_allowed_command_gives_no_warning() {
     let scratch = Scratch::new("ask-tightens");
     let rule = |action: &str| {
         format!("[[command]]\nid = \"{action}\"\nprogram = \"make\"\naction = \"{action}\"\nreason = \"r\"\n")

@@ -3,7 +3,7 @@
 use crate::support::{Scratch, guard, text};
 
 #[test]
-fn the_users_own_policy_comes_before_the_built_in_one_and_may_extend_it() {
+fn user_policy_precedes_and_may_extend_the_built_in_one() {
     let scratch = Scratch::new("own");
     scratch.write(
         "guard/policies/strict.toml",
@@ -26,7 +26,7 @@ fn the_users_own_policy_comes_before_the_built_in_one_and_may_extend_it() {
 }
 
 #[test]
-fn an_unknown_name_suggests_a_near_one() {
+fn unknown_policy_name_suggests_a_similar_one() {
     let output = guard().args(["check", "--policy", "strikt", "--", "ls"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let shown = String::from_utf8_lossy(&output.stderr).into_owned();

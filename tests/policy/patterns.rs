@@ -19,7 +19,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
-    fn stars_stand_for_anything_between(pattern in "[ab*]{0,8}", word in "[ab]{0,10}") {
+    fn star_matches_any_text(pattern in "[ab*]{0,8}", word in "[ab]{0,10}") {
         let read = Pattern::new(&pattern).unwrap();
         prop_assert_eq!(read.matches(word.as_bytes()), means(pattern.as_bytes(), word.as_bytes()));
     }

@@ -13,7 +13,7 @@ fn folder() -> PathBuf {
 
 /// The committed schemas must be those that the program generates. `scripts/regenerate` writes them.
 #[test]
-fn committed_schemas_are_those_the_program_makes() {
+fn committed_schemas_are_up_to_date() {
     for (name, make) in SCHEMAS {
         let path = folder().join(name);
         let made = format!("{}\n", serde_json::to_string_pretty(&make()).unwrap());

@@ -49,7 +49,7 @@ fn labels_hold_under_strict() {
 }
 
 #[test]
-fn answers_of_every_policy_are_as_committed() {
+fn verdicts_of_every_policy_match_the_snapshots() {
     let policies: Vec<_> = built_in().into_iter().map(policy).collect();
     for corpus in corpora() {
         let name = corpus.name.trim_end_matches(".txt").to_string();

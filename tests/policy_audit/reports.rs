@@ -46,7 +46,7 @@ fn sarif_schema() -> Value {
 }
 
 #[test]
-fn sarif_is_valid_and_carries_contradictions_as_errors() {
+fn sarif_report_is_valid_and_has_contradictions_as_errors() {
     let (text, code) = report("sarif");
     assert_eq!(code, Some(1), "a label is contradicted");
     let sarif: Value = serde_json::from_str(&text).unwrap();
@@ -63,7 +63,7 @@ fn sarif_is_valid_and_carries_contradictions_as_errors() {
 }
 
 #[test]
-fn junit_is_well_formed_and_counts_the_contradiction() {
+fn junit_report_counts_contradictions_as_failures() {
     let (xml, code) = report("junit");
     assert_eq!(code, Some(1));
     let report = quick_junit::Report::deserialize_from_str(&xml).unwrap();
@@ -79,7 +79,7 @@ fn junit_is_well_formed_and_counts_the_contradiction() {
 }
 
 #[test]
-fn json_has_every_command_with_every_answer() {
+fn json_report_has_every_verdict_of_every_command() {
     let (json, _) = report("json");
     let audit: Value = serde_json::from_str(&json).unwrap();
     let commands = audit["commands"].as_array().unwrap();
@@ -90,7 +90,7 @@ fn json_has_every_command_with_every_answer() {
 
 /// Every report format must show a decision that differs from the snapshot as a failure, in addition to the exit code.
 #[test]
-fn differences_from_a_snapshot_are_failures() {
+fn differences_from_a_snapshot_are_failures_in_every_report() {
     let scratch = Scratch::new("report-snapshot");
     let corpus = scratch.write("list.txt", "ls\ngit push\n");
     let snapshot = scratch.0.join("list.audit");

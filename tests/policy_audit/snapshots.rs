@@ -14,7 +14,7 @@ reason = "No downloads."
 "#;
 
 #[test]
-fn a_changed_policy_fails_with_a_readable_difference() {
+fn changed_policy_fails_the_audit_with_a_readable_difference() {
     let scratch = Scratch::new("snapshot");
     let policy = scratch.write("team.toml", "version = 1\nname = \"team\"\nextends = \"strict\"\n");
     let corpus = scratch.write("commands.txt", "allow\tcurl -O x\nallow\tls [a]  [b]\ndeny\tgit push\n");
@@ -53,7 +53,7 @@ fn a_changed_policy_fails_with_a_readable_difference() {
 /// guard must find a changed decision even if the command looks like a part of the snapshot's table, or occurs
 /// several times. It must reject a file that is not a snapshot.
 #[test]
-fn no_change_hides_in_the_table() {
+fn changed_verdict_is_found_for_commands_that_look_like_table_lines() {
     let scratch = Scratch::new("hidden");
     let rule = |args: &str| {
         format!(
@@ -88,7 +88,7 @@ fn no_change_hides_in_the_table() {
 }
 
 #[test]
-fn labels_that_are_not_checked_are_told() {
+fn unchecked_labels_are_reported() {
     let scratch = Scratch::new("labels");
     let corpus = scratch.write("c.txt", "#! policy: nowhere\ndeny\tls\n");
     let output = guard().args(["policy", "audit"]).arg(&corpus).output().unwrap();

@@ -1,15 +1,17 @@
+// slow
 //! A user asks questions with `guard research`. The agent is a shell script.
 
 use serde_json::Value;
 
 use super::{PLAN, Researcher, events, types};
+use crate::support::ProgramLinks;
 
 /// The part of the scripted agent for sub-queries: it answers with the sub-query, and fails for `markets`.
 const ANSWERS: &str =
     r#"case "$question" in markets) fail 'no market data' ;; *) say "\"All about $question.\"" ;; esac"#;
 
 #[test]
-fn a_user_sees_every_step_and_the_final_block() {
+fn research_prints_every_step_and_the_answer() {
     let researcher = Researcher::new("research-lines", PLAN, ANSWERS, r#"say '"Qubits improve."'"#);
     let (printed, code) =
         researcher.ends("guard research 'State of quantum computing?' --max-retries 0 -o report.md; code=$?; cat report.md; exit $code");
@@ -41,7 +43,7 @@ fn a_user_sees_every_step_and_the_final_block() {
 }
 
 #[test]
-fn programs_get_one_object_or_a_stream_of_events() {
+fn json_options_print_one_object_or_an_event_stream() {
     let researcher = Researcher::new("research-json", PLAN, ANSWERS, r#"say '"Qubits improve."'"#);
     let (printed, code) = researcher.ends("guard research q --json --max-retries 0 2> /dev/null");
     assert_eq!(code, 0, "{printed}");
@@ -72,7 +74,7 @@ fn programs_get_one_object_or_a_stream_of_events() {
 }
 
 #[test]
-fn the_exit_code_says_what_failed() {
+fn exit_code_tells_which_part_of_research_failed() {
     let all = Researcher::new("research-fail", PLAN, "fail 'API_KEY_INVALID'", "fail x");
     let (printed, code) = all.ends("guard research q --stream-json");
     assert_eq!(code, 1, "{printed}");
@@ -81,13 +83,15 @@ fn the_exit_code_says_what_failed() {
     assert!(printed.contains("guard: all sub-queries (5) failed; the first error: "), "{printed}");
     assert!(printed.contains("  hint: set the API key"), "{printed}");
     assert!(printed.contains("  continue: guard research --resume "), "{printed}");
+    let programs = ProgramLinks::new(&["bash", "env", "git", "sh"]);
     for (script, expected) in [
         ("guard research", 2),
         ("guard research ''", 2),
         ("guard research --resume 0123456789", 2),
         ("guard research q -o /no/such/directory/report.md", 2),
         ("guard research q --allow-host 'not a host'", 2),
-        ("PATH=${PATH#*:} guard research q", 127),
+        // Neither the scripted agent nor one of this machine is on PATH.
+        (&format!("guard=$(command -v guard); PATH={} $guard research q", programs.path()), 127),
     ] {
         let (printed, code) = all.ends(script);
         assert_eq!(code, expected, "{script}\n{printed}");
@@ -95,7 +99,7 @@ fn the_exit_code_says_what_failed() {
 }
 
 #[test]
-fn a_list_that_is_no_list_is_repaired_once_or_fails() {
+fn unreadable_sub_query_list_is_repaired_once_or_fails() {
     let repaired = Researcher::new(
         "research-repair",
         r#"case "$prompt" in *'cannot be read: the answer contains no JSON array'*) say '"[\"one\"]"' ;; *) say '"one and two"' ;; esac"#,
@@ -116,7 +120,7 @@ fn a_list_that_is_no_list_is_repaired_once_or_fails() {
 }
 
 #[test]
-fn a_hanging_sub_query_times_out_and_the_others_count() {
+fn hanging_sub_query_times_out_and_the_others_are_used() {
     let hang = r#"case "$question" in vendors) sleep 1000 ;; *) say "\"All about $question.\"" ;; esac"#;
     let researcher = Researcher::new("research-hang", PLAN, hang, r#"say '"Done."'"#);
     let (printed, code) =
@@ -129,7 +133,7 @@ fn a_hanging_sub_query_times_out_and_the_others_count() {
 
 /// The agent prints a tool result of 100 MB. guard must not store it, and must not fail.
 #[test]
-fn a_source_of_100_mb_is_no_problem() {
+fn tool_result_of_100_mb_is_not_stored() {
     let huge = r#"case "$question" in
       vendors) printf '{"type":"tool_result","tool_id":"1","status":"success","output":"'; head -c 100000000 /dev/zero | tr '\0' x; printf '"}\n'
                say '"A lot of text."' ;;
@@ -145,7 +149,7 @@ fn a_source_of_100_mb_is_no_problem() {
 
 /// The reader of the events closes the pipe. guard must end the runs, and a resume must use the finished sub-queries.
 #[test]
-fn nobody_reads_the_output_any_more() {
+fn closed_output_ends_research_and_it_can_be_resumed() {
     let slow = r#"sleep 1; say "\"All about $question.\"""#;
     let researcher = Researcher::new("research-pipe", PLAN, slow, r#"say '"Done."'"#);
     let (printed, _) = researcher.ends("guard research q --stream-json 2> /dev/null | head -n 2; sleep 1; echo \"code ${PIPESTATUS[0]}\"; guard ps");

@@ -1,3 +1,4 @@
+// slow
 //! A user kills or interrupts `guard research`. It must leave no process behind, and must continue where it was when
 //! it is resumed.
 
@@ -69,7 +70,7 @@ fn two_slow(seconds: u32) -> String {
 }
 
 #[test]
-fn a_killed_run_repeats_no_finished_sub_query() {
+fn killed_research_repeats_no_finished_sub_query() {
     let researcher = Researcher::new("research-killed", PLAN, &two_slow(300), r#"say '"Done."'"#);
     let mut child = start(&researcher);
     wait_until("three answers", || count(&researcher, "sub_query_completed") == 3);
@@ -119,7 +120,7 @@ fn ctrl_c_in_every_phase_ends_all_processes_and_can_be_resumed() {
 /// While research is in progress, another program sends valid and invalid commands to it. guard must obey the valid
 /// ones, and reject the others.
 #[test]
-fn commands_reach_running_research() {
+fn running_research_obeys_valid_commands() {
     let researcher = Researcher::new("research-control", PLAN, "sleep 60", r#"say '"Done."'"#);
     let mut child = start(&researcher);
     wait_until("a sub-query", || count(&researcher, "sub_query_started") > 0);

@@ -7,7 +7,7 @@ use guard::work::research::{Agent, EventRegistry, UnknownEvents, ValidationMode,
 use serde_json::json;
 
 #[test]
-fn an_agent_of_somebody_else_brings_its_own_events() {
+fn custom_research_agent_emits_its_own_events() {
     let updates = reflect_and_revise::run().unwrap();
     let types: Vec<&str> = updates.iter().map(|update| update.event_type.as_str()).collect();
     assert_eq!(types, ["draft_completed", "critique_completed", "critique_completed", "final_result"]);

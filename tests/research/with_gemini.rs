@@ -1,3 +1,4 @@
+// slow
 //! Runs the example about quantum computing with the real Gemini CLI and a scripted API.
 
 use serde_json::{Value, json};
@@ -23,7 +24,7 @@ fn said(request: &Request) -> String {
 }
 
 #[test]
-fn one_of_five_sub_queries_fails_and_sources_are_what_guard_saw() {
+fn research_with_a_failed_sub_query_cites_only_retrieved_sources() {
     if Gemini::installed().is_none() {
         return;
     }
@@ -102,7 +103,7 @@ fn one_of_five_sub_queries_fails_and_sources_are_what_guard_saw() {
 /// A user gives a token budget for the whole research, which the runs exhaust half way. After the user raises it, the
 /// research must finish.
 #[test]
-fn a_budget_that_is_used_up_half_way_can_be_raised() {
+fn exhausted_research_budget_can_be_raised() {
     if Gemini::installed().is_none() {
         return;
     }

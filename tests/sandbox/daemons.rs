@@ -1,3 +1,4 @@
+// slow
 //! Every process that a run started must end with it, also one that left its session, closed its streams, or keeps
 //! forking.
 
@@ -17,7 +18,7 @@ fn marked(marker: &str) -> Vec<i32> {
 }
 
 #[test]
-fn nothing_outlives_a_run() {
+fn no_process_outlives_a_run() {
     let Some(python) = system_python() else { return };
     for how in ["double-fork", "hangup", "closed", "restless", "many"] {
         let run = |fixture: &SandboxFixture, mut command: std::process::Command, marker: &str| {

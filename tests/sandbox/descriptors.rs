@@ -1,10 +1,11 @@
+// slow
 //! A run must not get the file descriptors that guard inherited.
 
 use super::Report;
 use crate::support::{SandboxFixture, SandboxUser, probe_directory, sandbox_configurations, system_python};
 
 #[test]
-fn descriptors_are_not_inherited() {
+fn descriptors_of_the_caller_are_not_inherited() {
     let Some(python) = system_python() else { return };
     let run = |fixture: &SandboxFixture, program: Vec<String>| {
         let file = fixture.file(&fixture.home.join("file"), "original");

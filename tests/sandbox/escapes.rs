@@ -1,3 +1,4 @@
+// slow
 //! Attacks that once got out of the sandbox or stopped guard. Each must fail now.
 
 use std::collections::BTreeMap;
@@ -129,7 +130,7 @@ impl Drop for Door {
 }
 
 #[test]
-fn no_way_through_proc_leads_to_the_machines_tmp() {
+fn proc_paths_do_not_lead_to_the_tmp_of_the_machine() {
     for way in ["cwd", "dots", "dot", "slashes", "thread", "process", "fd"] {
         Boundary::new(PROBE, &["connect", way, "{door}/server"])
             .check_with(Door::new, |_, door, _| door.server.accept().is_ok());
@@ -144,7 +145,7 @@ fn no_way_through_proc_leads_to_the_machines_tmp() {
 /// guard opens paths on behalf of the run. For a path through `/proc/self` it must not use its own descriptors: the
 /// mode of its standard output must not change.
 #[test]
-fn guards_own_descriptors_are_not_changed() {
+fn proc_self_paths_do_not_use_descriptors_of_guard() {
     let Some(python) = system_python() else { return };
     let changed = |mut command: Command, fixture: &SandboxFixture| {
         let (mut ours, theirs) = std::io::pipe().unwrap();
@@ -177,7 +178,7 @@ fn guards_own_descriptors_are_not_changed() {
 
 /// An earlier run planted a `.git` file. The next run must not be able to read what that file names.
 #[test]
-fn a_planted_git_file_gives_nothing() {
+fn planted_git_file_makes_nothing_readable() {
     let plants = [
         "mkdir fake; echo x >fake/HEAD; echo COMMON >fake/commondir; echo 'gitdir: fake' >.git",
         // The directory has the content that `git worktree add` would give it, but it is not below the `.git` of a
@@ -208,7 +209,7 @@ fn a_planted_git_file_gives_nothing() {
 }
 
 #[test]
-fn a_linked_worktree_reads_its_repository() {
+fn linked_worktree_can_read_its_repository() {
     let Some(git) = git() else { return };
     everywhere(|configuration, fixture| {
         let repository = fixture.base.join("repository");
@@ -242,7 +243,7 @@ fn a_linked_worktree_reads_its_repository() {
 /// guard makes a directory above the working directory readable if the directory contains a `.git`. It must not do so
 /// if the `.git` belongs to another user.
 #[test]
-fn a_git_folder_of_somebody_else_gives_nothing() {
+fn git_directory_of_another_user_makes_nothing_readable() {
     if own_id() != 0 {
         return skip("a `.git` of somebody else", "the tests were not started by root");
     }
@@ -270,7 +271,7 @@ fn a_git_folder_of_somebody_else_gives_nothing() {
 /// A `.git` in `/tmp` must not make `/tmp` readable. The test mounts its own `/tmp`, because all users share the
 /// machine's.
 #[test]
-fn a_git_folder_in_tmp_gives_nothing() {
+fn git_directory_in_tmp_does_not_make_tmp_readable() {
     let script = "mount -t tmpfs tmpfs /tmp && mkdir /tmp/.git /tmp/work && cd /tmp/work && \
                   exec \"$0\" run --dry-run --json -- /bin/true";
     let fixture = SandboxFixture::new(SandboxUser::available()[0]);
@@ -292,7 +293,7 @@ fn a_git_folder_in_tmp_gives_nothing() {
 /// An agent makes a path lead to the shim when guard checks it, and to a refused program when the kernel starts it. The
 /// refused program must not run.
 #[test]
-fn links_to_the_shim_do_not_win() {
+fn path_that_led_to_the_shim_starts_no_refused_program() {
     lost("process", "250", |fixture| {
         let link = |name: &str, target: &Path| {
             let link = fixture.work.join(name);
@@ -307,7 +308,7 @@ fn links_to_the_shim_do_not_win() {
 }
 
 #[test]
-fn arguments_on_many_pages_cost_guard_nothing() {
+fn huge_arguments_need_little_memory_in_guard() {
     if system_python().is_none() {
         return;
     }
@@ -328,7 +329,7 @@ fn arguments_on_many_pages_cost_guard_nothing() {
 }
 
 #[test]
-fn names_of_files_do_not_write_on_the_terminal() {
+fn file_names_cannot_control_the_terminal() {
     if system_python().is_none() {
         return;
     }
@@ -349,7 +350,7 @@ fn names_of_files_do_not_write_on_the_terminal() {
 /// A run must get all bytes of a file that is its standard input. (The tests in `metadata` check that it cannot change
 /// the file.)
 #[test]
-fn standard_input_that_is_a_file_arrives() {
+fn standard_input_from_a_file_arrives_whole() {
     everywhere(|configuration, fixture| {
         let text = (0..300_000).map(|number| number.to_string()).collect::<Vec<_>>().join("\n");
         let file = fixture.file(&fixture.home.join("input"), &text);
@@ -374,7 +375,7 @@ fn standard_input_that_is_a_file_arrives() {
 /// A run must not change the mode of a named pipe or a device that is its standard input. The test makes its own
 /// device.
 #[test]
-fn standard_input_that_is_a_pipe_or_a_device_stays() {
+fn mode_of_a_pipe_or_device_on_standard_input_is_unchanged() {
     let Some(python) = system_python() else { return };
     let changed = |mut command: Command, fixture: &SandboxFixture, kind: &[&str]| {
         let path = fixture.home.join("input");
@@ -414,7 +415,7 @@ fn standard_input_that_is_a_pipe_or_a_device_stays() {
 /// guard starts a program from the working directory, which an earlier run may have written. The file that the
 /// program's `#!` line or symbolic link names must not become readable.
 #[test]
-fn a_program_in_the_working_folder_grants_nothing() {
+fn program_in_the_working_directory_grants_nothing() {
     named_by_an_agent(&[
         ("printf '#!SECRET\\n' >t", "work/t"),
         ("printf '#!/bin/cat SECRET\\n' >t", "work/t"),
@@ -434,7 +435,7 @@ fn a_program_in_the_working_folder_grants_nothing() {
 /// found there. An agent may have written the file in the working directory. What that file names must not become
 /// readable.
 #[test]
-fn a_program_that_leads_into_the_working_folder_grants_nothing() {
+fn program_leading_into_the_working_directory_grants_nothing() {
     named_by_an_agent(&[
         ("ln -s SECRET t", "outside/linked"),
         ("printf '#!SECRET\\n' >python9", "outside/through-env"),
@@ -475,7 +476,7 @@ fn loopback_policy(fixture: &SandboxFixture) -> String {
 }
 
 #[test]
-fn a_port_of_ones_own_does_not_open_that_of_somebody_else() {
+fn listening_on_a_port_does_not_open_the_same_port_of_others() {
     if system_python().is_none() {
         return;
     }
@@ -497,7 +498,7 @@ fn a_port_of_ones_own_does_not_open_that_of_somebody_else() {
 /// A server outside shares its port with all processes of the user (`SO_REUSEPORT`). The run must not be able to
 /// listen on that port too.
 #[test]
-fn a_shared_port_does_not_lead_outside() {
+fn reuseport_does_not_share_a_port_with_the_outside() {
     let Some(python) = system_python() else { return };
     everywhere(|configuration, fixture| {
         let mut outside = fixture.command(python);
@@ -525,7 +526,7 @@ fn a_shared_port_does_not_lead_outside() {
 }
 
 #[test]
-fn ones_own_servers_are_reached() {
+fn servers_of_the_run_are_reachable_inside() {
     if system_python().is_none() {
         return;
     }
@@ -541,7 +542,7 @@ fn ones_own_servers_are_reached() {
 }
 
 #[test]
-fn a_port_that_was_ones_own_is_not_reached_any_more() {
+fn closed_port_of_a_run_is_not_reachable_any_more() {
     if system_python().is_none() {
         return;
     }
@@ -565,7 +566,7 @@ fn a_port_that_was_ones_own_is_not_reached_any_more() {
 }
 
 #[test]
-fn connects_in_flight_do_not_keep_guard_from_ending() {
+fn pending_connects_do_not_delay_the_end_of_guard() {
     if system_python().is_none() {
         return;
     }
@@ -608,19 +609,19 @@ fn flood(rounds: &str, words: &str, length: &str) {
 
 /// Two million empty arguments need more memory in guard than in the message. guard must stay within its limit.
 #[test]
-fn questions_of_many_words_do_not_cost_guard_its_memory() {
+fn requests_with_millions_of_arguments_need_little_memory() {
     flood("1", "2097000", "0");
 }
 
 /// guard must release the memory of a large request before the next one.
 #[test]
-fn large_questions_do_not_add_up() {
+fn memory_of_large_requests_is_released() {
     flood("2", "1", "8388000");
     flood("2", "262144", "27");
 }
 
 #[test]
-fn a_question_that_trickles_is_cut() {
+fn slow_request_on_the_control_socket_is_cut_off() {
     if system_python().is_none() {
         return;
     }

@@ -1,3 +1,4 @@
+// slow
 //! A refused program must stay refused in every disguise, and the transcript must name it.
 
 use std::path::{Path, PathBuf};
@@ -115,7 +116,7 @@ fn in_parallel(ways: &[&str], check: impl Fn(&str) -> Vec<String> + Sync) {
 }
 
 #[test]
-fn git_checkout_stays_refused_in_every_disguise() {
+fn git_checkout_is_refused_in_every_disguise() {
     let (Some(python), Some(git)) = (system_python(), git()) else { return };
     let probe = |fixture: &SandboxFixture, mut command: std::process::Command, way: &str| {
         let repository = repository(fixture);
@@ -158,7 +159,7 @@ fn git_checkout_stays_refused_in_every_disguise() {
 /// A user's policy refuses a program by its name. guard must refuse the program under every disguise, except those that
 /// copy, rename or move the file: guard does not recognize copies of such a program.
 #[test]
-fn a_program_of_a_policys_own_stays_refused() {
+fn program_refused_by_a_user_policy_is_refused_in_disguises() {
     let Some(python) = system_python() else { return };
     let copies = [
         "copy",
@@ -216,7 +217,7 @@ fn a_program_of_a_policys_own_stays_refused() {
 
 /// guard must refuse the program without arguments and with very many, and the transcript must name the rule.
 #[test]
-fn no_arguments_and_very_many_are_judged() {
+fn exec_without_and_with_very_many_arguments_is_judged() {
     let Some(python) = system_python() else { return };
     for configuration in sandbox_configurations() {
         let fixture = SandboxFixture::new(configuration.user);
@@ -258,7 +259,7 @@ fn python_succeeds(code: &str, look: impl Fn(SandboxConfiguration, &SandboxFixtu
 /// The supervisor must still judge program starts of a process with its own seccomp filter, of a thread whose main
 /// thread has ended, and of the last process that is left.
 #[test]
-fn the_supervisor_serves_the_last_thread() {
+fn supervisor_judges_execs_of_the_last_thread() {
     let code = r##"
 import ctypes, os, struct, threading, time
 libc = ctypes.CDLL(None)
@@ -310,7 +311,7 @@ print('{"errno": 0}')
 /// When a program has started, guard compares it with the program that it allowed. For unusual arguments,
 /// environments and scripts, guard must recognize the allowed program, and must not report a changed one.
 #[test]
-fn a_program_is_known_again_when_it_has_started() {
+fn started_program_is_recognised_as_the_allowed_one() {
     let code = r##"
 import ctypes, os
 libc = ctypes.CDLL(None)
@@ -354,7 +355,7 @@ print('{"errno": 0}')
 
 /// The transcript must not record a program start that the kernel aborted or only tested.
 #[test]
-fn a_start_that_fails_is_not_recorded_as_one() {
+fn failed_exec_is_not_recorded_as_a_start() {
     let code = r##"
 import ctypes, os, resource, shutil
 libc = ctypes.CDLL(None, use_errno=True)
@@ -422,7 +423,7 @@ print('{"errno": 0}')
 /// guard must record and judge arguments that follow thousands of others, and must find a git subcommand between
 /// thousands of options.
 #[test]
-fn long_arguments_hide_nothing_behind_them() {
+fn subcommand_behind_thousands_of_arguments_is_judged() {
     if git().is_none() {
         return;
     }
@@ -472,7 +473,7 @@ print('{"errno": 0}')
 /// With `--no-verify` guard cannot know whether an allowed program started, so the transcript must record it only as
 /// allowed.
 #[test]
-fn without_verification_a_start_is_recorded_as_allowed() {
+fn no_verify_records_a_start_only_as_allowed() {
     for configuration in sandbox_configurations() {
         let fixture = SandboxFixture::new(configuration.user);
         let mut command = fixture.guard(configuration, &["--no-verify"]);
@@ -485,7 +486,7 @@ fn without_verification_a_start_is_recorded_as_allowed() {
 
 /// A process is killed while it starts a program. The transcript must not show this as a refusal.
 #[test]
-fn a_program_that_is_killed_at_its_start_was_not_refused() {
+fn program_killed_during_its_start_is_not_recorded_as_refused() {
     let code = r#"
 import os, random, signal, time
 for _ in range(300):
@@ -504,7 +505,7 @@ print('{"errno": 0}')
 
 /// While many `connect` calls wait, guard must still tell a shim why a command is refused.
 #[test]
-fn a_refusal_is_explained_while_many_wait() {
+fn refusal_is_explained_while_many_connects_wait() {
     let code = r#"
 import os, socket, subprocess, threading, time
 server = socket.socket(socket.AF_UNIX)
@@ -527,7 +528,7 @@ os._exit(0)
 }
 
 #[test]
-fn a_static_program_of_many_names_is_refused() {
+fn refused_command_of_busybox_is_refused() {
     let Some(busybox) =
         ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists())
     else {

@@ -1,3 +1,4 @@
+// slow
 //! A run must not change files outside its directories, in any way.
 
 use std::path::{Path, PathBuf};
@@ -42,7 +43,7 @@ fn holds(attacks: &[(&str, &str)]) {
 }
 
 #[test]
-fn files_outside_are_not_opened_for_writing() {
+fn files_outside_cannot_be_opened_for_writing() {
     holds(&[
         ("create", "{outside}/new"),
         ("exclusive", "{outside}/new"),
@@ -54,12 +55,12 @@ fn files_outside_are_not_opened_for_writing() {
 }
 
 #[test]
-fn files_outside_are_not_emptied() {
+fn files_outside_cannot_be_truncated() {
     holds(&[("empty", "{outside}/file"), ("empty-write", "{outside}/file"), ("truncate", "{outside}/file")]);
 }
 
 #[test]
-fn nothing_is_made_or_removed_outside() {
+fn files_outside_cannot_be_created_or_removed() {
     holds(&[
         ("unlink", "{outside}/file"),
         ("rmdir", "{outside}/folder"),
@@ -73,7 +74,7 @@ fn nothing_is_made_or_removed_outside() {
 }
 
 #[test]
-fn nothing_is_moved_or_linked_in_or_out() {
+fn files_cannot_be_moved_or_linked_across_the_boundary() {
     holds(&[
         ("rename-out", "{outside}/new"),
         ("rename-out", "{outside}/file"),
@@ -87,7 +88,7 @@ fn nothing_is_moved_or_linked_in_or_out() {
 }
 
 #[test]
-fn detours_lead_to_the_same_refusal() {
+fn detours_to_files_outside_are_refused() {
     holds(&[
         ("through-symlink", "{outside}/file"),
         ("through-linked-folder", "{outside}"),
@@ -106,7 +107,7 @@ fn detours_lead_to_the_same_refusal() {
 /// A run has its own `/tmp`. The supervisor, which binds sockets on behalf of the run, must bind them in the run's
 /// `/tmp` and never in the machine's.
 #[test]
-fn a_socket_is_not_bound_in_the_machines_tmp_through_a_link() {
+fn socket_is_not_bound_in_the_tmp_of_the_machine_through_a_link() {
     for folder in ["/tmp", "/var/tmp"] {
         let named = |fixture: &SandboxFixture| {
             let name = fixture.base.file_name().unwrap().to_str().unwrap();
@@ -131,7 +132,7 @@ fn a_socket_is_not_bound_in_the_machines_tmp_through_a_link() {
 
 /// guard's records and configuration determine what the next run may do. No run may write them, by any path.
 #[test]
-fn guards_own_directories_cannot_be_written() {
+fn directories_of_guard_cannot_be_written() {
     for configuration in sandbox_configurations() {
         for (variable, what) in [("XDG_STATE_HOME", "records"), ("XDG_CONFIG_HOME", "configuration")] {
             let fixture = SandboxFixture::new(configuration.user);

@@ -105,8 +105,9 @@ fn argument() -> impl Strategy<Value = u64> {
     ]
 }
 
+// slow
 #[test]
-fn the_filters_do_what_the_list_says() {
+fn filters_match_the_system_call_list() {
     let list = sandbox::parse_list(sandbox::LIST).unwrap();
     let mut refused = 0;
     for shared in [false, true] {
@@ -137,7 +138,7 @@ fn the_filters_do_what_the_list_says() {
 
 /// If the supervisor counts processes, the filter must notify it of every fork, and must still refuse forbidden flags.
 #[test]
-fn forks_can_be_asked_about() {
+fn filter_notifies_of_forks_and_refuses_forbidden_flags() {
     let clone = libc::SYS_clone as u32;
     let flags = |flags: i32| [u64::from(flags as u32), 0, 0, 0, 0, 0];
     for (forks, plain) in [(false, ALLOW), (true, NOTIFY)] {
@@ -150,7 +151,7 @@ fn forks_can_be_asked_about() {
 
 /// The helper that inspects an agent's files may start threads, but no processes, and may not use sockets.
 #[test]
-fn a_helper_alone_has_threads_only() {
+fn filter_of_helpers_allows_threads_but_no_processes_or_sockets() {
     let eperm = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     let enosys = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
     let clone = |flags: i32| (libc::SYS_clone, flags as u64);
@@ -178,7 +179,7 @@ fn a_helper_alone_has_threads_only() {
 /// A helper must not truncate files that it may only read. Before ABI 3 Landlock does not prevent this, and helpers
 /// have no mount namespace, so the filter must.
 #[test]
-fn a_helper_truncates_only_what_it_opens_for_writing() {
+fn filter_of_helpers_refuses_truncation_of_read_only_files() {
     let number = |name: &str| guard::sys::syscall_numbers::number(name).map(|number| number as u32);
     let denied = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     for is_alone in [true, false] {

@@ -1,3 +1,4 @@
+// slow
 //! An inotify watch reports the names of new files. A run must not be able to watch a directory that it may not list.
 
 use std::io::{BufRead, BufReader, Read};
@@ -71,7 +72,7 @@ fn attacked(user: SandboxUser, configuration: Option<SandboxConfiguration>, pyth
 }
 
 #[test]
-fn no_names_are_told_where_the_run_may_not_list() {
+fn inotify_reveals_no_names_in_unlistable_directories() {
     let Some(python) = system_python() else { return };
     let bare = SandboxUser::available().into_iter().map(|user| (user, None));
     let guarded = sandbox_configurations().into_iter().map(|one| (one.user, Some(one)));
@@ -87,7 +88,7 @@ fn no_names_are_told_where_the_run_may_not_list() {
 
 /// A run must be able to watch every directory that it may read.
 #[test]
-fn watchers_work_where_the_run_may_read() {
+fn inotify_works_in_readable_directories() {
     let Some(python) = system_python() else { return };
     let mut failures = Vec::new();
     for configuration in sandbox_configurations() {

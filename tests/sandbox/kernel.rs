@@ -1,3 +1,4 @@
+// slow
 //! The kernel must refuse namespaces, mounts, keys, io_uring and other ABIs to a run. These calls have no effect
 //! outside that a test could check, so it checks the errno; without guard the kernel gives a different answer.
 
@@ -26,7 +27,7 @@ fn holds(arguments: &[&str], bare: Option<SandboxUser>) {
 }
 
 #[test]
-fn no_namespaces_are_made_or_joined() {
+fn namespaces_cannot_be_created_or_joined() {
     // NEWUSER, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWPID, NEWNET, NEWTIME
     let flags =
         ["0x10000000", "0x20000", "0x2000000", "0x4000000", "0x8000000", "0x20000000", "0x40000000", "0x80"];
@@ -46,12 +47,12 @@ fn no_namespaces_are_made_or_joined() {
 /// Two processes that share their working directory (CLONE_FS) keep sharing it after an exec. One of them could change
 /// the directory of a program that the supervisor has judged by its directory, such as git.
 #[test]
-fn no_processes_share_a_working_directory() {
+fn clone_fs_is_denied() {
     holds(&["clone", "0x200"], None);
 }
 
 #[test]
-fn no_file_systems_are_mounted() {
+fn mount_calls_are_denied() {
     for arguments in [&["open-tree"][..], &["open-tree-attributes"], &["fsopen"], &["chroot"]] {
         holds(arguments, Some(SandboxUser::Root));
     }
@@ -65,7 +66,7 @@ fn no_file_systems_are_mounted() {
 }
 
 #[test]
-fn large_interfaces_of_the_kernel_are_closed() {
+fn io_uring_bpf_perf_userfaultfd_and_fanotify_are_denied() {
     holds(&["ring"], None);
     holds(&["bpf"], Some(SandboxUser::Root));
     holds(&["perf"], Some(SandboxUser::Root));
@@ -74,7 +75,7 @@ fn large_interfaces_of_the_kernel_are_closed() {
 }
 
 #[test]
-fn keyrings_are_closed() {
+fn keyring_calls_are_denied() {
     for attack in ["join-session", "describe-keys", "add-key"] {
         holds(&[attack], None);
     }
@@ -87,12 +88,12 @@ fn keyrings_are_closed() {
 /// A run must not open a file with access mode 3, which is neither reading nor writing. Landlock does not check such an
 /// open, and before ABI 5 the descriptor allows every ioctl of the device.
 #[test]
-fn devices_are_not_opened_for_ioctls_only() {
+fn open_with_access_mode_3_is_refused() {
     holds(&["open-for-ioctls", "/dev/null"], None);
 }
 
 #[test]
-fn files_are_not_opened_by_number() {
+fn open_by_handle_at_is_denied() {
     holds(&["handle", "/etc/passwd"], None);
     holds(&["by-handle", "/etc/passwd"], Some(SandboxUser::Root));
     Boundary::new("kernel.py", &["forged-handle"])
@@ -102,7 +103,7 @@ fn files_are_not_opened_by_number() {
 }
 
 #[test]
-fn other_personalities_are_refused() {
+fn other_personalities_are_denied() {
     // READ_IMPLIES_EXEC, ADDR_COMPAT_LAYOUT, and PER_LINUX32 with MMAP_PAGE_ZERO
     for value in ["0x400000", "0x200000", "0x100008"] {
         holds(&["personality", value], None);
@@ -111,7 +112,7 @@ fn other_personalities_are_refused() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn calls_of_other_architectures_end_the_process() {
+fn system_calls_of_other_architectures_end_the_process() {
     let has_i386 = Boundary::is_known_as("kernel.py", &["i386"], Some(SandboxUser::Ordinary));
     let i386 = Boundary::new("kernel.py", &["i386"]).may_be_killed();
     let i386 = if has_i386 { i386 } else { i386.no_bare("this kernel does not run i386 calls") };
@@ -123,7 +124,7 @@ fn calls_of_other_architectures_end_the_process() {
 }
 
 #[test]
-fn nothing_is_typed_into_a_terminal() {
+fn tiocsti_is_denied() {
     let legacy =
         std::fs::read_to_string("/proc/sys/dev/tty/legacy_tiocsti").unwrap_or_else(|_| "1".to_string());
     let boundary = Boundary::new("kernel.py", &["type-in", "-"]);

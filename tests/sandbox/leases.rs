@@ -1,3 +1,4 @@
+// slow
 //! A run must not take a lease on a file that it may only read. Each process that opens the file outside would wait up
 //! to 45 seconds for the lease.
 
@@ -31,7 +32,7 @@ fn attack(mut command: Command, fixture: &SandboxFixture, kind: &str, high: &str
 }
 
 #[test]
-fn no_lease_is_taken_on_a_file_outside() {
+fn leases_on_files_outside_are_denied() {
     let Some(python) = system_python() else { return };
     for (kind, high) in [("write", "0"), ("read", "0"), ("write", "high")] {
         for user in SandboxUser::available() {
@@ -55,7 +56,7 @@ fn no_lease_is_taken_on_a_file_outside() {
 }
 
 #[test]
-fn no_folder_outside_is_watched_by_fcntl() {
+fn fcntl_notify_on_directories_outside_is_denied() {
     for high in ["0", "high"] {
         let arguments = ["notify", "{outside}", high];
         let boundary = Boundary::new("leases.py", &arguments).refused_with(&[libc::EPERM]);
@@ -74,7 +75,7 @@ fn no_folder_outside_is_watched_by_fcntl() {
 
 /// A run must be able to use locks, seals and file flags, because databases and package managers need them.
 #[test]
-fn other_commands_of_fcntl_are_free() {
+fn other_fcntl_commands_work() {
     let Some(python) = system_python() else { return };
     for configuration in sandbox_configurations() {
         let fixture = SandboxFixture::new(configuration.user);

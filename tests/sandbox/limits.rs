@@ -1,3 +1,4 @@
+// slow
 //! The limits of a policy must be in force, also for root and without cgroups. If a limit is not in force, the result
 //! must say so.
 
@@ -61,7 +62,7 @@ fn enforcement(fixture: &SandboxFixture) -> Value {
 }
 
 #[test]
-fn the_process_limit_is_in_force_without_a_cgroup() {
+fn process_limit_holds_without_a_cgroup() {
     let Some(python) = system_python() else { return };
     let mut failures = Vec::new();
     for (index, configuration) in sandbox_configurations().into_iter().enumerate() {
@@ -99,7 +100,7 @@ fn the_process_limit_is_in_force_without_a_cgroup() {
 
 /// A run starts far more processes than may live at once, one after the other. All must succeed.
 #[test]
-fn processes_that_ended_do_not_count() {
+fn ended_processes_do_not_count_towards_the_limit() {
     let Some(python) = system_python() else { return };
     for configuration in sandbox_configurations() {
         let fixture = SandboxFixture::new(configuration.user);
@@ -112,7 +113,7 @@ fn processes_that_ended_do_not_count() {
 
 /// `strict` must limit memory where that is possible, and the result must say where it is not.
 #[test]
-fn what_is_not_in_force_is_reported() {
+fn limits_that_cannot_be_enforced_are_reported() {
     for configuration in sandbox_configurations() {
         let fixture = SandboxFixture::new(configuration.user);
         let output = run(configuration, &fixture, "processes = 64").arg("/bin/true").output().unwrap();
@@ -145,7 +146,7 @@ fn what_is_not_in_force_is_reported() {
 
 /// The cgroup must end a run that uses more memory than its policy allows, before it gets all the memory it requests.
 #[test]
-fn strict_bounds_memory_where_a_cgroup_can_be_made() {
+fn memory_limit_of_strict_holds_if_a_cgroup_can_be_made() {
     let Some(python) = system_python() else { return };
     let mut bounded = 0;
     for configuration in sandbox_configurations() {

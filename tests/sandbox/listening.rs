@@ -1,3 +1,4 @@
+// slow
 //! Tests the servers of a run: where they may listen, and which clients reach them.
 
 use std::io::Read;
@@ -94,7 +95,7 @@ fn visit(host: &str, port: u16) -> bool {
 }
 
 #[test]
-fn a_port_that_is_named_is_listened_on_and_on_loopback_only() {
+fn allowed_port_is_listened_on_at_loopback_only() {
     in_every_environment(|environment| {
         let [port, other, _] = free_ports();
         let (allowed, refused) = (format!("4,0.0.0.0,{port}"), format!("4,0.0.0.0,{other}"));
@@ -121,7 +122,7 @@ fn a_port_that_is_named_is_listened_on_and_on_loopback_only() {
 }
 
 #[test]
-fn a_server_for_both_families_is_reached_by_both_inside() {
+fn dual_stack_server_is_reached_by_both_families_inside() {
     if TcpListener::bind("[::]:0").is_err() {
         skip_unsupported("a server for both families", "there is no IPv6 here");
         return;
@@ -142,7 +143,7 @@ fn a_server_for_both_families_is_reached_by_both_inside() {
 
 /// A run must not be able to listen on a port that another program uses, and must not reach that program through it.
 #[test]
-fn a_port_that_somebody_has_is_neither_shared_nor_reached() {
+fn port_of_another_program_is_neither_shared_nor_reached() {
     in_every_environment(|environment| {
         let server = TcpListener::bind("0.0.0.0:0").unwrap();
         server.set_nonblocking(true).unwrap();
@@ -164,7 +165,7 @@ fn a_port_that_somebody_has_is_neither_shared_nor_reached() {
 /// A socket that disconnects from the proxy keeps its port, for every address of the machine. The run must not be able
 /// to listen on it.
 #[test]
-fn a_socket_that_was_connected_does_not_listen() {
+fn disconnected_socket_cannot_listen() {
     let script = r#"
 import ctypes, os, socket
 server = socket.socket()
@@ -187,7 +188,7 @@ except OSError as error:
 /// A policy can allow some ports or, with `loopback = true`, all of them. In both cases the server must be reachable
 /// only on loopback.
 #[test]
-fn a_policy_names_ports_or_all_of_them() {
+fn policy_allows_single_ports_or_all_on_loopback() {
     let environment = one_environment();
     let [port, other, _] = free_ports();
     let places = [format!("4,0.0.0.0,{port}"), format!("4,0.0.0.0,{other}"), "4,0.0.0.0,0".to_string()];
@@ -215,7 +216,7 @@ fn a_policy_names_ports_or_all_of_them() {
 /// The kernel gives a unix socket that connects with `SO_PASSCRED` an abstract name, which every process of the machine
 /// can connect to. The run must not be able to listen on it.
 #[test]
-fn a_socket_with_an_automatic_name_does_not_listen() {
+fn autobound_unix_socket_cannot_listen() {
     let script = r#"
 import os, socket
 SO_PASSCRED = 16

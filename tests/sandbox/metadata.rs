@@ -1,3 +1,4 @@
+// slow
 //! A run must not change the mode, owner, times, extended attributes or flags of files outside: by path or by
 //! descriptor, with any variant of the calls. Every successful change would show in the change time of the file.
 
@@ -56,7 +57,7 @@ fn holds(attacks: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn modes_outside_stay() {
+fn modes_outside_cannot_be_changed() {
     holds(&[
         ("chmod", &["path", "link", "root", "cwd", "look", "reading", "linkcwd"]),
         ("fchmod", &["reading"]),
@@ -67,7 +68,7 @@ fn modes_outside_stay() {
 }
 
 #[test]
-fn owners_outside_stay() {
+fn owners_outside_cannot_be_changed() {
     holds(&[
         ("chown", &["path", "link"]),
         ("lchown", &["path"]),
@@ -78,7 +79,7 @@ fn owners_outside_stay() {
 }
 
 #[test]
-fn times_outside_stay() {
+fn times_outside_cannot_be_changed() {
     holds(&[
         ("utime", &["path"]),
         ("utimes", &["path"]),
@@ -90,7 +91,7 @@ fn times_outside_stay() {
 }
 
 #[test]
-fn attributes_outside_stay() {
+fn extended_attributes_outside_cannot_be_changed() {
     holds(&[
         ("setxattr", &["path", "reading"]),
         ("lsetxattr", &["path"]),
@@ -105,7 +106,7 @@ fn attributes_outside_stay() {
 }
 
 #[test]
-fn flags_outside_stay() {
+fn inode_flags_outside_cannot_be_changed() {
     holds(&[("setflags", &["reading"]), ("fssetxattr", &["reading"])]);
     if Boundary::is_known("metadata.py", &["file_setattr", "path", "{outside}/file"]) {
         holds(&[("file_setattr", &["path"])]);
@@ -114,7 +115,7 @@ fn flags_outside_stay() {
 
 /// A run must not change metadata in places that are neither granted nor hidden.
 #[test]
-fn modes_in_places_that_are_not_granted_stay() {
+fn modes_in_places_not_granted_cannot_be_changed() {
     let setup = |fixture: &SandboxFixture| file(fixture, &fixture.base.join("elsewhere"));
     for (call, way) in [("chmod", "path"), ("utimensat", "path"), ("setxattr", "path"), ("chmod", "link")] {
         Boundary::new("metadata.py", &[call, way, "{base}/elsewhere"]).check(setup, changed);
@@ -146,7 +147,7 @@ fn modes_in_places_that_are_not_granted_stay() {
 /// Standard input is the only descriptor that a run gets from outside. The run must not change the mode of its file
 /// and, if it is a directory, must not reach what is in it.
 #[test]
-fn the_file_behind_standard_input_stays() {
+fn file_behind_standard_input_cannot_be_changed() {
     let Some(python) = system_python() else { return };
     // Python fails if its standard input is a directory, so the probe gets it as descriptor 5.
     let moved =

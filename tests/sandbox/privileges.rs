@@ -1,3 +1,4 @@
+// slow
 //! A run has no privileges, and must not be able to gain any: by capabilities, set-user-ID programs, or set-user-ID
 //! files.
 
@@ -10,7 +11,7 @@ use crate::support::{
 };
 
 #[test]
-fn no_capability_is_left() {
+fn run_has_no_capabilities() {
     let Some(python) = system_python() else { return };
     for configuration in sandbox_configurations() {
         let fixture = SandboxFixture::new(configuration.user);
@@ -37,7 +38,7 @@ fn no_capability_is_left() {
 
 /// A run must not gain privileges by a set-user-ID copy of the interpreter that belongs to root.
 #[test]
-fn a_set_user_id_program_gives_nothing() {
+fn set_user_id_program_gives_no_privileges() {
     if own_id() != 0 {
         return skip("set-user-ID programs", "only root can make one");
     }
@@ -81,12 +82,12 @@ fn is_not_made(bit: u32, ways: &[&str]) {
 }
 
 #[test]
-fn no_set_user_id_file_is_made() {
+fn set_user_id_file_cannot_be_created() {
     is_not_made(0o4000, &WAYS);
 }
 
 #[test]
-fn no_set_group_id_file_is_made() {
+fn set_group_id_file_cannot_be_created() {
     is_not_made(0o2000, &WAYS);
     is_not_made(0o2000, &DETOURS);
     if cfg!(target_arch = "x86_64") {

@@ -1,3 +1,4 @@
+// slow
 //! A run must not signal, inspect or reschedule processes outside that belong to the same user. The supervisor and the
 //! init process of the run are such processes, too.
 
@@ -17,7 +18,7 @@ fn was_signalled(victim: &mut Victim) -> bool {
 }
 
 #[test]
-fn no_signal_reaches_a_process_outside() {
+fn run_cannot_signal_outside_processes() {
     let (user, kill, stop) = ("10", "9", "19");
     let attacks: [&[&str]; 10] = [
         &["kill", "{pid}", user],
@@ -37,7 +38,7 @@ fn no_signal_reaches_a_process_outside() {
 }
 
 #[test]
-fn nobody_looks_into_a_process_outside() {
+fn run_cannot_read_memory_of_outside_processes() {
     let secret = "the victim's secret";
     let attacks: [&[&str]; 4] = [
         &["read-memory", "{pid}", "{address}"],
@@ -65,7 +66,7 @@ fn nobody_looks_into_a_process_outside() {
 }
 
 #[test]
-fn limits_and_priorities_outside_stay() {
+fn run_cannot_change_limits_or_priorities_of_outside_processes() {
     for (attack, fact) in [
         ("limit", "files"),
         ("priority", "nice"),
@@ -105,7 +106,7 @@ fn check_fact(boundary: &Boundary, fact: &str) {
 /// A run attacks guard itself. The run must continue, its result must be right, and nothing of guard's memory may be
 /// visible.
 #[test]
-fn the_supervisor_cannot_be_touched() {
+fn run_cannot_affect_the_supervisor() {
     let Some(python) = system_python() else { return };
     let attacks: [&[&str]; 14] = [
         &["kill", "@pid", "9"],
@@ -178,7 +179,7 @@ fn finish(
 /// A run attacks its init process, which ends everything that the run started, and init's parent, guard. The attack must
 /// fail, or the whole run must end.
 #[test]
-fn init_cannot_be_touched() {
+fn run_cannot_kill_or_limit_init() {
     let Some(python) = system_python() else { return };
     for attack in [
         &["kill-above", "1", "9"][..],
@@ -206,7 +207,7 @@ fn init_cannot_be_touched() {
 
 /// A run must not reach shared memory or message queues of the user's other programs.
 #[test]
-fn shared_memory_and_queues_outside_are_not_reached() {
+fn run_cannot_reach_outside_shared_memory_or_message_queues() {
     let secret = "the victim's secret";
     Boundary::new("kernel.py", &["shm-read", "{shm}"])
         .check_victim(|_, _, report| report.output.contains(secret));
@@ -220,7 +221,7 @@ fn shared_memory_and_queues_outside_are_not_reached() {
 /// Process 1 ends the run and forwards signals to it. If the agent could change the limits or the scheduling of process
 /// 1, process 1 could no longer do so. Each of these calls must fail.
 #[test]
-fn the_limits_of_process_1_cannot_be_changed() {
+fn run_cannot_change_limits_of_process_1() {
     let script = r#"
 import os, resource
 for name, call in [

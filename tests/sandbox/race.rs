@@ -66,44 +66,51 @@ pub(super) fn lost(how: &str, tries: &str, paths: impl Fn(&SandboxFixture) -> (S
     }
 }
 
+// slow
 #[test]
-fn another_process_does_not_win() {
+fn race_with_arguments_changed_by_a_process_starts_no_refused_program() {
     lost("process", "250", named);
 }
 
+// slow
 #[test]
-fn another_thread_does_not_win() {
+fn race_with_arguments_changed_by_a_thread_starts_no_refused_program() {
     lost("thread", "250", named);
 }
 
+// slow
 #[test]
-fn a_copy_does_not_win() {
+fn race_with_a_copied_program_starts_no_refused_program() {
     lost("process", "250", copied);
 }
 
+// slow
 #[test]
-fn a_path_that_was_the_shims_does_not_win() {
+fn race_with_the_path_of_a_shim_starts_no_refused_program() {
     lost("process", "250", shim);
 }
 
 /// While another process keeps switching a symbolic link between an allowed and a refused program, an exec through the
 /// link must never start the refused one.
+// slow
 #[test]
-fn a_link_that_turns_does_not_win() {
+fn race_with_a_switching_link_starts_no_refused_program() {
     lost("link", "250", copied);
 }
 
 /// guard checks a file with an allowed program, and then the attacker replaces the file's content by a refused program.
 /// That program must not run.
+// slow
 #[test]
-fn a_file_that_changes_does_not_win() {
+fn race_with_changing_file_content_starts_no_refused_program() {
     lost("content", "60", copied);
 }
 
 /// With `--no-verify` the attacker can win the race, which proves that the other tests test the verification. If the
 /// attacker never wins on this machine, the test reports that and passes.
+// slow
 #[test]
-fn without_verification_the_race_is_real() {
+fn race_is_won_without_verification() {
     if system_python().is_none() {
         return;
     }
@@ -128,7 +135,7 @@ fn without_verification_the_race_is_real() {
 /// A process changes the flags of its socket while the supervisor connects it to a listener that accepts nothing. The
 /// supervisor must go on to answer other processes of the run.
 #[test]
-fn a_socket_whose_flags_change_does_not_stop_the_supervisor() {
+fn changing_socket_flags_do_not_block_the_supervisor() {
     let script = r#"
 import fcntl, os, signal, socket, subprocess, time
 listener = socket.socket(socket.AF_UNIX)
@@ -171,7 +178,7 @@ print("done")
 /// Several threads of a process start programs at the same time, of which the kernel lets only one succeed. The
 /// supervisor must go on to answer other processes of the run.
 #[test]
-fn threads_that_start_programs_at_once_do_not_stop_the_supervisor() {
+fn concurrent_execs_of_threads_do_not_block_the_supervisor() {
     let script = r#"
 import os, subprocess, threading
 for _ in range(20):

@@ -1,3 +1,4 @@
+// slow
 //! A run must not read keys, files of other users, password hashes, or guard's records.
 
 use std::io::{BufRead, BufReader};
@@ -17,7 +18,7 @@ fn leaked(report: &super::Report) -> bool {
 }
 
 #[test]
-fn the_users_keys_are_not_read() {
+fn run_cannot_read_ssh_keys_of_the_user() {
     let setup = |fixture: &SandboxFixture| {
         let folder = fixture.home.join(".ssh");
         make_directory(&folder, Some(fixture.id), 0o700);
@@ -34,7 +35,7 @@ fn the_users_keys_are_not_read() {
 
 /// Root in a run has no capabilities, and must not read the files of other users.
 #[test]
-fn another_users_files_are_not_read_by_root() {
+fn root_in_a_run_cannot_read_files_of_other_users() {
     let setup = |fixture: &SandboxFixture| {
         let path = fixture.outside.join("theirs");
         std::fs::write(&path, SECRET).unwrap();
@@ -47,7 +48,7 @@ fn another_users_files_are_not_read_by_root() {
 }
 
 #[test]
-fn password_hashes_are_not_read_by_root() {
+fn root_in_a_run_cannot_read_password_hashes() {
     let Ok(shadow) = std::fs::read_to_string("/etc/shadow") else {
         return skip("/etc/shadow", "it cannot be read here");
     };
@@ -61,7 +62,7 @@ fn password_hashes_are_not_read_by_root() {
 
 /// A run must not read or change its own transcript while guard writes it.
 #[test]
-fn the_transcript_is_neither_read_nor_written() {
+fn run_cannot_read_or_write_its_transcript() {
     let Some(python) = system_python() else { return };
     for configuration in sandbox_configurations() {
         for attack in ["read", "append", "unlink", "truncate"] {
@@ -97,7 +98,7 @@ fn the_transcript_is_neither_read_nor_written() {
 /// A run makes its temporary files and its home accessible to everybody. Other users of the machine must still not
 /// reach them.
 #[test]
-fn what_a_run_opens_stays_its_own() {
+fn files_a_run_opens_to_all_stay_unreachable_for_other_users() {
     const OTHER: &str = "64021";
     if own_id() != 0 {
         return skip("folders a run opens to everybody", "only root can become another user");
@@ -149,7 +150,7 @@ fn what_a_run_opens_stays_its_own() {
 /// Administrators keep licences and keys below `/opt` and `/usr/local`. A run of root must not read files there that
 /// only root may read, and must read those that everybody may.
 #[test]
-fn files_that_only_root_may_read_are_not_read_by_root() {
+fn root_in_a_run_cannot_read_files_only_root_may_read() {
     if own_id() != 0 {
         return skip("root's files below /opt and /usr/local", "only root can make some");
     }

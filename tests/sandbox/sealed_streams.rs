@@ -1,3 +1,4 @@
+// slow
 //! With sealed streams (`--seal-stdio`), only the programs that inherit the standard input and output of the command can
 //! use them. Without, every program of the run can open them.
 
@@ -52,7 +53,7 @@ fn other_programs_of_the_run_cannot_use_sealed_streams() {
 
 /// The command itself can use its streams, but not open them by name. Its children inherit them.
 #[test]
-fn children_inherit_sealed_streams() {
+fn children_inherit_sealed_streams_but_cannot_open_them_by_name() {
     in_every_configuration(|configuration, fixture| {
         let script = "bash -c 'cat; echo child'; (echo background &) | cat; echo opened > /dev/stdout || echo refused; \
                       cat /dev/stdin || echo refused; echo error > /dev/stderr";
@@ -71,7 +72,7 @@ fn children_inherit_sealed_streams() {
 
 /// Makefiles and scripts open their streams by name. Those of a plain command are not sealed.
 #[test]
-fn a_plain_command_opens_its_streams_by_name() {
+fn plain_command_can_open_its_streams_by_name() {
     in_every_configuration(|configuration, fixture| {
         let makefile = "all:\n\t@echo to-error > /dev/stderr\n\t@echo to-output | tee /dev/stdout\n\t@cat /dev/stdin\n\t@echo direct > /dev/stdout\n";
         fixture.file(&fixture.work.join("Makefile"), makefile);
@@ -122,7 +123,7 @@ fn server(mut guard: Command) -> (Child, BufReader<std::process::ChildStdout>) {
 
 /// Messages must pass both ways at once, small and large, until the client closes the stream.
 #[test]
-fn a_server_on_sealed_streams_answers() {
+fn server_on_sealed_streams_exchanges_messages() {
     let Some(python) = system_python() else { return };
     in_every_configuration(|configuration, fixture| {
         let mut guard = fixture.guard(configuration, &["--seal-stdio"]);

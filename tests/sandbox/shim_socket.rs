@@ -1,3 +1,4 @@
+// slow
 //! An agent sends false requests to the socket on which shims ask. They must give it no rights, and must not stop
 //! guard.
 
@@ -76,7 +77,7 @@ fn lie(how: &str, configuration: SandboxConfiguration) {
 }
 
 #[test]
-fn lies_to_the_control_socket_change_nothing() {
+fn forged_control_socket_requests_change_no_decision() {
     for how in ["forge", "garbage", "endless"] {
         for configuration in sandbox_configurations() {
             lie(how, configuration);
@@ -92,7 +93,7 @@ fn lies_to_the_control_socket_change_nothing() {
 }
 
 #[test]
-fn five_hundred_connections_do_not_stop_guard() {
+fn five_hundred_control_connections_do_not_block_guard() {
     for configuration in sandbox_configurations() {
         lie("many", configuration);
     }

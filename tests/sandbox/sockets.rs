@@ -1,3 +1,4 @@
+// slow
 //! A run must reach nothing outside by sockets, and must not be reachable from outside.
 
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ fn holds(attacks: &[&[&str]]) {
 }
 
 #[test]
-fn unix_sockets_outside_are_not_reached() {
+fn unix_sockets_outside_cannot_be_reached() {
     holds(&[
         &["unix", "{stream}"],
         &["unix-root", "{stream}"],
@@ -37,7 +38,7 @@ fn unix_sockets_outside_are_not_reached() {
 }
 
 #[test]
-fn unix_datagrams_do_not_go_outside() {
+fn unix_datagrams_do_not_reach_outside() {
     holds(&[
         &["unix-datagram", "{datagram}"],
         &["unix-raw", "{datagram}"],
@@ -51,7 +52,7 @@ fn unix_datagrams_do_not_go_outside() {
 /// A run has its own `/tmp`. A link to `/tmp` must not lead the supervisor, which connects on behalf of the run, to the
 /// machine's.
 #[test]
-fn a_socket_in_the_machines_tmp_is_not_reached_through_a_link() {
+fn socket_in_the_tmp_of_the_machine_is_not_reached_through_a_link() {
     for folder in ["/tmp", "/var/tmp", "/dev/shm"] {
         let setup = |fixture: &SandboxFixture| {
             let name = fixture.base.file_name().unwrap().to_str().unwrap();
@@ -89,7 +90,7 @@ fn a_socket_in_the_machines_tmp_is_not_reached_through_a_link() {
 }
 
 #[test]
-fn tcp_outside_is_not_reached() {
+fn tcp_servers_outside_cannot_be_reached() {
     holds(&[
         &["tcp", "{tcp}"],
         &["tcp-named", "{tcp}"],
@@ -109,7 +110,7 @@ fn tcp_outside_is_not_reached() {
 }
 
 #[test]
-fn other_protocols_do_not_go_outside() {
+fn udp_and_mptcp_do_not_reach_outside() {
     holds(&[&["udp", "{udp}"], &["udp6-mapped", "{udp}"]]);
     let fixture = SandboxFixture::new(SandboxUser::Ordinary);
     if system_python().is_some() && Victim::new(&fixture).fact("mptcp") != "0" {
@@ -121,7 +122,7 @@ fn other_protocols_do_not_go_outside() {
 
 /// A run must not be able to create sockets of other kinds. Without guard, some of them are reserved for root.
 #[test]
-fn sockets_of_other_kinds_cannot_be_made() {
+fn sockets_of_other_families_cannot_be_created() {
     let refused = [libc::EPERM, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::ESOCKTNOSUPPORT];
     let made = |_: &SandboxFixture, (): &mut (), report: &Report| report.succeeded();
     let kinds: [(&str, [i32; 3], Option<SandboxUser>); 12] = [
@@ -158,7 +159,7 @@ fn sockets_of_other_kinds_cannot_be_made() {
 
 /// A process outside the run tries to connect to every socket on which the run listens. No connection may succeed.
 #[test]
-fn nothing_inside_can_be_reached_from_outside() {
+fn sockets_inside_cannot_be_reached_from_outside() {
     let Some(python) = system_python() else { return };
     for attack in ["serve", "serve-any", "serve-unbound"] {
         let run = |mut command: std::process::Command, fixture: &SandboxFixture| {

@@ -1,3 +1,4 @@
+// slow
 //! The agent must get the caller's standard streams through guard's pipes, never the caller's open files.
 
 use std::io::{Read, Write};
@@ -56,7 +57,7 @@ fn lines(path: &Path) -> Vec<String> {
 /// A shell reads its script from a pipe, and starts guard with the same pipe as standard input. If the agent writes to
 /// its standard input, the shell must not execute that as a command.
 #[test]
-fn an_agent_cannot_write_the_script_that_started_it() {
+fn agent_cannot_write_the_script_that_started_guard() {
     if system_python().is_none() {
         return;
     }
@@ -90,7 +91,7 @@ fn an_agent_cannot_write_the_script_that_started_it() {
 /// A shell reads its script from a pipe or a file, and starts guard with the same standard input. The agent must not be
 /// able to read the rest of the script, because the shell would then continue at another position.
 #[test]
-fn an_agent_cannot_read_away_the_script_that_started_it() {
+fn agent_cannot_consume_the_script_that_started_guard() {
     if system_python().is_none() {
         return;
     }
@@ -119,7 +120,7 @@ fn an_agent_cannot_read_away_the_script_that_started_it() {
 
 /// If standard input is a socket, the agent must receive what arrives, and must not be able to send anything back.
 #[test]
-fn an_agent_cannot_answer_on_its_standard_input() {
+fn agent_cannot_write_to_a_socket_on_standard_input() {
     if system_python().is_none() {
         return;
     }
@@ -159,7 +160,7 @@ const KINDS: [&[&str]; 2] = [&[], &["--seal-stdio"]];
 
 /// guard must not read more of its caller's input than the agent does, so that the next reader finds the rest.
 #[test]
-fn what_the_agent_does_not_read_stays_for_the_caller() {
+fn input_the_agent_does_not_read_stays_for_the_caller() {
     in_every_configuration(|configuration, fixture| {
         let text = "one\ntwo\nthree\n";
         let file = fixture.file(&fixture.home.join("list"), text);
@@ -194,7 +195,7 @@ fn what_the_agent_does_not_read_stays_for_the_caller() {
 
 /// A large input must arrive complete through a pipe.
 #[test]
-fn a_large_standard_input_arrives() {
+fn large_standard_input_arrives_whole() {
     in_every_configuration(|configuration, fixture| {
         for options in KINDS {
             let mut guard = fixture.guard(configuration, options);
@@ -213,7 +214,7 @@ fn a_large_standard_input_arrives() {
 /// The agent sends the descriptors of its output as messages over connections to guard. The queues of these connections
 /// keep the descriptors open after the agent has ended. guard must end nevertheless.
 #[test]
-fn output_that_is_held_open_does_not_keep_guard() {
+fn output_descriptors_held_open_do_not_delay_guard() {
     let Some(python) = system_python() else { return };
     in_every_configuration(|configuration, fixture| {
         let mut guard = fixture.guard(configuration, &[]);

@@ -10,7 +10,7 @@ use super::{Served, echo, expect_error, shell};
 use crate::support::{guard_program, is_root, one_environment};
 
 #[test]
-fn clients_need_the_token() {
+fn requests_without_the_token_are_refused() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let mode = server.token_file.metadata().unwrap().permissions().mode();
@@ -46,7 +46,7 @@ fn clients_need_the_token() {
 }
 
 #[test]
-fn web_pages_and_other_names_are_refused() {
+fn requests_of_web_pages_and_other_host_names_are_refused() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let own = server.headers[0].1.clone();
@@ -79,7 +79,7 @@ fn web_pages_and_other_names_are_refused() {
 }
 
 #[test]
-fn tasks_work_below_the_roots_only() {
+fn tasks_are_accepted_only_below_the_roots() {
     let environment = one_environment();
     let root = environment.directory.display().to_string();
     // Each directory is a repository of its own, because a command that may write works on a branch of the repository
@@ -125,7 +125,7 @@ fn tasks_work_below_the_roots_only() {
 }
 
 #[test]
-fn a_unix_socket_needs_no_token_and_serves_its_user_only() {
+fn unix_socket_needs_no_token_and_serves_only_its_user() {
     let environment = one_environment();
     let path = environment.temporary_directory().join("guard.sock");
     let mut server = Served::start(&environment, &["--socket", path.to_str().unwrap()]);
@@ -161,7 +161,7 @@ fn a_unix_socket_needs_no_token_and_serves_its_user_only() {
 }
 
 #[test]
-fn tasks_cannot_use_the_server_that_runs_them() {
+fn tasks_cannot_reach_the_server_that_runs_them() {
     let environment = one_environment();
     let path = environment.directory.join("guard.sock");
     let socket = Served::start(&environment, &["--socket", path.to_str().unwrap()]);
@@ -181,7 +181,7 @@ fn tasks_cannot_use_the_server_that_runs_them() {
 }
 
 #[test]
-fn it_listens_on_loopback_only_and_reads_a_secret_file_only() {
+fn server_refuses_other_addresses_and_open_token_files() {
     let environment = one_environment();
     let told = |options: &[&str]| {
         let mut command = environment.command(guard_program());

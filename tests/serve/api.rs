@@ -8,7 +8,7 @@ use super::{Served, echo, echoes, expect_error, shell, work};
 use crate::support::{guard_program, one_environment, wait_until};
 
 #[test]
-fn a_batch_is_submitted_polled_and_read() {
+fn batch_is_submitted_polled_and_read() {
     let environment = one_environment();
     let server = Served::start(&environment, &[]);
     let tasks = json!([echo("a"), { "task_id": "b", "type": "nothing", "parameters": {} }, echo("c/ä b")]);
@@ -42,7 +42,7 @@ fn a_batch_is_submitted_polled_and_read() {
 }
 
 #[test]
-fn one_task_per_line_is_a_submission_too() {
+fn json_lines_are_accepted_as_a_submission() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let lines = format!("{}\n{}\n", echo("a"), echo("b"));
@@ -53,7 +53,7 @@ fn one_task_per_line_is_a_submission_too() {
 }
 
 #[test]
-fn results_come_in_pages_or_all_at_once() {
+fn results_are_returned_in_pages_or_all_at_once() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let submitted = server.post("/v1/batches", &echoes(3000));
@@ -79,8 +79,9 @@ fn results_come_in_pages_or_all_at_once() {
     assert_eq!(server.get(&format!("/v1/batches/{id}/results")).json_lines().len(), 3000);
 }
 
+// slow
 #[test]
-fn a_long_poll_ends_with_the_batch_or_its_time() {
+fn long_poll_ends_with_the_batch_or_its_time_limit() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let id = server.submit(&echoes(5));
@@ -126,7 +127,7 @@ fn cancelled_tasks_fail_and_can_be_retried() {
 }
 
 #[test]
-fn a_running_command_ends_when_its_batch_is_cancelled() {
+fn cancelled_batch_ends_its_running_command() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--concurrency", "1"]);
     let id = server.submit(&json!([shell("slow", "sleep 300")]));
@@ -140,7 +141,7 @@ fn a_running_command_ends_when_its_batch_is_cancelled() {
 }
 
 #[test]
-fn a_bad_submission_lists_all_problems_and_queues_nothing() {
+fn invalid_submission_lists_all_problems_and_queues_nothing() {
     let environment = one_environment();
     let server = Served::start(&environment, &[]);
     let tasks = json!([
@@ -177,7 +178,7 @@ fn a_bad_submission_lists_all_problems_and_queues_nothing() {
 }
 
 #[test]
-fn a_key_queues_tasks_once() {
+fn idempotency_key_queues_tasks_once() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let with_key = server.with("Idempotency-Key", "the first one");
@@ -193,7 +194,7 @@ fn a_key_queues_tasks_once() {
 }
 
 #[test]
-fn errors_are_json_with_the_right_status() {
+fn errors_are_json_with_the_fitting_status() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let id = server.submit(&echoes(1));
@@ -250,7 +251,7 @@ fn errors_are_json_with_the_right_status() {
 }
 
 #[test]
-fn the_server_describes_itself() {
+fn server_lists_task_types_and_its_openapi_document() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--type", "echo", "--type", "query_coverage"]);
     let types = server.get("/v1/task-types").json();
@@ -270,7 +271,7 @@ fn the_server_describes_itself() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_used_is_unavailable() {
+fn unusable_queue_is_service_unavailable() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let directory = environment.runs_directory().with_file_name("batch");

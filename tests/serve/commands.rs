@@ -1,3 +1,4 @@
+// slow
 //! Commands over HTTP to tasks and research runs.
 
 use serde_json::json;
@@ -8,7 +9,7 @@ use crate::support::TaskFixture;
 /// A client pauses and cancels a task below a root of the server, which must work. For a task outside the roots, and
 /// for an id of another kind of work, the server must answer 404.
 #[test]
-fn a_task_is_controlled_below_a_root() {
+fn task_is_controlled_only_below_a_root() {
     let fixture = TaskFixture::new();
     let mut child = fixture.start_slow_task();
     let id = fixture.newest_task_id();

@@ -43,7 +43,7 @@ fn begin(server: &Served, asked: &Value) -> String {
 
 /// A client starts a conversation, sends two messages, and reads the turns back. `guard history` must show the same.
 #[test]
-fn a_client_talks_in_turns() {
+fn client_starts_and_continues_a_conversation() {
     let environment = one_environment();
     let server = start(&environment);
     let id = begin(&server, &json!({ "cd": environment.directory, "title": "over http" }));
@@ -71,7 +71,7 @@ fn a_client_talks_in_turns() {
 
 /// A client that accepts server-sent events must get each event at once, and the result as the last one.
 #[test]
-fn a_turn_is_a_stream_of_events() {
+fn turn_is_streamed_as_server_sent_events() {
     let environment = one_environment();
     let server = start(&environment);
     let id = begin(&server, &json!({ "cd": environment.directory }));
@@ -94,7 +94,7 @@ fn a_turn_is_a_stream_of_events() {
 
 /// A client sends requests that are forbidden or wrong. The server must answer with a JSON error and change nothing.
 #[test]
-fn mistakes_are_refused() {
+fn invalid_conversation_requests_are_refused() {
     let environment = one_environment();
     let server = start(&environment);
     let nobody = server.client.without("Authorization");
@@ -127,7 +127,7 @@ fn mistakes_are_refused() {
 /// While one client is in a turn, the server must refuse the message of another client and say why. When the first
 /// client disconnects, the server must cancel its turn.
 #[test]
-fn a_turn_belongs_to_its_client() {
+fn second_client_is_refused_and_disconnect_cancels_the_turn() {
     let environment = one_environment();
     let server = start(&environment);
     let id = begin(&server, &json!({ "cd": environment.directory }));
@@ -156,7 +156,7 @@ fn a_turn_belongs_to_its_client() {
 
 /// The server is stopped during a turn. The turn must be recorded as cancelled.
 #[test]
-fn a_turn_of_a_stopped_server_is_recorded() {
+fn turn_of_a_stopped_server_is_recorded_as_cancelled() {
     let environment = one_environment();
     let mut server = start(&environment);
     let id = begin(&server, &json!({ "cd": environment.directory }));
@@ -180,7 +180,7 @@ fn a_turn_of_a_stopped_server_is_recorded() {
 
 /// A body that is larger than any command must be refused before it is parsed.
 #[test]
-fn a_command_has_a_size_limit() {
+fn too_large_command_body_is_refused() {
     let environment = one_environment();
     let server = start(&environment);
     let command = json!({ "command_type": "pause", "command_id": "c", "data": "x".repeat(500 << 10) });

@@ -9,7 +9,7 @@ use crate::support::http_client::Event;
 use crate::support::one_environment;
 
 #[test]
-fn every_task_that_ends_is_an_event_and_then_the_batch() {
+fn event_stream_reports_each_ended_task_and_then_the_batch() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let id = server
@@ -47,7 +47,7 @@ fn every_task_that_ends_is_an_event_and_then_the_batch() {
 }
 
 #[test]
-fn a_client_that_comes_back_continues() {
+fn event_stream_continues_for_a_returning_client() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let target = format!("/v1/batches/{}/events", server.submit(&echoes(100)));
@@ -76,7 +76,7 @@ fn a_client_that_comes_back_continues() {
 }
 
 #[test]
-fn retried_tasks_end_again() {
+fn retried_tasks_end_in_new_events() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let id = server.submit(&echoes(2));
@@ -93,8 +93,9 @@ fn retried_tasks_end_again() {
     assert_eq!(ended, expected.map(|(id, event)| (id.to_string(), event.to_string())));
 }
 
+// slow
 #[test]
-fn a_quiet_stream_is_kept_alive() {
+fn quiet_event_stream_is_kept_alive() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let id = server.submit(&echoes(1));

@@ -56,7 +56,7 @@ fn run(environment: &TestEnvironment, server: &Served, program: &str, arguments:
 }
 
 #[test]
-fn the_commands_of_the_guide_work() {
+fn curl_commands_of_the_guide_work() {
     if !has_programs() {
         return;
     }
@@ -84,7 +84,7 @@ fn the_commands_of_the_guide_work() {
 }
 
 #[test]
-fn the_client_in_python_submits_polls_and_prints() {
+fn documented_python_client_works() {
     if !has_programs() {
         return;
     }
@@ -132,8 +132,9 @@ chmod +x run-tests && ./run-tests > lcov.info && printf 'lcov.info\n' > .gitigno
     environment.directory.parent().unwrap().join("app").display().to_string()
 }
 
+// slow
 #[test]
-fn the_loops_observe_propose_decide_and_act() {
+fn documented_loops_complete_with_gemini() {
     let Some(gemini) = Gemini::installed().filter(|_| has_programs()) else { return };
     let environment = one_environment();
     let project = make_project(&environment);

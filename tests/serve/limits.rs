@@ -1,3 +1,4 @@
+// slow
 //! Tests how much of the server's resources one client, or many, can use.
 
 use std::io::{Read, Write};
@@ -49,7 +50,7 @@ fn large_bodies_are_refused_before_they_are_read() {
 
 /// Each number takes two bytes of the body, and 32 bytes of memory when it is parsed.
 #[test]
-fn memory_does_not_grow_with_the_values_of_a_body() {
+fn memory_does_not_grow_with_the_number_of_json_values() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let before = peak_memory(server.child.id());
@@ -69,7 +70,7 @@ fn memory_does_not_grow_with_the_values_of_a_body() {
 }
 
 #[test]
-fn heads_are_bounded() {
+fn request_headers_are_limited() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     assert_eq!(server.with("X-Long", &"x".repeat(40_000)).get("/v1/batches").status, 431);
@@ -80,7 +81,7 @@ fn heads_are_bounded() {
 }
 
 #[test]
-fn whoever_shows_no_token_is_disconnected() {
+fn clients_without_a_token_are_disconnected_in_time() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let mut silent = TcpStream::connect(address(&server)).unwrap();
@@ -104,7 +105,7 @@ fn whoever_shows_no_token_is_disconnected() {
 }
 
 #[test]
-fn connections_and_waiting_requests_are_bounded() {
+fn connections_and_waiting_requests_are_limited() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let id = server.submit(&echoes(1));
@@ -132,7 +133,7 @@ fn connections_and_waiting_requests_are_bounded() {
 }
 
 #[test]
-fn memory_does_not_grow_with_the_results() {
+fn memory_does_not_grow_with_the_size_of_results() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let text = "x".repeat(1 << 20);
@@ -163,7 +164,7 @@ fn memory_does_not_grow_with_the_results() {
 }
 
 #[test]
-fn clients_that_leave_leave_nothing_behind() {
+fn disconnected_clients_leave_no_connection_or_memory() {
     let environment = one_environment();
     let server = Served::start(&environment, &["--no-worker"]);
     let id = server.submit(&echoes(2000));

@@ -1,3 +1,4 @@
+// slow
 //! The server ends by a signal or by a crash. The queue must keep every task.
 
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use super::{Served, echoes, shell};
 use crate::support::{expect_no_process_left, one_environment, unique_mark, wait_until};
 
 #[test]
-fn a_killed_server_loses_nothing() {
+fn killed_server_loses_no_task() {
     let environment = one_environment();
     let mut server = Served::start(&environment, &["--concurrency", "2"]);
     let mut tasks: Vec<Value> =
@@ -40,7 +41,7 @@ fn a_killed_server_loses_nothing() {
 }
 
 #[test]
-fn a_stopped_server_ends_polls_and_streams_and_gives_tasks_back() {
+fn stopped_server_ends_requests_and_gives_tasks_back() {
     let environment = one_environment();
     let mark = unique_mark();
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
@@ -73,7 +74,7 @@ fn a_stopped_server_ends_polls_and_streams_and_gives_tasks_back() {
 }
 
 #[test]
-fn a_second_signal_ends_the_server_at_once() {
+fn second_signal_ends_the_server_at_once() {
     let environment = one_environment();
     let mut server = Served::start(&environment, &["--concurrency", "1"]);
     let id = server.submit(&json!([shell("slow", "trap '' TERM INT; sleep 300")]));

@@ -1,3 +1,4 @@
+// slow
 //! Schemathesis generates valid and invalid requests from the OpenAPI document. Every response must match the document.
 
 use std::path::Path;
@@ -8,10 +9,10 @@ use crate::support::http_client::HttpAddress;
 use crate::support::{one_environment, skip};
 
 #[test]
-fn answers_are_what_the_document_says() {
+fn answers_conform_to_the_openapi_document() {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/schemathesis/bin/schemathesis");
     if !program.exists() {
-        skip("Schemathesis", "it is not installed; scripts/test installs it");
+        skip("Schemathesis", "it is not installed; scripts/setup installs it");
         return;
     }
     let environment = one_environment();

@@ -5,7 +5,7 @@ use guard::run::supervisor::fuzzing::arguments;
 /// A process passes one long variable to an exec many times. guard must count each copy toward its limit on the size of
 /// arguments and variables, and must report the error that the kernel has for this (E2BIG).
 #[test]
-fn one_variable_that_is_passed_many_times_counts_each_time() {
+fn repeated_environment_variable_counts_each_time() {
     let text = [b"GIT_X=".as_slice(), &[b'x'; 1 << 20], b"\0"].concat();
     let read = |times: usize| {
         let mut pointers = vec![text.as_ptr() as u64; times];

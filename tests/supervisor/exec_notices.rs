@@ -1,3 +1,4 @@
+// slow
 //! The reason for a denied exec must reach the output that an agent reads, whatever program tried the exec and wherever
 //! the standard error of its child leads.
 
@@ -93,13 +94,13 @@ fn attempt(environment: &TestEnvironment, command: &[&str], attempts: usize) -> 
 fn is_installed(program: &str) -> bool {
     let is_found = Command::new(program).arg("--version").output().is_ok();
     if !is_found {
-        skip(program, "it is not installed; scripts/test installs it");
+        skip(program, "it is not installed; scripts/setup installs it");
     }
     is_found
 }
 
 #[test]
-fn the_parent_of_a_child_that_cannot_exec_is_told_once() {
+fn notice_of_a_refused_child_is_written_once_for_the_parent() {
     in_every_environment(|environment| {
         let outcome = attempt(environment, &["python3", "-c", PYTHON], 11);
         assert_eq!(outcome.printed().matches("PermissionError").count(), 10, "{outcome}");
@@ -119,7 +120,7 @@ fn the_parent_of_a_child_that_cannot_exec_is_told_once() {
 
 /// A shell prints the error where the command's standard error leads, so guard must not write anywhere else.
 #[test]
-fn the_standard_error_that_a_shell_command_chose_is_respected() {
+fn notice_goes_where_the_shell_redirects_standard_error() {
     in_every_environment(|environment| {
         let script =
             "/bin/rm -f /etc/guard-notice-0- 2> told\n/bin/rm -f /etc/guard-notice-1- 2> /dev/null\ntrue\n";
@@ -135,7 +136,7 @@ fn the_standard_error_that_a_shell_command_chose_is_respected() {
 
 /// A program that has closed its standard error may get another file under the number 2. guard must not write into it.
 #[test]
-fn no_notice_is_written_into_a_data_file_or_a_connection() {
+fn notices_are_not_written_into_files_or_connections() {
     in_every_environment(|environment| {
         let script = r#"
 import os, socket

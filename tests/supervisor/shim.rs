@@ -68,7 +68,7 @@ fn judged(question: &Question) -> Option<Answer> {
 }
 
 #[test]
-fn what_is_allowed_runs_as_it_would_without() {
+fn shim_runs_an_allowed_command_unchanged() {
     let scratch = Scratch::new("shim-go");
     let path = shims(&scratch, &["git"]);
     let output = run(&scratch, &path, &["git", "--version"], |_| panic!("nobody is asked"));
@@ -82,7 +82,7 @@ fn what_is_allowed_runs_as_it_would_without() {
 }
 
 #[test]
-fn what_is_refused_is_explained() {
+fn shim_explains_a_refused_command() {
     for (argv, rule) in [
         (&["git", "checkout", "-b", "other"][..], "git.switch"),
         (&["sh", "-c", "touch before; git push; touch after"], "git.remote"),
@@ -100,7 +100,7 @@ fn what_is_refused_is_explained() {
 
 /// If the supervisor gives no explanation, the shim must still fail with code 126.
 #[test]
-fn what_is_not_explained_is_refused_all_the_same() {
+fn shim_fails_with_126_without_an_explanation() {
     // The supervisor closes the connection, denies without a reason, or allows the command although the kernel
     // refused it.
     for reply in [None, Some(Answer::Deny(String::new())), Some(Answer::Allow)] {
@@ -127,7 +127,7 @@ fn what_is_not_explained_is_refused_all_the_same() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_not_found() {
+fn shim_reports_a_missing_program_as_not_found() {
     let scratch = Scratch::new("shim-missing");
     shims(&scratch, &["git"]);
     let output = isolated_command(scratch.0.join("shims/git"), &scratch.0)

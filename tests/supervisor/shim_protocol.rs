@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn what_is_sent_arrives(
+    fn messages_are_read_as_they_were_sent(
         argv in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8),
         directory in prop::collection::vec(any::<u8>(), 0..40),
         environment in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..9), prop::collection::vec(any::<u8>(), 0..9)), 0..5),
@@ -28,7 +28,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn garbage_messages_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = Question::read(&mut bytes.as_slice());
         let framed = [b"GRD".as_slice(), &[VERSION], &(bytes.len() as u32).to_le_bytes(), &bytes].concat();
         let _ = Question::read(&mut framed.as_slice());
@@ -37,7 +37,7 @@ proptest! {
 }
 
 #[test]
-fn sizes_are_bounded_before_memory_is_taken() {
+fn message_sizes_are_checked_before_allocation() {
     let head = |length: u32| [b"GRD".as_slice(), &[VERSION], &length.to_le_bytes()].concat();
     assert!(Question::read(&mut head(u32::MAX).as_slice()).is_err());
     assert!(Question::read(&mut head(LARGEST_BODY as u32).as_slice()).is_err());

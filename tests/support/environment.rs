@@ -36,7 +36,8 @@ impl TestEnvironment {
     fn new(user: &TestUser, namespaces: bool) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let root = kit_directory().join(format!("environment-{}-{count}", std::process::id()));
+        // `scripts/test` mounts a file system in memory at this directory.
+        let root = kit_directory().join("environments").join(format!("{}-{count}", std::process::id()));
         let directory = root.join("project");
         std::fs::create_dir_all(root.join("tmp")).unwrap();
         let environment = Self { user: user.clone(), namespaces, directory, root };

@@ -2,11 +2,15 @@
 //! directory for temporary files.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::Scratch;
+
 /// The PATH of isolated commands: only directories of the machine's programs. A directory of the user could contain
-/// an agent, which would change what a test sees.
+/// an agent, which would change what a test sees. So could `/usr/local/bin`: a test of what guard does without an agent
+/// needs [`ProgramLinks`].
 pub(crate) const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Returns a command with a fixed PATH and locale and this home. It has no `GIT_*`, `XDG_*` or `LC_*` variable, no
@@ -28,4 +32,25 @@ pub(crate) fn run_tool(program: &str, arguments: &[&OsStr]) {
     let output = isolated_command(program, &home).args(arguments).stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A directory of links to some programs of this machine. As PATH it hides all others, such as installed agents.
+pub(crate) struct ProgramLinks(Scratch);
+
+impl ProgramLinks {
+    pub(crate) fn new(programs: &[&str]) -> Self {
+        let directory = Scratch::new("programs");
+        for name in programs {
+            let found =
+                std::env::split_paths(SYSTEM_PATH).map(|place| place.join(name)).find(|path| path.exists());
+            let program: PathBuf = found.unwrap_or_else(|| panic!("{name} is not in {SYSTEM_PATH}"));
+            symlink(program, directory.0.join(name)).unwrap();
+        }
+        Self(directory)
+    }
+
+    /// Returns the PATH that has only these programs.
+    pub(crate) fn path(&self) -> &str {
+        self.0.0.to_str().unwrap()
+    }
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Mutex;
 
 /// Prints once that a test is skipped because a program or a privilege is missing. Fails the test if `CI` is set,
-/// because `scripts/test` installs everything there.
+/// because `scripts/setup` installs everything there.
 #[track_caller]
 pub(crate) fn skip(what: &str, why: &str) {
     assert!(std::env::var_os("CI").is_none(), "SKIP: {what}: {why}");

@@ -19,7 +19,7 @@ impl<'w> Terminal<'w> {
     /// Opens a terminal. Without tmux the test fails in CI, and is skipped elsewhere with a message.
     pub(crate) fn open(environment: &'w TestEnvironment) -> Option<Self> {
         if Command::new("tmux").arg("-V").output().is_err() {
-            skip("guard at a terminal", "tmux is not installed; scripts/test installs it");
+            skip("guard at a terminal", "tmux is not installed; scripts/setup installs it");
             return None;
         }
         // Each terminal has its own socket, because the socket of an earlier one may still exist for a moment.

@@ -24,7 +24,7 @@ fn broken_at(bytes: &[u8]) -> Option<u64> {
 }
 
 #[test]
-fn a_line_has_exactly_the_keys_of_the_contract_and_follows_from_the_one_before() {
+fn lines_have_the_documented_keys_and_chain_to_the_previous_line() {
     let scratch = Scratch::new("chain");
     let head = short_run(&scratch);
     let bytes = std::fs::read(path(&scratch)).unwrap();
@@ -68,7 +68,7 @@ fn sha256(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_flipped_byte_is_found_wherever_it_is() {
+fn flipped_byte_is_found_anywhere() {
     let scratch = Scratch::new("flip");
     let head = short_run(&scratch);
     let bytes = std::fs::read(path(&scratch)).unwrap();
@@ -115,7 +115,7 @@ fn dropped_swapped_inserted_and_foreign_lines_are_found() {
 }
 
 #[test]
-fn a_gap_in_the_numbers_is_found_even_when_the_hashes_were_made_anew() {
+fn sequence_gap_is_found_despite_recomputed_hashes() {
     let mut prev = "0".repeat(64);
     let mut file = Vec::new();
     for seq in [1, 2, 4] {
@@ -129,7 +129,7 @@ fn a_gap_in_the_numbers_is_found_even_when_the_hashes_were_made_anew() {
 }
 
 #[test]
-fn a_file_cut_at_any_byte_reads_up_to_its_last_complete_line() {
+fn truncated_file_is_read_to_its_last_complete_line() {
     let scratch = Scratch::new("cut");
     short_run(&scratch);
     let bytes = std::fs::read(path(&scratch)).unwrap();
@@ -144,7 +144,7 @@ fn a_file_cut_at_any_byte_reads_up_to_its_last_complete_line() {
 }
 
 #[test]
-fn times_are_utc_with_microseconds_and_do_not_run_backwards() {
+fn event_times_are_utc_microseconds_and_never_decrease() {
     let scratch = Scratch::new("times");
     let (recorder, writer) = start(&scratch);
     let before = jiff::Timestamp::now();
@@ -164,7 +164,7 @@ fn times_are_utc_with_microseconds_and_do_not_run_backwards() {
 }
 
 #[test]
-fn what_is_recorded_after_the_end_is_not_written() {
+fn events_after_the_end_are_not_written() {
     let scratch = Scratch::new("late");
     let (recorder, writer) = start(&scratch);
     recorder.record(EventType::RunStarted, "", &json!({}));

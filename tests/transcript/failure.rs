@@ -31,7 +31,7 @@ impl Sink for Device {
 }
 
 #[test]
-fn a_full_disk_is_told_and_blocks_nobody() {
+fn full_disk_is_reported_and_does_not_block() {
     let scratch = Scratch::new("full");
     let seen = Arc::new(Mutex::new(0));
     let observer = {
@@ -54,7 +54,7 @@ fn a_full_disk_is_told_and_blocks_nobody() {
 }
 
 #[test]
-fn an_observer_that_panics_blocks_nobody() {
+fn panicking_observer_does_not_block() {
     let scratch = Scratch::new("panic");
     let observer = Box::new(|_: &transcript::Line<'_>| panic!("this panic belongs to a test"));
     let (recorder, writer) = transcript::start(&settings(&scratch), Some(observer)).unwrap();
@@ -93,7 +93,7 @@ impl Sink for Disk {
 }
 
 #[test]
-fn the_beginning_and_the_end_are_made_durable() {
+fn first_and_last_events_are_synced_to_disk() {
     let scratch = Scratch::new("durable");
     let kept = Arc::new(Mutex::new(Vec::new()));
     let disk = |is_broken| Box::new(Disk { bytes: 0, kept: kept.clone(), is_broken });
@@ -118,7 +118,7 @@ fn the_beginning_and_the_end_are_made_durable() {
 }
 
 #[test]
-fn catching_up_waits_until_the_observer_has_seen_everything() {
+fn catch_up_waits_until_the_observer_has_seen_everything() {
     let scratch = Scratch::new("catch-up");
     let seen = Arc::new(Mutex::new(0));
     let observer = {
@@ -155,7 +155,7 @@ impl serde::Serialize for Panics {
 }
 
 #[test]
-fn data_that_panics_costs_its_own_event_only() {
+fn panic_during_serialization_loses_only_its_event() {
     let scratch = Scratch::new("panicking-data");
     let (recorder, writer) = start(&scratch);
     recorder.record(EventType::Exec, "before", &json!({}));
@@ -168,7 +168,7 @@ fn data_that_panics_costs_its_own_event_only() {
 }
 
 #[test]
-fn an_existing_transcript_is_never_written_over() {
+fn existing_transcript_is_never_overwritten() {
     let scratch = Scratch::new("exists");
     super::short_run(&scratch);
     let error = transcript::start(&settings(&scratch), None).err().unwrap();
@@ -176,7 +176,7 @@ fn an_existing_transcript_is_never_written_over() {
 }
 
 #[test]
-fn only_the_user_can_read_it() {
+fn transcript_is_readable_only_by_the_user() {
     use std::os::unix::fs::PermissionsExt;
     let scratch = Scratch::new("mode");
     super::short_run(&scratch);
@@ -184,7 +184,7 @@ fn only_the_user_can_read_it() {
 }
 
 #[test]
-fn many_threads_lose_nothing_and_observers_see_what_is_written() {
+fn events_of_many_threads_are_all_written_and_observed() {
     let scratch = Scratch::new("threads");
     let seen = Arc::new(Mutex::new(Vec::new()));
     let observer = {
@@ -221,7 +221,7 @@ fn many_threads_lose_nothing_and_observers_see_what_is_written() {
 }
 
 #[test]
-fn a_line_reaches_the_file_soon_without_anyone_asking() {
+fn event_reaches_the_file_soon_without_a_flush() {
     let scratch = Scratch::new("soon");
     let (recorder, writer) = start(&scratch);
     for round in 1..=3 {

@@ -31,8 +31,9 @@ fn writes_until_killed() {
     }
 }
 
+// slow
 #[test]
-fn killed_at_any_moment_it_reads_up_to_the_last_complete_line() {
+fn transcript_of_a_killed_process_is_read_to_its_last_complete_line() {
     let mut lengths = Vec::new();
     for round in 0..12u64 {
         let scratch = Scratch::new("killed");

@@ -22,7 +22,7 @@ fn of(stream: Stream, events: &[guard::run::transcript::Event]) -> Vec<u8> {
 }
 
 #[test]
-fn a_character_in_two_pieces_stays_text() {
+fn character_split_across_pieces_stays_text() {
     let text = "naïve 漢字 🦀\n".as_bytes();
     for split in 1..text.len() {
         let pieces = [(Stream::Stdout, text[..split].to_vec()), (Stream::Stdout, text[split..].to_vec())];
@@ -33,7 +33,7 @@ fn a_character_in_two_pieces_stays_text() {
 }
 
 #[test]
-fn what_is_no_text_is_base64_and_an_unfinished_character_is_not_lost() {
+fn output_that_is_not_text_is_base64() {
     let events =
         recorded(&[(Stream::Stderr, b"a\xff\x00z".to_vec()), (Stream::Stderr, b"end \xe6\xbc".to_vec())]);
     assert_eq!(events[0].data["base64"], "Yf8Aeg==");
@@ -42,7 +42,7 @@ fn what_is_no_text_is_base64_and_an_unfinished_character_is_not_lost() {
 }
 
 #[test]
-fn a_large_piece_becomes_several_events() {
+fn large_output_is_split_into_several_events() {
     let bytes: Vec<u8> = b"0123456789abcdef\n".iter().copied().cycle().take(1_000_000).collect();
     let events = recorded(&[(Stream::Terminal, bytes.clone())]);
     assert!(events.len() >= 16);
@@ -53,7 +53,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn streams_do_not_mix_and_come_back_as_they_were(
+    fn output_streams_are_recorded_separately_and_unchanged(
         pieces in proptest::collection::vec((0usize..3, proptest::collection::vec(any::<u8>(), 0..40)), 0..12),
     ) {
         let streams = [Stream::Stdout, Stream::Stderr, Stream::Terminal];

@@ -9,7 +9,7 @@ use guard::run::transcript::{Event, LONGEST_LINE, Reader, Step};
 use crate::support::Scratch;
 
 #[test]
-fn unknown_types_and_fields_and_missing_ones_are_no_error() {
+fn unknown_and_missing_event_fields_are_accepted() {
     let text = "{\"event_type\":\"from.the.future\",\"seq\":7,\"extra\":[1],\"data\":3}\n{}\n";
     let mut reader = Reader::new(text.as_bytes());
     let Step::Event(event) = reader.step().unwrap() else { panic!("an event") };
@@ -19,7 +19,7 @@ fn unknown_types_and_fields_and_missing_ones_are_no_error() {
 }
 
 #[test]
-fn a_bad_line_does_not_hide_those_behind_it() {
+fn reader_continues_after_an_invalid_line() {
     let mut reader = Reader::new(b"{\"seq\":1}\n\xff\n[]\n\n{\"seq\":2}\n".as_slice());
     let steps: Vec<Step> = (0..6).map(|_| reader.step().unwrap()).collect();
     assert!(matches!(&steps[0], Step::Event(event) if event.seq == 1));
@@ -46,7 +46,7 @@ fn lines_without_a_text_are_skipped_unparsed() {
 }
 
 #[test]
-fn a_line_that_never_ends_is_not_read_into_memory() {
+fn endless_line_is_not_read_into_memory() {
     let long = std::io::repeat(b'x').take(3 * LONGEST_LINE as u64).chain(b"\n{\"seq\":9}\n".as_slice());
     let mut reader = Reader::new(long);
     assert_eq!(reader.step().unwrap(), Step::Bad("the line is longer than 16 MiB".to_string()));
@@ -55,7 +55,7 @@ fn a_line_that_never_ends_is_not_read_into_memory() {
 }
 
 #[test]
-fn a_growing_file_is_read_on_from_a_half_line() {
+fn reader_continues_from_a_half_line_of_a_growing_file() {
     let scratch = Scratch::new("grow");
     let path = scratch.write("transcript.jsonl", "{\"seq\":1}\n{\"se");
     let mut reader = Reader::open(&path).unwrap();

@@ -50,7 +50,7 @@ fn tokens() -> Vec<String> {
 }
 
 #[test]
-fn passwords_in_addresses_are_hidden() {
+fn passwords_in_urls_are_redacted() {
     let redactor = Redactor::new(&[]);
     for (text, plain) in [
         ("git clone https://me:hunter22@host/x", format!("git clone https://me:{MARK}@host/x")),
@@ -67,7 +67,7 @@ fn passwords_in_addresses_are_hidden() {
 }
 
 #[test]
-fn common_credentials_are_hidden_wherever_they_stand() {
+fn common_credentials_are_redacted_in_any_context() {
     let redactor = Redactor::new(&[]);
     for token in tokens() {
         for (before, after) in [
@@ -90,7 +90,7 @@ fn common_credentials_are_hidden_wherever_they_stand() {
 }
 
 #[test]
-fn private_keys_are_hidden_to_their_end() {
+fn private_keys_are_redacted_to_their_end() {
     let redactor = Redactor::new(&[]);
     let body = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n".repeat(20);
     for kind in ["", "RSA ", "OPENSSH ", "EC "] {
@@ -103,7 +103,7 @@ fn private_keys_are_hidden_to_their_end() {
 }
 
 #[test]
-fn ordinary_text_is_left_alone() {
+fn ordinary_text_is_not_redacted() {
     let redactor = Redactor::new(&[b"hunter2-hunter2".to_vec(), b"short".to_vec()]);
     for text in [
         "task-force-and-risk-management-of-the-long-named-package",
@@ -121,7 +121,7 @@ fn ordinary_text_is_left_alone() {
 }
 
 #[test]
-fn a_value_is_hidden_in_every_place_and_form_of_an_event() {
+fn secret_value_is_redacted_in_every_field_and_encoding() {
     let secret = "pa\"ss\nword\\é-0123456789";
     let scratch = Scratch::new("forms");
     let settings = Settings {
@@ -157,7 +157,7 @@ fn a_value_is_hidden_in_every_place_and_form_of_an_event() {
 }
 
 #[test]
-fn a_secret_in_two_chunks_is_hidden_even_when_the_second_is_late() {
+fn secret_split_across_late_chunks_is_redacted() {
     let secret = b"correct-horse-battery".to_vec();
     for split in 1..secret.len() {
         let scratch = Scratch::new("late-half");
@@ -182,7 +182,7 @@ fn a_secret_in_two_chunks_is_hidden_even_when_the_second_is_late() {
 }
 
 #[test]
-fn the_beginning_of_a_secret_is_not_shown_while_its_end_may_be_on_the_way() {
+fn beginning_of_a_secret_is_held_back_until_its_end_is_known() {
     let shown = || -> Vec<u8> {
         let scratch = Scratch::new("soon-half");
         let settings = Settings { redact_values: vec![b"correct-horse".to_vec()], ..settings(&scratch) };
@@ -199,7 +199,7 @@ fn the_beginning_of_a_secret_is_not_shown_while_its_end_may_be_on_the_way() {
 }
 
 #[test]
-fn a_line_that_only_begins_like_a_credential_is_shown_to_who_follows() {
+fn output_is_held_back_only_while_it_may_be_a_credential() {
     let redactor = Redactor::new(&[b"hunter2-hunter2".to_vec()]);
     let token = format!("gh{}{}", "p_", "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dF3hJ5");
     for (held, shown) in
@@ -281,7 +281,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn the_answer_does_not_depend_on_the_pieces(
+    fn redaction_does_not_depend_on_chunks(
         parts in proptest::collection::vec(fragments(), 0..20),
         sizes in proptest::collection::vec(1usize..40, 1..8),
     ) {
@@ -295,7 +295,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_panic_and_none_are_lost_without_secrets(bytes in proptest::collection::vec(any::<u8>(), 0..600), size in 1usize..50) {
+    fn bytes_without_secrets_pass_unchanged(bytes in proptest::collection::vec(any::<u8>(), 0..600), size in 1usize..50) {
         let redactor = Redactor::new(&[]);
         // A space after every eight bytes keeps the text from containing anything as long as a credential.
         let text: Vec<u8> = bytes.chunks(8).flat_map(|part| [part, b" "].concat()).collect();
@@ -303,8 +303,9 @@ proptest! {
         in_pieces(&redactor, &bytes, &[size]);
     }
 
+    // slow
     #[test]
-    fn events_stay_json_and_hold_no_value(
+    fn redacted_events_are_valid_json_without_the_secret(
         message in proptest::collection::vec(fragments(), 0..6),
         keys in proptest::collection::vec(fragments(), 0..4),
         texts in proptest::collection::vec(proptest::collection::vec(fragments(), 0..6), 0..4),

@@ -7,7 +7,7 @@ use super::{events, path, settings, types};
 use crate::support::Scratch;
 
 #[test]
-fn output_goes_first_then_events_and_the_end_is_always_there() {
+fn output_is_dropped_before_events_and_the_end_is_always_recorded() {
     const LIMIT: u64 = 200_000;
     let scratch = Scratch::new("bound");
     let settings = Settings { limit_bytes: LIMIT, ..settings(&scratch) };
@@ -43,7 +43,7 @@ fn output_goes_first_then_events_and_the_end_is_always_there() {
 /// A transcript is full at twice its limit. guard must then record an event that says so, and still record refusals and
 /// findings after it.
 #[test]
-fn a_full_transcript_says_so_and_has_room_for_refusals() {
+fn full_transcript_records_the_limit_and_later_refusals() {
     const LIMIT: u64 = 20_000;
     let scratch = Scratch::new("full");
     let settings = Settings { limit_bytes: LIMIT, reserve_bytes: 10_000, ..settings(&scratch) };
@@ -79,7 +79,7 @@ fn a_full_transcript_says_so_and_has_room_for_refusals() {
 }
 
 #[test]
-fn after_the_cut_nothing_slips_in_because_it_is_small() {
+fn small_output_after_the_limit_is_not_recorded() {
     let scratch = Scratch::new("slip");
     let settings = Settings { limit_bytes: 2_000, ..settings(&scratch) };
     let (recorder, writer) = transcript::start(&settings, None).unwrap();
@@ -95,14 +95,14 @@ fn after_the_cut_nothing_slips_in_because_it_is_small() {
 }
 
 #[test]
-fn nothing_is_said_when_nothing_was_left_out() {
+fn transcript_below_its_limit_has_no_limit_event() {
     let scratch = Scratch::new("unbound");
     super::short_run(&scratch);
     assert!(types(&events(&scratch)).iter().all(|kind| !kind.starts_with("transcript.")));
 }
 
 #[test]
-fn output_far_beyond_the_bound_takes_neither_memory_nor_disk() {
+fn output_over_the_limit_uses_neither_memory_nor_disk() {
     let scratch = Scratch::new("flood");
     let settings = Settings { limit_bytes: 1 << 20, ..settings(&scratch) };
     let (recorder, writer) = transcript::start(&settings, None).unwrap();
@@ -122,7 +122,7 @@ fn output_far_beyond_the_bound_takes_neither_memory_nor_disk() {
 }
 
 #[test]
-fn what_could_not_be_read_back_is_not_written() {
+fn events_too_large_or_deep_to_read_are_shortened() {
     let scratch = Scratch::new("huge");
     let (recorder, writer) = super::start(&scratch);
     let mut deep = json!(0);

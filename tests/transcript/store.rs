@@ -29,7 +29,7 @@ fn unfinished(scratch: &Scratch, name: &str) {
 }
 
 #[test]
-fn garbage_beside_runs_is_told_and_hides_nothing() {
+fn garbage_beside_runs_is_reported_and_hides_no_run() {
     let scratch = Scratch::new("store");
     finished(&scratch, "0197-a");
     unfinished(&scratch, "0197-b");
@@ -73,7 +73,7 @@ fn made_path(scratch: &Scratch, name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_run_is_found_by_its_id_a_part_of_it_or_a_path() {
+fn run_is_found_by_id_prefix_or_path() {
     let scratch = Scratch::new("find");
     for name in ["0197-aa-1", "0197-ab-2", "0197-ab-22"] {
         finished(&scratch, name);
@@ -96,7 +96,7 @@ fn a_run_is_found_by_its_id_a_part_of_it_or_a_path() {
 }
 
 #[test]
-fn only_a_finished_run_is_deleted() {
+fn unfinished_run_cannot_be_deleted() {
     let scratch = Scratch::new("delete");
     finished(&scratch, "done");
     unfinished(&scratch, "cut");
@@ -112,7 +112,7 @@ fn only_a_finished_run_is_deleted() {
 }
 
 #[test]
-fn a_long_last_line_is_found_too() {
+fn long_last_line_of_a_run_is_found() {
     let scratch = Scratch::new("long-last");
     let (recorder, writer) = start(&scratch);
     recorder.record(EventType::RunStarted, "", &json!({}));

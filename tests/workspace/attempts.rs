@@ -1,3 +1,4 @@
+// slow
 //! An agent makes three commits on its branch and tries to change everything else. Nothing else may change.
 //!
 //! While the agent runs, it makes the attempts in `fixtures/attempts/while_running.sh`; after every attempt the test
@@ -307,7 +308,7 @@ fn is_own(path: &Path, git: &Path, name: &str) -> bool {
 }
 
 #[test]
-fn nothing_of_the_users_changes_while_an_agent_tries() {
+fn hostile_attempts_during_a_run_change_nothing_of_the_user() {
     let list = List::read("while_running.sh");
     assert!(list.attempts.len() >= 60 || std::env::var_os("GUARD_ATTEMPTS").is_some());
     in_every_environment_at_once(|environment| {
@@ -368,7 +369,7 @@ fn foreign(
 }
 
 #[test]
-fn without_guard_every_attempt_changes_something() {
+fn every_hostile_attempt_succeeds_without_guard() {
     let list = List::read("while_running.sh");
     in_every_environment_at_once(|environment| {
         // Without guard there are no namespaces, so the environments without namespaces are enough.
@@ -426,7 +427,7 @@ fn canary(fixture: &AttemptFixture<'_>) -> bool {
 }
 
 #[test]
-fn what_is_left_behind_changes_nothing() {
+fn hostile_leftovers_of_a_run_change_nothing_of_the_user() {
     let list = List::read("left_behind.sh");
     in_every_environment_at_once(|environment| {
         let fixture = AttemptFixture::new(environment);
@@ -505,7 +506,7 @@ fn leave(fixture: &AttemptFixture<'_>, name: &str, list: &List, attempt: &Attemp
 }
 
 #[test]
-fn without_guard_what_is_left_behind_matters() {
+fn every_hostile_leftover_has_an_effect_without_guard() {
     let list = List::read("left_behind.sh");
     in_every_environment_at_once(|environment| {
         if environment.namespaces {

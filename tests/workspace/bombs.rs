@@ -1,3 +1,4 @@
+// slow
 //! Tests commits that are small on disk and huge when they are read.
 
 use std::path::Path;
@@ -63,7 +64,7 @@ pub(super) fn run(environment: &TestEnvironment, start: &[&str], name: &str, scr
 }
 
 #[test]
-fn a_git_bomb_is_refused_and_can_be_cleaned_up() {
+fn git_bomb_is_refused_and_can_be_cleaned_up() {
     in_every_environment(|environment| refuse_bomb(environment, "40000"));
     // git reads an entry with any mode of a directory as a tree.
     refuse_bomb(&one_environment(), "40755");
@@ -102,7 +103,7 @@ open(git + '/refs/heads/task/bomb', 'w').write(new + '\\n')"
 /// guard must be able to clean up a repository that already contains a git bomb (a commit that is small on disk and
 /// huge when it is read), because an earlier version received it or the user fetched it.
 #[test]
-fn a_git_bomb_in_the_repository_can_be_cleaned_up() {
+fn git_bomb_in_the_repository_can_be_cleaned_up() {
     in_every_environment(|environment| {
         let outcome = run(environment, &[], "bomb", "open('file', 'w').write('uncommitted')");
         outcome.expect_code(0);

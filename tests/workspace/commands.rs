@@ -18,7 +18,7 @@ fn worktree(fixture: &TestRepository, args: &[&str]) -> Output {
 }
 
 #[test]
-fn list_path_diff_preview_receive_and_clean() {
+fn worktree_commands_list_diff_preview_receive_and_clean() {
     let fixture = TestRepository::new();
     let mut kept = fixture.open("kept");
     agent_commit(&kept, "a.txt", "theirs\n", "change a");
@@ -90,7 +90,7 @@ fn list_path_diff_preview_receive_and_clean() {
 }
 
 #[test]
-fn what_cannot_be_received_says_why() {
+fn failed_receive_reports_why() {
     let fixture = TestRepository::new();
     let workspace = fixture.open("forged");
     agent_git(&workspace, &["commit", "--quiet", "--allow-empty", "--amend", "-m", "forged"]);

@@ -1,3 +1,4 @@
+// slow
 //! Users keep tokens in git's settings. No token may reach the run or its transcript.
 
 use std::path::Path;
@@ -11,7 +12,7 @@ fn holding(directory: &Path, text: &str) -> String {
 }
 
 #[test]
-fn no_token_of_a_setting_reaches_the_run() {
+fn tokens_in_git_settings_do_not_reach_the_run() {
     // The tokens are in a key, in an scp-like address, in a second address of one value, in a parameter, and in a
     // header.
     let settings = "

@@ -1,3 +1,4 @@
+// slow
 //! Runs the same scripts with real git in a plain copy and inside `guard run`. The output, exit codes and trees must be
 //! the same.
 //!
@@ -610,48 +611,48 @@ const LARGE: &[Case] = &[
 ];
 
 #[test]
-fn looking() {
+fn git_status_and_diff_behave_as_without_guard() {
     in_two_environments(|environment| compare(environment, LOOKING));
 }
 
 #[test]
-fn history() {
+fn git_history_commands_behave_as_without_guard() {
     in_two_environments(|environment| compare(environment, HISTORY));
 }
 
 #[test]
-fn adding() {
+fn git_add_behaves_as_without_guard() {
     in_two_environments(|environment| compare(environment, ADDING));
 }
 
 #[test]
-fn committing() {
+fn git_commit_behaves_as_without_guard() {
     in_two_environments(|environment| compare(environment, COMMITTING));
 }
 
 #[test]
-fn undoing() {
+fn git_restore_rm_and_mv_behave_as_without_guard() {
     in_two_environments(|environment| compare(environment, UNDOING));
 }
 
 #[test]
-fn calling_from_everywhere() {
+fn git_called_by_make_npm_python_and_shells_behaves_as_without_guard() {
     in_two_environments(|environment| compare(environment, CALLING));
 }
 
 #[test]
-fn files_of_every_kind() {
+fn git_with_every_kind_of_file_behaves_as_without_guard() {
     in_two_environments(|environment| compare(environment, FILES));
 }
 
 #[test]
-fn large_things() {
+fn git_with_large_files_behaves_as_without_guard() {
     in_two_environments(|environment| compare(environment, LARGE));
 }
 
 /// 100 MB on guard's standard input must reach git unchanged.
 #[test]
-fn a_hundred_megabytes_through_guard() {
+fn git_gets_a_hundred_megabytes_from_standard_input_unchanged() {
     in_two_environments(|environment| {
         let input = vec![0xa5; 100_000_000];
         let mut bare = environment.command("git");
@@ -674,7 +675,7 @@ fn a_hundred_megabytes_through_guard() {
 /// guard writes the ignore rules of all directories into one file for the top of the working tree. git must ignore the
 /// same files by that file.
 #[test]
-fn ignore_rules_mean_the_same_at_the_top() {
+fn merged_ignore_rules_ignore_the_same_files() {
     let scratch = Scratch::new("ignore-rules");
     let rules = [
         ("", "*.o\n!keep.o\n/top\nbuild/\n#no.o\n\\#odd\n\\!odd\ntrailing  \nspace\\ \n\n/\n!\n   \n"),

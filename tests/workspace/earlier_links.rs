@@ -1,3 +1,4 @@
+// slow
 //! An earlier run has replaced files and directories of the user's checkout by links, or has written files that name
 //! other directories. guard must not copy or link what they lead to into the next run.
 
@@ -50,7 +51,7 @@ find "$git_dir/info" "${hooks%/_}" -type f 2>/dev/null | while read -r file; do 
 "#;
 
 #[test]
-fn hooks_and_ignore_files_that_became_links_are_left_out() {
+fn hooks_and_ignore_files_replaced_by_links_are_left_out() {
     in_every_environment(|environment| {
         let (name, root) = (environment.name(), root(environment));
         environment.run_outside(SETUP);
@@ -93,7 +94,7 @@ fn hooks_and_ignore_files_that_became_links_are_left_out() {
 
 /// A link may lead to another file of the checkout, but not to one that the run does not get anyway.
 #[test]
-fn a_hook_that_became_a_link_to_an_ignored_file_is_left_out() {
+fn hook_replaced_by_a_link_to_an_ignored_file_is_left_out() {
     in_every_environment(|environment| {
         let name = environment.name();
         environment.run_outside(SETUP);
@@ -117,7 +118,7 @@ fn a_hook_that_became_a_link_to_an_ignored_file_is_left_out() {
 
 /// A hooks directory that contains the repository would give the run everything in it.
 #[test]
-fn a_hooks_directory_that_contains_the_repository_is_left_out() {
+fn hooks_directory_that_contains_the_repository_is_left_out() {
     in_two_environments(|environment| {
         let name = environment.name();
         environment.run_outside(SETUP);
@@ -135,7 +136,7 @@ fn a_hooks_directory_that_contains_the_repository_is_left_out() {
 }
 
 #[test]
-fn the_users_own_hooks_directory_with_links_works() {
+fn hooks_directory_with_links_of_the_user_works() {
     in_every_environment(|environment| {
         let name = environment.name();
         environment.run_outside(SETUP);
@@ -152,7 +153,7 @@ fn the_users_own_hooks_directory_with_links_works() {
 
 /// `.gitmodules` is a file of the commit. The directories that it names may be something else in the user's checkout.
 #[test]
-fn a_submodule_that_became_something_else_is_not_copied() {
+fn directory_that_is_not_the_submodule_any_more_is_not_copied() {
     in_every_environment(|environment| {
         let (name, root) = (environment.name(), root(environment));
         environment.run_outside(SETUP);
@@ -190,7 +191,7 @@ fn a_submodule_that_became_something_else_is_not_copied() {
 }
 
 #[test]
-fn untracked_files_that_became_links_are_refused_or_left_out() {
+fn untracked_files_replaced_by_links_are_refused_or_left_out() {
     in_every_environment(|environment| {
         let (name, root) = (environment.name(), root(environment));
         environment.run_outside(SETUP);
@@ -246,7 +247,7 @@ fn untracked_files_that_became_links_are_refused_or_left_out() {
 
 /// Another run may work in the user's checkout itself, and replace dependencies at any moment.
 #[test]
-fn dependencies_that_are_being_replaced_by_links_lead_nowhere_else() {
+fn dependencies_replaced_by_links_during_the_copy_lead_nowhere_else() {
     in_two_environments(|environment| {
         let name = environment.name();
         environment.run_outside(SETUP);
@@ -273,7 +274,7 @@ fn dependencies_that_are_being_replaced_by_links_lead_nowhere_else() {
 
 /// A repository with the user's dotfiles is a place in which agents work.
 #[test]
-fn an_imported_file_that_became_a_link_is_left_out() {
+fn imported_file_replaced_by_a_link_is_left_out() {
     in_every_environment(|environment| {
         let (name, root) = (environment.name(), root(environment));
         environment.run_outside(SETUP);

@@ -1,3 +1,4 @@
+// slow
 //! An earlier run has planted files for a later run, or is still running. The later run must not be affected by it.
 
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ cd .. && cp -r t plain && mv plain/template/HEAD plain/template/head";
 /// One run plants a repository whose configuration names programs. The next run starts in that directory and must not
 /// execute them.
 #[test]
-fn a_run_does_not_fall_for_what_an_earlier_one_planted() {
+fn repository_planted_by_an_earlier_run_executes_nothing() {
     in_every_environment(|environment| {
         let (name, canary) = (environment.name(), root(environment).join("CANARY"));
         environment.run_outside(&format!("CANARY='{}'\n{TEMPLATE}", canary.display()));
@@ -79,7 +80,7 @@ fn a_run_does_not_fall_for_what_an_earlier_one_planted() {
 /// guard must run a filter from the user's global configuration even if the user does not trust the repository. guard
 /// must refuse a repository that changes what this filter runs.
 #[test]
-fn the_users_own_filter_and_what_it_is_told() {
+fn global_filter_runs_unless_the_repository_changes_its_command() {
     in_two_environments(|environment| {
         let name = environment.name();
         environment.run_outside(
@@ -122,7 +123,7 @@ fn the_users_own_filter_and_what_it_is_told() {
 
 /// guard must refuse a second run in the same worktree, and must receive the commits of the first one.
 #[test]
-fn a_second_run_in_a_worktree_is_refused() {
+fn first_run_is_received_while_a_second_in_its_worktree_is_refused() {
     in_every_environment(|environment| {
         let name = environment.name();
         let first = "touch started; while [ ! -e go ]; do sleep 0.02; done; rm started go

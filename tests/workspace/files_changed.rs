@@ -1,3 +1,4 @@
+// slow
 //! `files_changed` of a run in a repository must list every changed file, including deleted ones, and nothing else.
 
 use std::path::PathBuf;
@@ -39,7 +40,7 @@ mkdir -p dir deep/er && for f in kept gone gone-later changed changed-later back
 echo 'ignored/' > .gitignore && git add . && git commit -qm first && mkdir ignored && echo i > ignored/i";
 
 #[test]
-fn committed_and_not_and_gone() {
+fn changed_files_include_committed_uncommitted_and_deleted() {
     in_two_environments(|environment| {
         environment.run_outside(REPOSITORY);
         let script = "echo x >> changed; git rm -q gone back; mkdir new; echo n > new/committed; echo t > then-gone
@@ -72,7 +73,7 @@ fn committed_and_not_and_gone() {
 
 /// In a worktree that existed before the run, the list must not contain the user's earlier changes.
 #[test]
-fn what_was_changed_before_is_not_the_runs() {
+fn changes_from_before_the_run_are_not_listed() {
     in_two_environments(|environment| {
         environment.run_outside(REPOSITORY);
         environment.run_outside(
@@ -88,7 +89,7 @@ fn what_was_changed_before_is_not_the_runs() {
 
 /// A list of many files must be cut, and the result must say so.
 #[test]
-fn a_long_list_of_changes_is_cut() {
+fn long_list_of_changed_files_is_cut() {
     in_two_environments(|environment| {
         environment.run_outside(REPOSITORY);
         let script = "mkdir many; for n in $(seq 1500); do : > many/$n; done; rm gone";

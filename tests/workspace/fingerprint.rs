@@ -112,7 +112,7 @@ fn one(found: &[Difference]) -> &Difference {
 }
 
 #[test]
-fn all_refs_are_what_git_says() {
+fn fingerprint_has_the_refs_that_git_lists() {
     for format in FORMATS {
         let repository = Repository::new(format);
         let taken = repository.take();
@@ -146,7 +146,7 @@ fn all_refs_are_what_git_says() {
 }
 
 #[test]
-fn nothing_changed_is_no_difference() {
+fn unchanged_repository_has_no_difference() {
     for format in FORMATS {
         let repository = Repository::new(format);
         let before = repository.take();
@@ -206,7 +206,7 @@ fn changes_of_others_are_not_attributed_to_the_run() {
 }
 
 #[test]
-fn a_moved_ref_says_from_what_to_what() {
+fn moved_ref_is_reported_with_old_and_new_value() {
     for format in FORMATS {
         let repository = Repository::new(format);
         let before = repository.take();
@@ -224,7 +224,7 @@ fn a_moved_ref_says_from_what_to_what() {
 
 /// guard must detect a change to any file that controls git, even if a program other than git wrote the file.
 #[test]
-fn every_file_git_obeys_is_watched() {
+fn change_to_any_file_git_obeys_is_detected() {
     let cases = [
         ("config.worktree", Kind::Config),
         ("hooks/pre-commit", Kind::Hook),
@@ -271,8 +271,9 @@ fn every_file_git_obeys_is_watched() {
     assert!(found.iter().any(|one| one.name.bytes() == b"hooks" && one.kind == Kind::Hook), "{found:#?}");
 }
 
+// slow
 #[test]
-fn what_guard_does_for_the_run_is_guards() {
+fn changes_made_by_guard_are_attributed_to_guard() {
     for format in FORMATS {
         let repository = Repository::new(format);
         let before = repository.take();
@@ -297,7 +298,7 @@ fn what_guard_does_for_the_run_is_guards() {
 /// guard must attribute two kinds of changes to the agent: those in the git directory of the run's worktree that guard
 /// did not make, and those in a directory that the agent can write.
 #[test]
-fn what_would_have_needed_the_agent_is_the_agents() {
+fn changes_only_the_agent_could_make_are_attributed_to_it() {
     let attacks: [(&str, &[u8]); 6] = [
         ("worktrees/task-x/HEAD", b"ref: refs/heads/main\n"),
         ("worktrees/task-x/config.worktree", b"[core]\n\tfsmonitor = x\n"),
@@ -334,7 +335,7 @@ fn what_would_have_needed_the_agent_is_the_agents() {
 }
 
 #[test]
-fn a_worktree_that_comes_or_goes_is_one_difference() {
+fn added_or_removed_worktree_is_one_difference() {
     for format in FORMATS {
         let repository = Repository::new(format);
         let before = repository.take();
@@ -356,7 +357,7 @@ fn a_worktree_that_comes_or_goes_is_one_difference() {
 /// size and times. guard must read such a file again. The test changes the stored snapshot instead, because newer
 /// kernels have finer clocks.
 #[test]
-fn what_changed_right_before_the_look_is_read_again() {
+fn file_changed_just_before_the_snapshot_is_read_again() {
     let repository = Repository::new(&[]);
     let before = repository.take();
     let mut stored = serde_json::to_value(&before).unwrap();
@@ -385,7 +386,7 @@ fn what_changed_right_before_the_look_is_read_again() {
 
 /// While guard reads the refs, git may move a ref from its own file to `packed-refs`. guard must not miss that ref.
 #[test]
-fn a_ref_that_is_packed_meanwhile_is_not_missed() {
+fn ref_packed_during_the_snapshot_is_not_missed() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     let scratch = Scratch::new("packing");
     scratch.write("HEAD", "ref: refs/heads/main\n");
@@ -422,8 +423,9 @@ fn a_ref_that_is_packed_meanwhile_is_not_missed() {
 
 /// Another git moves, deletes and packs refs all the time. Every snapshot must succeed, and must show a difference only
 /// in `moving`, the one branch whose value changes.
+// slow
 #[test]
-fn others_at_work_make_no_error_and_no_false_difference() {
+fn concurrent_git_causes_no_error_and_no_false_difference() {
     for format in [FORMATS[0], FORMATS[1]] {
         let repository = Repository::new(format);
         let main = repository.main();
@@ -463,7 +465,7 @@ fn others_at_work_make_no_error_and_no_false_difference() {
 }
 
 #[test]
-fn names_of_any_bytes_are_refs_too() {
+fn ref_names_may_contain_any_bytes() {
     let repository = Repository::new(&[]);
     let name = b"refs/heads/caf\xe9\xff";
     let file = repository.common().join(std::ffi::OsStr::from_bytes(name));
@@ -474,7 +476,7 @@ fn names_of_any_bytes_are_refs_too() {
 }
 
 #[test]
-fn strange_files_are_no_error() {
+fn strange_files_in_a_repository_are_no_error() {
     let repository = Repository::new(&[]);
     let common = repository.common();
     let pipe = common.join("refs/heads/pipe");
@@ -497,7 +499,7 @@ fn strange_files_are_no_error() {
 
 proptest! {
     #[test]
-    fn names_come_back_from_text(bytes in prop::collection::vec(any::<u8>(), 0..40), text in "\\PC{0,20}") {
+    fn ref_names_are_parsed_back_from_text(bytes in prop::collection::vec(any::<u8>(), 0..40), text in "\\PC{0,20}") {
         for name in [Name::from(&bytes), Name::from(text.as_bytes())] {
             let shown = name.to_string();
             prop_assert!(shown.chars().all(|character| !character.is_control()));
@@ -510,7 +512,7 @@ proptest! {
     /// guard must read files of refs that contain any bytes, without a panic or an error. The same bytes must give
     /// the same refs.
     #[test]
-    fn any_bytes_can_be_looked_at(bytes in prop::collection::vec(any::<u8>(), 0..200), flip in any::<prop::sample::Index>()) {
+    fn ref_files_with_any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..200), flip in any::<prop::sample::Index>()) {
         let scratch = Scratch::new("bytes");
         let table = scratch.write("reftable/x.ref", [&b"REFT\x01\x00\x10\x00"[..], &bytes].concat());
         scratch.write("reftable/tables.list", "x.ref\n");

@@ -1,3 +1,4 @@
+// slow
 //! An agent removes permissions from files and directories, so that guard cannot see what git would execute. An ordinary
 //! user's guard must report the place or refuse the run, as root's guard does.
 
@@ -43,7 +44,7 @@ fn kinds(outcome: &RunOutcome, path: &str) -> Vec<String> {
 /// restores permissions in the worktree at the end of the run. It must not overlook the repository before that, because
 /// the user's `git status` would execute the program that it names.
 #[test]
-fn a_repository_in_a_closed_submodule() {
+fn repository_in_an_inaccessible_submodule_is_found() {
     in_every_environment(|environment| {
         environment.run_outside(
             "cd repository && git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),sub \
@@ -76,7 +77,7 @@ fn a_repository_in_a_closed_submodule() {
 }
 
 #[test]
-fn repositories_behind_closed_directories_are_reported() {
+fn repositories_in_inaccessible_directories_are_reported() {
     in_every_environment(|environment| {
         let script = "plant('outer/inner', 'marker'); os.chmod('outer', 0)\n\
                       plant('listed', 'marker'); os.chmod('listed/.git', 0o311)\n\
@@ -101,7 +102,7 @@ fn repositories_behind_closed_directories_are_reported() {
 /// The user starts a run in a repository that an attacker has made. Its objects are those of another repository, and its
 /// git directory cannot be listed, so that guard cannot see the links that lead there.
 #[test]
-fn a_git_directory_that_cannot_be_listed_is_refused() {
+fn git_directory_that_cannot_be_listed_is_refused() {
     in_every_environment(|environment| {
         environment.run_outside(
             "git clone -q repository secret && git clone -q repository planted && cd planted/.git \
@@ -121,7 +122,7 @@ fn a_git_directory_that_cannot_be_listed_is_refused() {
 /// A directory that can be listed but not entered may contain a repository. The run could make it accessible and plant
 /// hooks in it.
 #[test]
-fn a_repository_in_a_directory_without_search_permission() {
+fn repository_in_a_directory_without_search_permission_is_found() {
     in_every_environment(|environment| {
         environment.run_outside("mkdir projects && git init -q projects/mine && chmod 600 projects/mine");
         let script = "os.chmod('mine', 0o700); write('mine/.git/hooks/pre-commit', '', 0o755)";
@@ -135,7 +136,7 @@ fn a_repository_in_a_directory_without_search_permission() {
 /// A run that may change a repository adds a hook in a new directory that guard cannot list. guard must report the
 /// change. With namespaces, the repository is mounted read-only.
 #[test]
-fn a_new_directory_of_hooks_that_cannot_be_listed_is_reported() {
+fn new_hooks_directory_that_cannot_be_listed_is_reported() {
     in_every_environment(|environment| {
         if environment.namespaces {
             return;

@@ -82,7 +82,7 @@ fn commits_carry_the_identity_and_the_trailers() {
 }
 
 #[test]
-fn filters_and_the_users_lists_are_in_force_inside() {
+fn filters_and_ignore_lists_of_the_user_work_inside() {
     let fixture = TestRepository::new();
     std::fs::write(fixture.repository.join(".gitattributes"), "*.up filter=up\n").unwrap();
     std::fs::write(fixture.repository.join("x.up"), "committed\n").unwrap();
@@ -108,7 +108,7 @@ fn filters_and_the_users_lists_are_in_force_inside() {
 }
 
 #[test]
-fn untracked_things_come_and_go_as_asked() {
+fn untracked_files_are_copied_and_linked_as_requested() {
     let fixture = TestRepository::new();
     std::fs::create_dir_all(fixture.repository.join("node_modules/left")).unwrap();
     std::fs::write(fixture.repository.join("node_modules/left/index.js"), "js").unwrap();

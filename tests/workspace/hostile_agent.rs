@@ -44,7 +44,7 @@ fn not_plain(error: &RefError, wanted: &str) -> bool {
 }
 
 #[test]
-fn refs_that_are_no_plain_files_are_not_followed() {
+fn refs_that_are_not_plain_files_are_not_followed() {
     let fixture = TestRepository::new();
     fixture.git(&["branch", "secret"]);
     type Spoil = (&'static str, fn(&Path), fn(&RefError) -> bool);
@@ -86,7 +86,7 @@ fn refs_that_are_no_plain_files_are_not_followed() {
 }
 
 #[test]
-fn folders_and_packed_refs_that_lead_elsewhere_are_not_followed() {
+fn linked_ref_directories_and_packed_refs_are_not_followed() {
     let fixture = TestRepository::new();
     let mut workspace = fixture.open("folder");
     let folder = workspace.quarantine().join("refs/heads/task");
@@ -115,7 +115,7 @@ fn folders_and_packed_refs_that_lead_elsewhere_are_not_followed() {
 }
 
 #[test]
-fn packed_refs_are_received_and_others_are_told() {
+fn packed_branch_is_received_and_other_refs_are_reported() {
     let fixture = TestRepository::new();
     fixture.git(&["branch", "kept"]);
     fixture.git(&["branch", "doomed"]);
@@ -147,7 +147,7 @@ fn packed_refs_are_received_and_others_are_told() {
 }
 
 #[test]
-fn configuration_an_agent_wrote_runs_nothing() {
+fn git_configuration_written_by_an_agent_runs_nothing() {
     let fixture = TestRepository::new();
     let (program, mark) = trap(&fixture);
     let trap = program.display().to_string();
@@ -197,7 +197,7 @@ fn configuration_an_agent_wrote_runs_nothing() {
 }
 
 #[test]
-fn whatever_lies_in_the_place_of_the_pointer_goes_away() {
+fn anything_in_place_of_the_git_file_is_removed() {
     let fixture = TestRepository::new();
     let (program, mark) = trap(&fixture);
     type Spoil = (&'static str, fn(&Path, &Path));
@@ -237,7 +237,7 @@ fn whatever_lies_in_the_place_of_the_pointer_goes_away() {
 }
 
 #[test]
-fn a_nested_repository_does_not_run_in_the_users_status() {
+fn nested_repository_runs_nothing_at_git_status_of_the_user() {
     let fixture = TestRepository::new();
     let (program, mark) = trap(&fixture);
     let mut workspace = fixture.open("nested");
@@ -263,7 +263,7 @@ fn a_nested_repository_does_not_run_in_the_users_status() {
 }
 
 #[test]
-fn pipes_and_closed_doors_keep_nobody_out() {
+fn pipes_and_missing_permissions_do_not_block_the_end_of_a_run() {
     let fixture = TestRepository::new();
     let mut workspace = fixture.open("doors");
     let at = workspace.worktree().to_path_buf();
@@ -293,7 +293,7 @@ fn pipes_and_closed_doors_keep_nobody_out() {
 }
 
 #[test]
-fn history_from_before_the_run_cannot_be_changed() {
+fn history_before_the_run_cannot_be_rewritten() {
     let fixture = TestRepository::new();
     std::fs::write(fixture.repository.join("b.txt"), "more\n").unwrap();
     fixture.git(&["commit", "--quiet", "-am", "second"]);
@@ -339,7 +339,7 @@ fn history_from_before_the_run_cannot_be_changed() {
 }
 
 #[test]
-fn others_work_is_not_overwritten() {
+fn newer_commits_of_the_user_are_not_overwritten() {
     let fixture = TestRepository::new();
     let mut workspace = fixture.open("moved");
     agent_commit(&workspace, "c.txt", "c", "work");

@@ -1,3 +1,4 @@
+// slow
 //! guard is killed at any moment. Another process must be able to finish or undo what it began, and nothing may be
 //! lost.
 
@@ -26,7 +27,7 @@ fn request(base: &Path, name: &str) -> Request {
 /// The main function of a process that opens a workspace, commits in it, receives the commit, and discards or keeps
 /// the workspace, again and again, until the test below kills it. As an ordinary test it does nothing.
 #[test]
-fn the_one_that_is_killed() {
+fn works_until_killed() {
     let Some(base) = std::env::var_os(FOLDER).map(std::path::PathBuf::from) else { return };
     for round in 0.. {
         let repository = Repository::find(&base.join("project")).unwrap().unwrap();
@@ -41,14 +42,14 @@ fn the_one_that_is_killed() {
 }
 
 #[test]
-fn whenever_it_is_killed_it_can_be_finished_or_undone() {
+fn workspace_killed_at_any_moment_can_be_finished_or_undone() {
     let mut seen = std::collections::BTreeSet::new();
     // The test kills guard alone, or together with every git that guard has started.
     for (number, with_children) in [(0, false), (1, true), (2, true), (3, true), (4, false), (5, true)] {
         let fixture = TestRepository::new();
         let main = fixture.git(&["rev-parse", "main"]);
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "workspace::interrupted::the_one_that_is_killed", "--nocapture"])
+            .args(["--exact", "workspace::interrupted::works_until_killed", "--nocapture"])
             .env(FOLDER, &fixture.scratch.0)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -100,7 +101,7 @@ fn whenever_it_is_killed_it_can_be_finished_or_undone() {
 }
 
 #[test]
-fn a_workspace_belongs_to_one_process_at_a_time() {
+fn workspace_is_opened_by_one_process_at_a_time() {
     let fixture = TestRepository::new();
     let workspace = fixture.open("held");
     let folder = fixture.request("held").run_folder;
@@ -111,7 +112,7 @@ fn a_workspace_belongs_to_one_process_at_a_time() {
 }
 
 #[test]
-fn a_receive_that_was_cut_after_its_last_step_is_one() {
+fn receive_interrupted_after_its_last_step_counts_as_done() {
     let fixture = TestRepository::new();
     let mut workspace = fixture.open("cut");
     let tip = agent_commit(&workspace, "c.txt", "c", "work");
@@ -129,7 +130,7 @@ fn a_receive_that_was_cut_after_its_last_step_is_one() {
 }
 
 #[test]
-fn a_failed_open_leaves_nothing() {
+fn failed_checkout_leaves_no_worktree_or_branch() {
     let fixture = TestRepository::new();
     // The filter fails, so git cannot check out the files.
     std::fs::write(fixture.repository.join(".gitattributes"), "*.txt filter=broken\n").unwrap();
@@ -147,7 +148,7 @@ fn a_failed_open_leaves_nothing() {
 }
 
 #[test]
-fn a_locked_index_is_told_and_nothing_is_lost() {
+fn locked_index_is_reported_and_no_commit_is_lost() {
     let fixture = TestRepository::new();
     let mut workspace = fixture.open("locked");
     agent_commit(&workspace, "c.txt", "c", "work");
@@ -164,7 +165,7 @@ fn a_locked_index_is_told_and_nothing_is_lost() {
 /// git was killed after it created a worktree's directory and git directory, and before it wrote the worktree's path
 /// into the git directory. guard must remove both directories.
 #[test]
-fn a_worktree_that_was_only_begun_goes_too() {
+fn half_created_worktree_is_removed() {
     let fixture = TestRepository::new();
     let workspace = fixture.open("begun");
     let (folder, worktree) = (fixture.request("begun").run_folder, workspace.worktree().to_path_buf());

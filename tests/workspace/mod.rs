@@ -3,24 +3,28 @@
 mod attempts;
 mod bombs;
 mod commands;
+mod conflicts;
 mod credentials;
 mod differential;
 mod earlier_links;
 mod earlier_runs;
-mod everyday;
 mod files_changed;
 mod fingerprint;
+mod full_disk;
+mod git_load;
 mod hidden_by_permissions;
 mod hooks;
 mod hostile_agent;
 mod interrupted;
+mod life_cycle;
 mod many_refs;
+mod named_runs;
 mod objects;
 mod other_repositories;
 mod repository_formats;
 mod repository_trust;
 mod review_findings;
-pub(crate) mod shim_load;
+mod supervisor_killed;
 mod tree_shapes;
 mod undo;
 mod undo_formats;
@@ -34,30 +38,35 @@ use crate::support::{Scratch, copy_program};
 /// Parts of the names of tests and test modules that are not repeated as an ordinary user. These tests start other
 /// built programs, which that user may not reach, or switch to another user themselves; or, like `review_findings`,
 /// they do not depend on the user.
-const NOT_AGAIN: [&str; 18] = [
-    "attempts",
-    "bombs",
+const NOT_AGAIN: [&str; 22] = [
+    "attempts::",
+    "bombs::",
+    "commands::",
+    "conflicts::",
+    "credentials::",
+    "differential::",
+    "earlier_links::",
+    "earlier_runs::",
     "files_changed::",
-    "commands",
-    "credentials",
-    "review_findings",
-    "differential",
-    "killed",
-    "many_refs",
-    "other_repositories",
-    "earlier_links",
-    "earlier_runs",
-    "a_run_ends",
-    "shim_load",
-    "user_hooks",
-    "hidden_by_permissions",
-    "unseen_by_git",
+    "full_disk::",
+    "git_load::",
+    "hidden_by_permissions::",
+    "interrupted::works_until_killed",
+    "interrupted::workspace_killed",
+    "many_refs::",
+    "other_repositories::",
+    "review_findings::",
+    "run_ends_with_any_tree",
+    "supervisor_killed::",
     "undo",
+    "unseen_by_git::",
+    "user_hooks::",
 ];
 
 /// If root runs the tests, this test repeats the others as an ordinary user.
+// slow
 #[test]
-fn as_an_ordinary_user() {
+fn workspace_tests_pass_as_an_ordinary_user() {
     const AGAIN: &str = "GUARD_TEST_ORDINARY";
     if !nix::unistd::geteuid().is_root() || std::env::var_os(AGAIN).is_some() {
         return;

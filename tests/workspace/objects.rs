@@ -56,7 +56,7 @@ fn receive(workspace: &mut Workspace) -> Result<guard::git::Received, ReceiveErr
 }
 
 #[test]
-fn objects_that_are_no_honest_history_are_refused() {
+fn objects_that_are_not_a_valid_history_are_refused() {
     let fixture = TestRepository::new();
     type Make = (&'static str, fn(&Workspace) -> String);
     let makes: &[Make] = &[
@@ -130,7 +130,7 @@ fn objects_that_are_no_honest_history_are_refused() {
 }
 
 #[test]
-fn objects_of_other_repositories_do_not_come_along() {
+fn objects_of_other_repositories_are_not_received() {
     let fixture = TestRepository::new();
     let private = fixture.scratch.0.join("private");
     git(&fixture.scratch.0, &["init", "--quiet", "private"]);
@@ -172,7 +172,7 @@ fn objects_of_other_repositories_do_not_come_along() {
 }
 
 #[test]
-fn objects_that_are_pipes_cost_only_time() {
+fn pipes_in_place_of_objects_do_not_block_the_receive() {
     let fixture = TestRepository::new();
     let mut workspace = fixture.open("pipe");
     let tip = agent_commit(&workspace, "c.txt", "c", "work");
@@ -191,7 +191,7 @@ fn objects_that_are_pipes_cost_only_time() {
 }
 
 #[test]
-fn more_than_the_limit_is_refused_and_can_be_tried_again() {
+fn receive_over_the_size_limit_is_refused_and_can_be_repeated() {
     let fixture = TestRepository::new();
     let mut workspace = fixture.open("large");
     let mut noise = vec![0u8; 3 << 20];
@@ -217,7 +217,7 @@ fn more_than_the_limit_is_refused_and_can_be_tried_again() {
 }
 
 #[test]
-fn files_that_speed_git_up_are_not_believed() {
+fn commit_graphs_and_indexes_of_the_agent_are_not_used() {
     let fixture = TestRepository::new();
     let mut workspace = fixture.open("graph");
     let tip = agent_commit(&workspace, "c.txt", "c", "work");
@@ -237,7 +237,7 @@ fn files_that_speed_git_up_are_not_believed() {
 }
 
 #[test]
-fn damaged_objects_are_told_and_the_rest_stays() {
+fn damaged_objects_are_refused_and_the_repository_stays_intact() {
     let fixture = TestRepository::new();
     let mut workspace = fixture.open("damaged");
     agent_commit(&workspace, "c.txt", "some text that is long enough to be damaged", "work");
@@ -252,7 +252,7 @@ fn damaged_objects_are_told_and_the_rest_stays() {
 }
 
 #[test]
-fn large_objects_come_along_when_they_are_what_they_say() {
+fn git_lfs_objects_are_received_only_with_the_right_digest() {
     let fixture = TestRepository::new();
     let mut workspace = fixture.open("lfs");
     agent_commit(&workspace, "c.txt", "c", "work");

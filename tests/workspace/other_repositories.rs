@@ -1,3 +1,4 @@
+// slow
 //! The task's rules do not apply to repositories that an agent makes, but must always apply to the task's own
 //! repository.
 //!
@@ -122,7 +123,7 @@ const ATTEMPTS: [(&str, &str, &str); 22] = [
 
 /// guard must refuse and record each attempt, and none may change the task's repository.
 #[test]
-fn what_only_looks_like_another_repository_is_the_tasks() {
+fn disguised_repository_of_the_task_is_protected() {
     in_every_environment(|environment| {
         repository(environment);
         let mut script = PREPARE.to_string();
@@ -156,7 +157,7 @@ fn what_only_looks_like_another_repository_is_the_tasks() {
 
 /// `git -C link/..` goes to the parent of the link's target, as in the kernel. guard must resolve it in the same way.
 #[test]
-fn a_directory_above_a_link_is_where_the_link_leads() {
+fn parent_of_a_link_is_the_parent_of_its_target() {
     in_every_environment(|environment| {
         repository(environment);
         let script = format!(
@@ -180,7 +181,7 @@ print(run('git', 'for-each-ref').stdout)
 
 /// If a variable is in the environment twice, git uses the first one. guard must judge both.
 #[test]
-fn a_variable_given_twice_is_judged_both_ways() {
+fn git_variable_given_twice_is_judged_both_ways() {
     in_every_environment(|environment| {
         repository(environment);
         let script = format!(
@@ -213,7 +214,7 @@ print(run('git', 'for-each-ref').stdout, run('git', 'log', '--format=%s').stdout
 /// A repository is deleted between two identical git commands. guard must judge the second one anew, because git then
 /// finds the task's repository.
 #[test]
-fn a_repository_that_has_gone_frees_nothing() {
+fn deleted_repository_is_judged_anew() {
     in_every_environment(|environment| {
         repository(environment);
         let script = format!(
@@ -242,7 +243,7 @@ const SHELL: &str = r#"
 /// A run creates its own repositories, as test suites do: with a linked worktree, bare, or inside its worktree. guard
 /// must not apply the rules for the task's repository to them.
 #[test]
-fn repositories_of_its_own_stay_free() {
+fn rules_do_not_apply_to_repositories_a_run_creates() {
     in_every_environment(|environment| {
         repository(environment);
         let script = format!(

@@ -36,7 +36,7 @@ fn refused(result: Result<Workspace, WorkspaceError>, words: &str) {
 }
 
 #[test]
-fn sha256_objects() {
+fn sha256_repository_works() {
     let fixture = TestRepository::with(&["--object-format=sha256"]);
     works(&fixture, "long");
     assert_eq!(fixture.git(&["rev-parse", "task/long"]).len(), 64);
@@ -44,7 +44,7 @@ fn sha256_objects() {
 }
 
 #[test]
-fn reftable_refs() {
+fn reftable_repository_works() {
     if git_in(Path::new("/"), &["init", "--ref-format=reftable", "--help"])
         .stderr
         .starts_with(b"error: unknown")
@@ -99,7 +99,7 @@ fn the_head_is_found_without_git_only_where_git_finds_the_same() {
 }
 
 #[test]
-fn a_bare_repository_and_its_worktrees() {
+fn bare_repository_with_worktrees_works() {
     let mut fixture = TestRepository::new();
     let bare = fixture.scratch.0.join("store.git");
     git(&fixture.scratch.0, &["clone", "--quiet", "--bare", "project", "store.git"]);
@@ -114,7 +114,7 @@ fn a_bare_repository_and_its_worktrees() {
 }
 
 #[test]
-fn ten_thousand_packed_refs() {
+fn ten_thousand_packed_refs_work() {
     let fixture = TestRepository::new();
     let id = fixture.git(&["rev-parse", "HEAD"]);
     let lines: String =
@@ -135,7 +135,7 @@ fn ten_thousand_packed_refs() {
 }
 
 #[test]
-fn a_worktree_of_a_worktree() {
+fn run_in_a_linked_worktree_works() {
     let mut fixture = TestRepository::new();
     fixture.git(&["worktree", "add", "--quiet", "../second", "-b", "second"]);
     fixture.repository = fixture.scratch.0.join("second");
@@ -152,7 +152,7 @@ fn commit_as_user(fixture: &TestRepository, file: &str) {
 }
 
 #[test]
-fn a_detached_head() {
+fn detached_head_works() {
     let fixture = TestRepository::new();
     commit_as_user(&fixture, "later.txt");
     fixture.git(&["checkout", "--quiet", "--detach", "HEAD^"]);
@@ -168,7 +168,7 @@ fn a_detached_head() {
 }
 
 #[test]
-fn an_unborn_branch_is_refused() {
+fn unborn_branch_is_refused() {
     let scratch = crate::support::Scratch::new("unborn");
     let repository = scratch.0.join("project");
     std::fs::create_dir(&repository).unwrap();
@@ -181,7 +181,7 @@ fn an_unborn_branch_is_refused() {
 }
 
 #[test]
-fn paths_with_spaces_and_bytes_that_are_no_text() {
+fn paths_with_spaces_and_invalid_utf8_work() {
     let mut fixture = TestRepository::new();
     for name in [&b"with a space"[..], b"quo\"te's", b"caf\xe9-latin1", b"back\\slash", b"-dash"] {
         let to = fixture.scratch.0.join(OsStr::from_bytes(name));
@@ -211,7 +211,7 @@ fn paths_with_spaces_and_bytes_that_are_no_text() {
 }
 
 #[test]
-fn a_shallow_clone() {
+fn shallow_clone_works() {
     let mut fixture = TestRepository::new();
     commit_as_user(&fixture, "later.txt");
     let url = format!("file://{}", fixture.repository.display());
@@ -224,7 +224,7 @@ fn a_shallow_clone() {
 }
 
 #[test]
-fn a_partial_clone() {
+fn partial_clone_works() {
     let mut fixture = TestRepository::new();
     commit_as_user(&fixture, "later.txt");
     fixture.git(&["rm", "--quiet", "later.txt"]);
@@ -239,7 +239,7 @@ fn a_partial_clone() {
 }
 
 #[test]
-fn worktree_configuration_and_sparse_checkouts() {
+fn worktree_configuration_and_sparse_checkout_are_respected() {
     let fixture = TestRepository::new();
     std::fs::create_dir_all(fixture.repository.join("in/deep")).unwrap();
     std::fs::create_dir_all(fixture.repository.join("out")).unwrap();
@@ -277,7 +277,7 @@ fn submodules_stay_empty_and_recorded() {
 }
 
 #[test]
-fn here_works_in_a_linked_worktree_and_nowhere_else() {
+fn here_is_accepted_only_in_a_linked_worktree() {
     let mut fixture = TestRepository::new();
     let here =
         |fixture: &TestRepository, name: &str| guard::git::Request { here: true, ..fixture.request(name) };
@@ -305,7 +305,7 @@ M  b.txt"
 }
 
 #[test]
-fn names_that_are_taken_are_refused_and_nothing_is_touched() {
+fn taken_names_are_refused_and_change_nothing() {
     let fixture = TestRepository::new();
     fixture.git(&["branch", "task/taken"]);
     std::fs::create_dir_all(fixture.scratch.0.join(".worktrees/project-there")).unwrap();
@@ -326,7 +326,7 @@ fn names_that_are_taken_are_refused_and_nothing_is_touched() {
 }
 
 #[test]
-fn worktrees_go_elsewhere_when_the_parent_is_not_ones_own() {
+fn worktrees_are_placed_elsewhere_if_the_parent_is_unsafe() {
     let fixture = TestRepository::new();
     std::os::unix::fs::symlink("/tmp", fixture.scratch.0.join(".worktrees")).unwrap();
     let workspace = fixture.open("away");
@@ -341,7 +341,7 @@ fn worktrees_go_elsewhere_when_the_parent_is_not_ones_own() {
 }
 
 #[test]
-fn somebody_elses_repository_is_refused_unless_git_was_told() {
+fn repository_of_another_user_needs_safe_directory() {
     if !nix::unistd::geteuid().is_root() {
         skip("another user's repository", "the tests were not started by root");
         return;

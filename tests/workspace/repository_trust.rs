@@ -122,7 +122,7 @@ fn attributes(fixture: &TestRepository, text: &[u8]) {
 type Attempt = (&'static str, fn(&TestRepository), &'static str);
 
 #[test]
-fn programs_in_the_configuration() {
+fn programs_in_untrusted_configuration_are_refused() {
     let attempts: &[Attempt] = &[
         (
             "smudge",
@@ -192,7 +192,7 @@ fn programs_in_the_configuration() {
 
 /// A run in a linked worktree must be refused for settings that apply only in the main worktree.
 #[test]
-fn settings_of_the_main_worktree() {
+fn settings_of_the_main_worktree_are_checked_too() {
     let fixture = fixture();
     fixture.git(&["worktree", "add", "--quiet", "../linked", "-b", "linked"]);
     fixture.git(&["config", "extensions.worktreeConfig", "true"]);
@@ -206,7 +206,7 @@ fn settings_of_the_main_worktree() {
 /// A partial clone fetches missing files with a program from its configuration. guard must not start that fetch without
 /// the user's trust.
 #[test]
-fn a_partial_clone_fetches_for_nobody_unasked() {
+fn untrusted_partial_clone_does_not_fetch() {
     let mut fixture = fixture();
     std::fs::write(fixture.repository.join("later.txt"), "later\n").unwrap();
     fixture.git(&["add", "-A"]);
@@ -233,7 +233,7 @@ fn a_partial_clone_fetches_for_nobody_unasked() {
 
 /// guard must refuse a git directory with links to files outside, or with settings that name files outside.
 #[test]
-fn files_that_lie_elsewhere() {
+fn git_directory_with_links_or_settings_to_files_outside_is_refused() {
     fn link(fixture: &TestRepository, name: &str) {
         let path = fixture.repository.join(name);
         let _ = std::fs::remove_file(&path);
@@ -299,7 +299,7 @@ fn files_that_lie_elsewhere() {
 
 /// guard copies the files of a hooks directory in the working tree. It must leave out links to files elsewhere.
 #[test]
-fn hooks_that_lie_elsewhere() {
+fn hooks_that_are_links_to_files_elsewhere_are_left_out() {
     let attempts: &[(&str, &str, &str)] = &[
         ("hook", "hooks/pre-commit", "hooks"),
         ("husky", ".husky/pre-commit", ".husky/_"),
@@ -321,7 +321,7 @@ fn hooks_that_lie_elsewhere() {
 
 /// guard must refuse a directory in which the agent planted a `.git` that leads to another repository.
 #[test]
-fn another_repository_in_the_place_of_this_one() {
+fn directory_that_leads_to_another_repository_is_refused() {
     fn folder(fixture: &TestRepository) -> PathBuf {
         fixture.scratch.0.join("plain")
     }
@@ -397,7 +397,7 @@ fn another_repository_in_the_place_of_this_one() {
 /// A repository claims the worktree of another repository. guard must refuse it, because it would copy untracked files
 /// from there.
 #[test]
-fn the_working_tree_of_another_repository() {
+fn repository_that_claims_another_worktree_is_refused() {
     let fixture = fixture();
     fixture.git(&["worktree", "add", "--quiet", "../users", "-b", "users"]);
     let (users, planted) = (fixture.scratch.0.join("users"), fixture.scratch.0.join("planted"));
@@ -424,7 +424,7 @@ fn the_working_tree_of_another_repository() {
 
 /// guard must refuse a repository with links in places where git writes, because git would write to their targets.
 #[test]
-fn nothing_is_written_through_links() {
+fn repository_with_links_where_git_writes_is_refused() {
     let fixture = fixture();
     let folder = fixture.repository.join(".git/logs/refs/heads/task");
     std::fs::create_dir_all(&folder).unwrap();
@@ -449,7 +449,7 @@ fn nothing_is_written_through_links() {
 }
 
 #[test]
-fn what_is_brought_does_not_come_from_elsewhere() {
+fn untracked_files_linked_to_elsewhere_are_not_copied() {
     let fixture = fixture();
     symlink(fixture.scratch.0.join("secret.txt"), fixture.repository.join(".env")).unwrap();
     symlink(fixture.scratch.0.join("secret"), fixture.repository.join("node_modules")).unwrap();
@@ -470,7 +470,7 @@ fn what_is_brought_does_not_come_from_elsewhere() {
 
 /// Named pipes block their readers. guard must not wait for a pipe, and must soon end a git process that does.
 #[test]
-fn pipes_in_the_place_of_files() {
+fn named_pipes_in_a_repository_do_not_block_guard() {
     fn pipe(path: &Path) {
         let _ = std::fs::remove_file(path);
         nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -515,7 +515,7 @@ fn pipes_in_the_place_of_files() {
 
 /// guard must accept ordinary repositories of the user without `--trust-repository`.
 #[test]
-fn the_users_own_need_no_trust() {
+fn ordinary_repositories_of_the_user_need_no_trust_option() {
     let works = |fixture: &TestRepository, folder: &Path, name: &str| {
         let repository = Repository::find(folder).unwrap().unwrap();
         let mut workspace = Workspace::open(&repository, &fixture.request(name)).unwrap();
@@ -554,7 +554,7 @@ fn the_users_own_need_no_trust() {
 
 /// guard must refuse a second run in a worktree while the first run uses it, whether guard or the user made the worktree.
 #[test]
-fn a_worktree_is_one_runs_at_a_time() {
+fn second_run_in_a_worktree_is_refused() {
     let mut fixture = fixture();
     let busy = |result: Result<Workspace, WorkspaceError>, what: &str| match result {
         Err(error @ WorkspaceError::Busy(_)) => assert!(error.hint().is_some(), "{error}"),
@@ -586,7 +586,7 @@ fn a_worktree_is_one_runs_at_a_time() {
 
 /// A merge runs drivers from the repository's configuration. `guard worktree merge-preview` must confine them.
 #[test]
-fn a_preview_runs_nothing_outside_its_jail() {
+fn merge_preview_runs_nothing_outside_its_jail() {
     let fixture = fixture();
     let program = format!("touch '{}'; cp %B %A", canary(&fixture).display());
     fixture.git(&["config", "merge.evil.driver", &program]);
@@ -606,7 +606,7 @@ fn a_preview_runs_nothing_outside_its_jail() {
 
 /// A diff must show a changed submodule commit, even if the repository's configuration hides it.
 #[test]
-fn a_diff_shows_changed_submodules() {
+fn diff_shows_changed_submodules() {
     let fixture = fixture();
     let id = fixture.git(&["rev-parse", "HEAD"]);
     fixture.git(&["update-index", "--add", "--cacheinfo", &format!("160000,{id},lib")]);

@@ -115,7 +115,7 @@ fn plant(left: &Left, folder: &Path) {
 }
 
 #[test]
-fn a_nested_repository_that_is_committed_as_a_gitlink_runs_at_git_status() {
+fn committed_gitlink_repository_is_a_finding() {
     let left = Left::new();
     plant(&left, &left.tree().join("vendor/lib"));
     left.commit();
@@ -134,7 +134,7 @@ fn a_nested_repository_that_is_committed_as_a_gitlink_runs_at_git_status() {
 }
 
 #[test]
-fn a_nested_repository_that_is_not_committed_runs_when_it_is_entered() {
+fn uncommitted_nested_repository_is_a_finding() {
     for fixture in ["build/out", "node_modules/x", "target/debug/x"] {
         let left = Left::new();
         left.write(".gitignore", "node_modules\ntarget\nbuild\n");
@@ -154,7 +154,7 @@ fn a_nested_repository_that_is_not_committed_runs_when_it_is_entered() {
 }
 
 #[test]
-fn a_bare_repository_among_the_files_runs_when_it_is_entered() {
+fn bare_repository_among_the_files_is_a_finding() {
     for committed in [true, false] {
         let left = Left::new();
         left.write("docs/HEAD", "ref: refs/heads/main\n");
@@ -185,7 +185,7 @@ fn a_bare_repository_among_the_files_runs_when_it_is_entered() {
 /// guard must report a directory that has only `HEAD` and `commondir`, because git takes it for a repository and runs
 /// what its settings name.
 #[test]
-fn a_repository_with_its_settings_elsewhere_runs_when_it_is_entered() {
+fn repository_with_a_commondir_is_a_finding() {
     let left = Left::new();
     plant(&left, &left.tree().join(".cache/inner"));
     left.write("docs/HEAD", "ref: refs/heads/main\n");
@@ -209,7 +209,7 @@ fn a_repository_with_its_settings_elsewhere_runs_when_it_is_entered() {
 }
 
 #[test]
-fn attributes_choose_the_users_filters_also_when_they_are_not_committed() {
+fn attributes_that_start_filters_of_the_user_are_findings() {
     let left = Left::with(&[("notes.txt", "one\n"), (".gitattributes", "*.bin filter=old\n")]);
     run(&left.main(), &["config", "filter.mine.clean", &format!("{}; cat", left.proof())]);
     assert!(left.inspect().is_empty());
@@ -235,7 +235,7 @@ fn attributes_choose_the_users_filters_also_when_they_are_not_committed() {
 }
 
 #[test]
-fn hooks_that_the_user_takes_from_the_tree_are_the_agents() {
+fn hooks_in_the_tree_that_git_runs_are_findings() {
     let left = Left::with(&[(".config/hooks/pre-push", "#!/bin/sh\n")]);
     run(&left.main(), &["config", "core.hooksPath", ".config/hooks"]);
     left.program(".config/hooks/pre-commit", &left.proof());
@@ -251,7 +251,7 @@ fn hooks_that_the_user_takes_from_the_tree_are_the_agents() {
 }
 
 #[test]
-fn submodules_that_lead_elsewhere() {
+fn changed_submodule_addresses_are_findings() {
     let before = "[submodule \"known\"]\n\tpath = known\n\turl = https://example.org/known\n";
     let left = Left::with(&[(".gitmodules", before)]);
     assert!(left.inspect().is_empty());
@@ -275,7 +275,7 @@ fn submodules_that_lead_elsewhere() {
 }
 
 #[test]
-fn links_that_leave_the_tree() {
+fn links_that_leave_the_tree_are_findings() {
     let left = Left::with(&[("a/b/c/file", "")]);
     symlink("/etc", left.tree().join("old")).unwrap();
     left.commit();
@@ -320,7 +320,7 @@ fn links_that_leave_the_tree() {
 }
 
 #[test]
-fn names_that_are_others_elsewhere() {
+fn reports_names_equal_on_case_insensitive_disks() {
     let clashing: [&[u8]; 12] = [
         b"x/.GIT/config",
         b"x/git~1",
@@ -380,7 +380,7 @@ fn names_that_are_others_elsewhere() {
 }
 
 #[test]
-fn names_that_differ_only_in_case() {
+fn names_that_differ_only_in_case_are_findings() {
     let left = Left::with(&[("Makefile", ""), ("src-x/a", ""), ("src/lib.rs", "")]);
     left.write("makefile", "");
     left.write("SRC/evil.rs", "");
@@ -393,7 +393,7 @@ fn names_that_differ_only_in_case() {
 }
 
 #[test]
-fn files_that_run_without_being_asked() {
+fn files_that_tools_run_automatically_are_findings() {
     let files = [
         ".husky/pre-commit",
         ".githooks/pre-push",
@@ -435,7 +435,7 @@ fn files_that_run_without_being_asked() {
 
 /// Every entry of the list of files that tools run or obey has examples, and guard reports each of them, committed or not.
 #[test]
-fn every_example_of_the_list_is_reported() {
+fn every_listed_example_of_automatic_files_is_a_finding() {
     let list = parse_automatic_files(AUTOMATIC_FILES).unwrap();
     let files = list.file.iter().flat_map(|entry| entry.examples.iter().map(|path| (path.clone(), "new\n")));
     let json = list.json.iter().map(|entry| (entry.file.clone(), entry.example.as_str()));
@@ -463,7 +463,7 @@ fn every_example_of_the_list_is_reported() {
 
 /// Agents write into an existing file with instructions all the time. A new one is reported.
 #[test]
-fn instructions_for_agents_are_reported_when_they_are_new() {
+fn new_instructions_for_agents_are_a_finding() {
     let left = Left::with(&[("AGENTS.md", "old\n"), ("CLAUDE.md", "old\n")]);
     left.write("AGENTS.md", "changed\n");
     left.write("sub/AGENTS.md", "new\n");
@@ -478,7 +478,7 @@ fn instructions_for_agents_are_reported_when_they_are_new() {
 
 /// The name of a link's target says nothing about what tools do with the link.
 #[test]
-fn links_in_place_of_files_that_tools_obey() {
+fn links_in_place_of_files_that_tools_obey_are_findings() {
     let left = Left::new();
     left.write("docs/notes.txt", r#"{"scripts": {"preinstall": "curl x | sh"}}"#);
     left.write("tools/pre-commit", "#!/bin/sh\n");
@@ -493,7 +493,7 @@ fn links_in_place_of_files_that_tools_obey() {
 
 /// git and the tools also follow a link in place of a directory above the one that they read.
 #[test]
-fn links_in_place_of_directories_above_such_files() {
+fn links_above_files_that_tools_obey_are_findings() {
     let left = Left::new();
     run(&left.main(), &["config", "core.hooksPath", "tools/git/hooks"]);
     left.write("docs/git/hooks/pre-commit", "#!/bin/sh\n");
@@ -505,7 +505,7 @@ fn links_in_place_of_directories_above_such_files() {
 
 /// git follows links in place of the directories of a bare repository.
 #[test]
-fn a_committed_bare_repository_with_links() {
+fn committed_bare_repository_with_links_is_a_finding() {
     let left = Left::new();
     left.write("x/HEAD", "ref: refs/heads/main\n");
     left.write("x/config", "[core]\nbare = false\nworktree = ..\nfsmonitor = planted\n");
@@ -519,7 +519,7 @@ fn a_committed_bare_repository_with_links() {
 }
 
 #[test]
-fn scripts_of_packages_that_run_at_an_installation() {
+fn package_scripts_that_run_at_installation_are_findings() {
     let left = Left::with(&[("package.json", r#"{"scripts": {"test": "x", "prepare": "husky"}}"#)]);
     left.write(
         "package.json",
@@ -547,7 +547,7 @@ fn scripts_of_packages_that_run_at_an_installation() {
 }
 
 #[test]
-fn ordinary_work_is_no_danger() {
+fn ordinary_work_has_no_findings() {
     let left = Left::with(&[("src/lib.rs", "one\n"), ("link", "x"), ("README.md", "")]);
     left.write("src/lib.rs", "two\n");
     left.write("src/new file.rs", "");
@@ -566,7 +566,7 @@ fn ordinary_work_is_no_danger() {
 /// Ten small tree objects, each of which contains the next one ten times, have ten thousand million paths. The
 /// inspection must not list all of them.
 #[test]
-fn a_tree_without_end_is_bounded() {
+fn exponentially_nested_trees_are_not_listed_whole() {
     let left = Left::new();
     let object = |words: &[&str], input: &str| {
         use std::io::Write;
@@ -596,7 +596,7 @@ fn a_tree_without_end_is_bounded() {
 }
 
 #[test]
-fn very_many_of_a_kind_are_counted() {
+fn findings_of_one_kind_are_limited_and_counted() {
     let left = Left::new();
     for index in 0..80 {
         symlink("/etc", left.tree().join(format!("link{index}"))).unwrap();
@@ -607,7 +607,7 @@ fn very_many_of_a_kind_are_counted() {
 }
 
 #[test]
-fn strange_files_hold_nothing_up() {
+fn pipes_and_strange_files_do_not_block_the_inspection() {
     let left = Left::new();
     let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
     for name in [".gitattributes", ".envrc", "package.json"] {
@@ -633,7 +633,7 @@ fn strange_files_hold_nothing_up() {
 }
 
 #[test]
-fn a_branch_without_commits() {
+fn branch_without_commits_is_inspected() {
     let scratch = Scratch::new("dangers");
     run(&scratch.0, &["init", "--quiet"]);
     scratch.write(".envrc", "x");
@@ -707,7 +707,7 @@ fn configuration_is_read_as_git_reads_it() {
 
 /// guard must recognize every setting that makes git execute a program.
 #[test]
-fn settings_that_run_something_are_known() {
+fn settings_that_execute_programs_are_recognised() {
     let running = "[core]\nfsmonitor=x\nhooksPath=x\nsshCommand=x\npager=x\neditor=x\naskPass=x\ngitProxy=x\n\
         [diff]\nexternal=x\n[diff \"a\"]\ncommand=x\ntextconv=x\n[filter \"a\"]\nclean=x\nsmudge=x\nprocess=x\n\
         [merge \"a\"]\ndriver=x\n[alias]\nst=!x\n[include]\npath=x\n[includeIf \"gitdir:/\"]\npath=x\n\
@@ -730,7 +730,7 @@ proptest! {
 
     /// guard must read any configuration text that git accepts, with the same result as git.
     #[test]
-    fn configuration_is_read_as_git_reads_any_text(
+    fn arbitrary_configuration_text_is_read_as_git_reads_it(
         parts in prop::collection::vec(prop::sample::select(vec![
             "[a]", "[b \"c\"]", "[d.e]", "[", "]", "\"", "\\", "\\n", "\\\n", "\n", "\n", " ", "\t", "=", " = ", "key", "x-1", "#", ";", "\r\n", "\r", "é", "\x0c",
         ]), 0..24),
@@ -749,7 +749,7 @@ proptest! {
 
     /// The inspection must handle any bytes in any file that it reads, without a panic or an error.
     #[test]
-    fn any_bytes_can_be_inspected(bytes in prop::collection::vec(any::<u8>(), 0..300), start in prop::sample::select(vec![
+    fn files_with_any_bytes_are_inspected(bytes in prop::collection::vec(any::<u8>(), 0..300), start in prop::sample::select(vec![
         "", "[submodule \"", "* filter=", "{\"scripts\":", "gitdir: ", "[core]\nfsmonitor=",
     ])) {
         let _ = settings(&bytes);

@@ -34,7 +34,7 @@ fn receive(workspace: &mut Workspace) -> Result<guard::git::Received, ReceiveErr
 }
 
 #[test]
-fn work_that_no_path_reaches_is_not_lost() {
+fn work_below_too_long_paths_is_kept() {
     let fixture = TestRepository::new();
     let started = Instant::now();
     let mut workspace = fixture.open("deep");
@@ -52,7 +52,7 @@ fn work_that_no_path_reaches_is_not_lost() {
 }
 
 #[test]
-fn a_closed_folder_is_not_an_empty_one() {
+fn work_in_an_inaccessible_directory_is_kept() {
     let fixture = TestRepository::new();
     let mut workspace = fixture.open("closed");
     let folder = workspace.worktree().join("closed");
@@ -69,7 +69,7 @@ fn a_closed_folder_is_not_an_empty_one() {
 /// The agent leaves a sparse file of a terabyte, which takes no disk space and hours to read. guard must not read it,
 /// and must move the worktree to the run's directory.
 #[test]
-fn a_file_as_large_as_a_disk_is_set_aside() {
+fn worktree_with_a_terabyte_sparse_file_is_set_aside() {
     let fixture = TestRepository::new();
     let started = Instant::now();
     let mut workspace = fixture.open("large");
@@ -92,7 +92,7 @@ fn a_file_as_large_as_a_disk_is_set_aside() {
 /// After a run guard must delete the run's quarantine repository (its private git directory), whatever files it
 /// contains, or report that it keeps the repository.
 #[test]
-fn a_quarantine_of_any_shape() {
+fn quarantine_of_any_shape_is_deleted_or_reported() {
     let fixture = TestRepository::new();
     let started = Instant::now();
     for part in ["odd", "refs/heads/odd", "lfs/objects", "objects/odd", "info/odd"] {
@@ -135,7 +135,7 @@ fn a_quarantine_of_any_shape() {
 /// The agent replaced `.git` by directories that are nested too deeply to be copied, and the run's directory is on
 /// another disk. guard must rename the replacement in the worktree instead of moving it to the run's directory.
 #[test]
-fn what_cannot_be_copied_to_another_disk_stays_on_its_own() {
+fn tree_too_deep_to_copy_is_renamed_in_place() {
     use std::os::unix::fs::MetadataExt;
     let fixture = TestRepository::new();
     let other = PathBuf::from(format!("/dev/shm/guard-shapes-{}", std::process::id()));
@@ -163,7 +163,7 @@ fn what_cannot_be_copied_to_another_disk_stays_on_its_own() {
 }
 
 #[test]
-fn names_that_are_no_text_are_kept_as_they_are() {
+fn file_names_that_are_not_text_are_kept() {
     let fixture = TestRepository::new();
     let mut workspace = fixture.open("names");
     let names = [&b"line\nbreak"[..], b"\xff\xfe", b"-rf", b" ", b"a\"b", b"tab\t"];
@@ -181,8 +181,9 @@ fn names_that_are_no_text_are_kept_as_they_are() {
 }
 
 /// A whole run with the usual limit of file descriptors must end, whatever trees it leaves.
+// slow
 #[test]
-fn a_run_ends_whatever_it_leaves() {
+fn run_ends_with_any_tree_left_behind() {
     in_two_environments(|environment| {
         let name = environment.name();
         let agent = "import os
@@ -229,7 +230,7 @@ os.mkdir('wide'); [os.mkdir(f'wide/{n}') for n in range(3000)]; os.mkfifo('wide/
 }
 
 #[test]
-fn any_shape_goes_and_nothing_else() {
+fn tree_of_any_shape_is_removed_and_nothing_else() {
     let scratch = crate::support::Scratch::new("tree");
     let folder = scratch.0.join("folder");
     std::fs::create_dir(&folder).unwrap();

@@ -1,3 +1,4 @@
+// slow
 //! Before a run that works in the user's directory itself, guard takes a snapshot. `guard undo` brings back what the run
 //! changed, and nothing that the user changed since.
 
@@ -78,7 +79,7 @@ fn snapshots(environment: &TestEnvironment) -> PathBuf {
 }
 
 #[test]
-fn everything_that_a_run_deleted_comes_back() {
+fn undo_restores_everything_a_run_deleted() {
     in_every_environment(|environment| {
         for place in PLACES {
             let name = format!("{}, {place}", environment.name());
@@ -113,7 +114,7 @@ fn everything_that_a_run_deleted_comes_back() {
 
 /// Plays `scripts/show undo` with a tenth of the files and without its comparison with git.
 #[test]
-fn the_scenario_of_a_deletion_by_a_library_plays() {
+fn show_undo_scenario_succeeds() {
     in_two_environments(|environment| {
         let name = environment.name();
         for file in ["show", "show.d/undo"] {
@@ -143,7 +144,7 @@ fn the_scenario_of_a_deletion_by_a_library_plays() {
 }
 
 #[test]
-fn what_the_user_changed_since_the_run_stays() {
+fn undo_keeps_changes_the_user_made_since_the_run() {
     in_every_environment(|environment| {
         let name = environment.name();
         shell_in(environment, "project", "for i in a b c d e f; do echo before > $i; done; chmod 644 f");
@@ -177,7 +178,7 @@ fn what_the_user_changed_since_the_run_stays() {
 /// The run replaces files and directories by links to a directory outside, by FIFOs, by directories and by files, and
 /// takes all permissions away.
 #[test]
-fn an_undo_does_not_follow_what_the_run_planted() {
+fn undo_does_not_follow_links_left_by_the_run() {
     in_every_environment(|environment| {
         for place in PLACES {
             let name = format!("{}, {place}", environment.name());
@@ -207,7 +208,7 @@ fn an_undo_does_not_follow_what_the_run_planted() {
 }
 
 #[test]
-fn a_killed_undo_can_be_repeated() {
+fn killed_undo_can_be_repeated() {
     in_two_environments(|environment| {
         let name = environment.name();
         let many = "mkdir -p many; for i in $(seq 1500); do echo \"file $i\" > many/$i; done";
@@ -230,7 +231,7 @@ fn a_killed_undo_can_be_repeated() {
 }
 
 #[test]
-fn a_killed_guard_leaves_a_usable_snapshot_or_none() {
+fn killed_guard_leaves_a_usable_snapshot_or_none() {
     in_two_environments(|environment| {
         let name = environment.name();
         let many =
@@ -270,7 +271,7 @@ fn a_killed_guard_leaves_a_usable_snapshot_or_none() {
 }
 
 #[test]
-fn files_beyond_the_limit_are_named_before_the_run_and_in_its_result() {
+fn files_over_the_snapshot_limit_are_named_before_and_after_the_run() {
     in_two_environments(|environment| {
         let name = environment.name();
         environment.run_outside("mkdir -p config/guard; printf '[state]\\nsnapshot_mib = 1\\nsnapshot_ignored_mib = 1\\n' > config/guard/config.toml");
@@ -312,7 +313,7 @@ fn files_beyond_the_limit_are_named_before_the_run_and_in_its_result() {
 }
 
 #[test]
-fn no_run_can_read_a_snapshot() {
+fn runs_cannot_read_snapshots() {
     in_every_environment(|environment| {
         let name = environment.name();
         shell_in(environment, "plain", "echo the-secret-of-another-directory > secret");
@@ -339,7 +340,7 @@ fn no_run_can_read_a_snapshot() {
 }
 
 #[test]
-fn a_second_snapshot_copies_only_what_changed() {
+fn second_snapshot_copies_only_changed_files() {
     in_two_environments(|environment| {
         for place in PLACES {
             let name = format!("{}, {place}", environment.name());
@@ -372,7 +373,7 @@ fn a_second_snapshot_copies_only_what_changed() {
 }
 
 #[test]
-fn tracked_files_that_git_has_are_not_copied() {
+fn snapshot_does_not_copy_committed_files() {
     let environment = one_environment();
     let name = environment.name();
     environment.run_outside(
@@ -393,7 +394,7 @@ fn tracked_files_that_git_has_are_not_copied() {
 
 /// In a plain directory a run can make a repository, with an index that names other blobs for the user's files.
 #[test]
-fn a_repository_that_a_run_may_have_made_is_not_trusted() {
+fn repository_a_run_may_have_made_is_not_trusted() {
     in_two_environments(|environment| {
         let name = environment.name();
         shell_in(environment, "plain", "echo original > file; sleep 0.1");
@@ -424,7 +425,7 @@ sleep 0.1; touch .git/index",
 }
 
 #[test]
-fn old_snapshots_are_deleted_and_the_last_one_stays() {
+fn old_snapshots_are_deleted_except_the_last() {
     let environment = one_environment();
     environment.run_outside(
         "mkdir -p config/guard; printf '[state]\\nkeep_snapshots_mib = 3\\n' > config/guard/config.toml",
@@ -475,7 +476,7 @@ fn undo_and_restore_point_to_each_other() {
 
 /// The removal of one hard link changes the ctime of the others.
 #[test]
-fn hard_links_that_a_run_made_do_not_stop_an_undo() {
+fn hard_links_made_by_the_run_do_not_stop_an_undo() {
     in_two_environments(|environment| {
         let name = environment.name();
         shell_in(environment, "plain", "echo a > a; echo b > b; ln b c; echo d > d");
@@ -491,7 +492,7 @@ fn hard_links_that_a_run_made_do_not_stop_an_undo() {
 
 /// A run could hide a change behind a new hard link and an old modification time.
 #[test]
-fn a_changed_file_with_a_new_hard_link_is_still_a_change() {
+fn change_behind_a_new_hard_link_is_found() {
     in_two_environments(|environment| {
         let name = environment.name();
         shell_in(environment, "plain", "echo before > a; sleep 0.1");
@@ -504,7 +505,7 @@ fn a_changed_file_with_a_new_hard_link_is_still_a_change() {
 }
 
 #[test]
-fn directories_without_permissions_are_removed_by_one_undo() {
+fn undo_removes_directories_without_permissions() {
     in_two_environments(|environment| {
         let name = environment.name();
         shell_in(environment, "plain", "mkdir kept; echo a > kept/a");
@@ -533,7 +534,7 @@ for top in (".git", "sub/.git"):
 END"#;
 
 #[test]
-fn a_repository_that_a_run_made_is_listed_and_removed() {
+fn undo_lists_and_removes_a_repository_made_by_the_run() {
     in_every_environment(|environment| {
         let name = environment.name();
         environment.run_outside("rm -rf victim; mkdir victim; echo victim > victim/file");
@@ -554,7 +555,7 @@ fn a_repository_that_a_run_made_is_listed_and_removed() {
 }
 
 #[test]
-fn a_repository_of_the_user_is_never_removed() {
+fn undo_never_removes_a_repository_of_the_user() {
     in_two_environments(|environment| {
         let name = environment.name();
         // The user makes one after the run.
@@ -583,7 +584,7 @@ fn a_repository_of_the_user_is_never_removed() {
 
 /// Without namespaces the user can let a run have a directory whose `.git` nothing protects.
 #[test]
-fn a_deleted_or_moved_git_directory_is_named() {
+fn deleted_or_moved_git_directory_is_reported() {
     let environment = one_environment();
     let run_unprotected = |script: &str| {
         let mut command = environment.command(guard_program());
@@ -627,7 +628,7 @@ fn a_deleted_or_moved_git_directory_is_named() {
 
 /// `--here` gives the run a worktree that the user made, with the user's uncommitted changes.
 #[test]
-fn a_run_in_the_users_worktree_can_be_undone() {
+fn undo_reverts_a_run_in_a_worktree_of_the_user() {
     in_two_environments(|environment| {
         let name = environment.name();
         shell_in(environment, "project", "echo uncommitted >> tracked; echo mine > untracked");

@@ -22,7 +22,7 @@ fn index(scratch: &Scratch, name: &str, version: &str, files: usize) -> Vec<u8> 
 }
 
 #[test]
-fn an_index_of_every_version_is_read() {
+fn git_index_of_every_version_is_read() {
     let scratch = Scratch::new("undo-index");
     for version in ["2", "3", "4"] {
         let bytes = index(&scratch, version, version, 50);
@@ -36,7 +36,7 @@ fn an_index_of_every_version_is_read() {
 
 proptest! {
     #[test]
-    fn any_bytes_can_be_an_index(bytes in prop::collection::vec(any::<u8>(), 0..400), version in 2u32..5, count in any::<u32>()) {
+    fn index_parser_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..400), version in 2u32..5, count in any::<u32>()) {
         let _ = index_entries(&bytes);
         let mut headed = b"DIRC".to_vec();
         headed.extend(version.to_be_bytes());
@@ -46,7 +46,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_can_be_the_list_of_a_snapshot(bytes in prop::collection::vec(any::<u8>(), 0..400), count in any::<u64>()) {
+    fn snapshot_list_parser_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..400), count in any::<u64>()) {
         let _ = snapshot_items(&bytes);
         let _ = snapshot_items(&[&count.to_le_bytes()[..], &bytes].concat());
         // A length at the beginning of the first path that its end or the end of the address space exceeds.
@@ -55,7 +55,7 @@ proptest! {
 
     /// A damaged list must not lead guard out of the directory, and a cut one must not be taken for a shorter one.
     #[test]
-    fn a_list_with_other_than_plain_paths_is_refused(path in "(\\.\\./|/|\\./|a/\\.\\./|a//)[a-z]{0,3}", cut in 1usize..60) {
+    fn snapshot_list_with_unsafe_paths_is_refused(path in "(\\.\\./|/|\\./|a/\\.\\./|a//)[a-z]{0,3}", cut in 1usize..60) {
         prop_assert_eq!(snapshot_items(&list(path.as_bytes())), None);
         let plain = list(b"a/b");
         prop_assert_eq!(snapshot_items(&plain), Some(1));

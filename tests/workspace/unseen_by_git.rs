@@ -1,3 +1,4 @@
+// slow
 //! git does not see some files in a worktree: files in directories without permissions, below gitlinks, and in
 //! repositories without commits. guard must neither delete such work nor overlook a repository there that the user's
 //! next `git status` would enter.
@@ -93,7 +94,7 @@ fn files_below_a_gitlink_are_not_deleted() {
 
 /// git cannot add a repository without commits, so guard must move it out of a worktree that it removes.
 #[test]
-fn a_nested_repository_without_commits_is_not_deleted() {
+fn nested_repository_without_commits_is_not_deleted() {
     in_every_environment(|environment| {
         let script = "plant('sub', 'marker'); write('sub/file', 'work in a repository'); write('new', 'x')";
         let outcome = run(environment, "repository", &["--name", "nested", "--discard"], script);
@@ -105,7 +106,7 @@ fn a_nested_repository_without_commits_is_not_deleted() {
 
 /// The path of a gitlink is so long that its `.git` has no valid absolute path. git reaches it in several steps.
 #[test]
-fn a_repository_at_a_path_that_is_too_long() {
+fn repository_at_a_too_long_path_is_found() {
     in_every_environment(|environment| {
         let marker = environment.temporary_directory().with_file_name("marker");
         let script = format!(
@@ -142,7 +143,7 @@ gitlink('/'.join(parts))",
 
 /// A run works in the user's own worktree, which has a submodule with a submodule in it. git enters both.
 #[test]
-fn a_repository_in_a_submodule_of_a_submodule() {
+fn repository_in_a_nested_submodule_is_found() {
     in_every_environment(|environment| {
         environment.run_outside(
             "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=protocol.file.allow GIT_CONFIG_VALUE_0=always
@@ -164,7 +165,7 @@ fn a_repository_in_a_submodule_of_a_submodule() {
 
 /// A FIFO named `.git` blocks every program that reads it.
 #[test]
-fn a_fifo_named_git_does_not_block_guard() {
+fn fifo_named_git_does_not_block_guard() {
     in_every_environment(|environment| {
         environment.run_outside("mkdir -p plain/below && mkfifo plain/.git");
         let directory = environment.directory.with_file_name("plain/below");

@@ -1,3 +1,4 @@
+// slow
 //! The user's hooks must run inside a run, and must be able to refuse a commit. The agent must not be able to change
 //! them or escape through them.
 //!
@@ -48,7 +49,7 @@ fn run(environment: &TestEnvironment, name: &str, options: &[&str], script: &str
 }
 
 #[test]
-fn they_run_where_the_agent_runs_and_can_refuse() {
+fn hooks_run_in_the_sandbox_and_can_refuse_a_commit() {
     in_every_environment(|environment| {
         let texts = [
             (
@@ -134,7 +135,7 @@ git add -A && git commit -qm 'feat: hooks' && git config core.hooksPath .husky/_
 "#;
 
 #[test]
-fn husky() {
+fn husky_hooks_run_and_can_fail_a_commit() {
     in_every_environment(|environment| {
         repository(environment, HUSKY);
         let script = "echo b > b; git add b; git commit -m 'feat: no linter'; echo code $?
@@ -159,7 +160,7 @@ fn husky() {
 }
 
 #[test]
-fn nobody_inside_changes_or_skips_them() {
+fn agent_cannot_change_or_skip_hooks() {
     in_every_environment(|environment| {
         repository(environment, &(hook("pre-commit", "echo the hook ran; exit 1") + "mkdir ../tools"));
         let ways = [
@@ -217,7 +218,7 @@ fn nobody_inside_changes_or_skips_them() {
 }
 
 #[test]
-fn a_hook_does_not_lead_out() {
+fn hooks_cannot_write_outside_the_sandbox() {
     in_every_environment(|environment| {
         let outside = root(environment).join("outside");
         let text = format!(
@@ -250,7 +251,7 @@ fn a_hook_does_not_lead_out() {
 /// Like lint-staged, a hook stashes changes while it checks the staged files, and the policy `strict` refuses that. The
 /// run's output must contain the reason.
 #[test]
-fn what_a_hook_may_not_do_is_explained() {
+fn refused_command_of_a_hook_is_explained() {
     in_two_environments(|environment| {
         repository(
             environment,
@@ -273,7 +274,7 @@ fn what_a_hook_may_not_do_is_explained() {
 }
 
 #[test]
-fn trailers_come_before_the_users_own_hook() {
+fn trailers_are_added_before_the_hook_of_the_user() {
     in_two_environments(|environment| {
         repository(environment, &hook("prepare-commit-msg", "echo 'From: hook' >> \"$1\""));
         let policy = root(environment).join("trailers.toml");
@@ -309,7 +310,7 @@ fn filters(file: &str) -> String {
 /// needs it, the run must start, and adding such a file must fail as it does outside. The filters are in the
 /// repository's own configuration, so the user must trust the repository.
 #[test]
-fn git_lfs_that_is_not_installed() {
+fn missing_git_lfs_is_reported_where_it_is_needed() {
     in_two_environments(|environment| {
         repository(environment, &format!("{LFS}{}", filters(".git/config")));
         let (outcome, said) = run(environment, "lfs", &[], "true");
@@ -336,7 +337,7 @@ fn git_lfs_that_is_not_installed() {
 /// git-lfs is installed. The user's filters must run inside: the agent commits pointers, and guard's checkout restores
 /// the files. The filters are in the user's global configuration, so they need no trust.
 #[test]
-fn git_lfs_that_is_installed() {
+fn installed_git_lfs_works_inside() {
     in_two_environments(|environment| {
         repository(
             environment,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) fn a_retry_waits_until_it_is_due(store: &Store) {
+pub(super) fn retried_task_waits_until_it_is_due(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "a", numbered(2));
     let first = claim(queue, 2);
@@ -24,7 +24,7 @@ pub(super) fn a_retry_waits_until_it_is_due(store: &Store) {
     assert_eq!(queue.finish(&[completed(&first[0])]).unwrap(), [false]);
 }
 
-pub(super) fn an_expired_lease_passes_to_another_worker(store: &Store) {
+pub(super) fn expired_lease_passes_to_another_worker(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "a", numbered(1));
     let old = queue.claim("old", ClaimLimits { lease: SHORT, ..limits(1) }).unwrap().remove(0);
@@ -43,7 +43,7 @@ pub(super) fn an_expired_lease_passes_to_another_worker(store: &Store) {
     assert_eq!(queue.finish(&[failed(&old, None), completed(&new)]).unwrap(), [false, false]);
 }
 
-pub(super) fn a_heartbeat_extends_leases_and_reports_lost_ones(store: &Store) {
+pub(super) fn heartbeat_extends_leases_and_reports_lost_ones(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "a", numbered(3));
     let claims = queue.claim("worker", ClaimLimits { lease: SHORT, ..limits(3) }).unwrap();
@@ -56,7 +56,7 @@ pub(super) fn a_heartbeat_extends_leases_and_reports_lost_ones(store: &Store) {
     finish(queue, completed(&claims[0]));
 }
 
-pub(super) fn a_task_that_kills_workers_fails(store: &Store) {
+pub(super) fn task_that_kills_its_workers_fails_after_some_attempts(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "a", vec![task("killer"), after("next", &["killer"])]);
     let short = ClaimLimits { lease: Duration::from_millis(20), ..limits(5) };
@@ -74,7 +74,7 @@ pub(super) fn a_task_that_kills_workers_fails(store: &Store) {
     assert_eq!(claim_one(queue).attempt, 1);
 }
 
-pub(super) fn tasks_expire(store: &Store) {
+pub(super) fn tasks_past_their_deadline_expire(store: &Store) {
     let queue = &mut *store.open();
     let expiring = |id: &str, time| NewTask { expires_after: Some(time), ..task(id) };
     let tasks = vec![
@@ -95,7 +95,7 @@ pub(super) fn tasks_expire(store: &Store) {
     assert_eq!(names(&claim(queue, 10)), ["a.late"]);
 }
 
-pub(super) fn ended_batches_are_removed(store: &Store) {
+pub(super) fn removal_deletes_ended_batches(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "open", numbered(1));
     submit(queue, "ended", vec![keyed("x", "key"), after("y", &["x"])]);
@@ -137,7 +137,7 @@ pub(super) fn the_summary_counts_states_and_times(store: &Store) {
     assert!((now - 60_000..=now).contains(&row.created_ms), "{row:?}");
 }
 
-pub(super) fn an_ending_counts_once(store: &Store) {
+pub(super) fn task_completed_twice_counts_once(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "a", numbered(1));
     let first = claim_one(queue);
@@ -148,7 +148,7 @@ pub(super) fn an_ending_counts_once(store: &Store) {
     expect_state(queue, "a", "0", TaskState::Completed);
 }
 
-pub(super) fn endings_are_told_in_order(store: &Store) {
+pub(super) fn ended_tasks_are_listed_in_order_of_their_end(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "batch", vec![task("a"), task("b"), after("c", &["b"])]);
     assert_eq!(queue.ended_tasks("batch", 0, 10).unwrap(), []);

@@ -37,7 +37,7 @@ pub(super) fn tasks_are_claimed_and_polled_in_order(store: &Store) {
     assert!(queue.has_open_tasks().unwrap());
 }
 
-pub(super) fn unknown_batches_and_tasks_are_none(store: &Store) {
+pub(super) fn unknown_batch_and_task_ids_return_none(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "b", numbered(1));
     for strange in ["", "c", "b\0", "\u{1f980}", "b' or true --"] {
@@ -58,7 +58,7 @@ pub(super) fn unknown_batches_and_tasks_are_none(store: &Store) {
     assert!(queue.finish(&[]).unwrap().is_empty());
 }
 
-pub(super) fn an_empty_batch_is_a_batch(store: &Store) {
+pub(super) fn empty_batch_is_accepted(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "b", Vec::new());
     assert_eq!(summary(queue, "b").total(), 0);
@@ -81,7 +81,7 @@ pub(super) fn batches_are_listed_newest_first(store: &Store) {
     assert_eq!(ids(all), ["c", "b", "a"]);
 }
 
-pub(super) fn higher_priorities_come_first(store: &Store) {
+pub(super) fn tasks_of_higher_priority_are_claimed_first(store: &Store) {
     let queue = &mut *store.open();
     let with = |id: &str, priority| NewTask { priority, ..task(id) };
     submit(queue, "a", vec![with("low", -5), with("middle", 0), with("high", 7), with("high2", 7)]);
@@ -92,7 +92,7 @@ pub(super) fn higher_priorities_come_first(store: &Store) {
     assert_eq!(names(&claim(queue, 10)), ["c.late", "a.low", "b.low"]);
 }
 
-pub(super) fn batches_take_turns(store: &Store) {
+pub(super) fn batches_of_equal_priority_take_turns(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "a", numbered(50));
     assert_eq!(names(&claim(queue, 2)), ["a.0", "a.1"]);
@@ -104,7 +104,7 @@ pub(super) fn batches_take_turns(store: &Store) {
     assert_eq!(order, ["b", "a", "b", "a", "b", "a", "a", "a"]);
 }
 
-pub(super) fn batches_take_turns_in_one_claim(store: &Store) {
+pub(super) fn one_claim_takes_tasks_from_batches_in_turn(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "a", numbered(50));
     submit(queue, "b", numbered(2));
@@ -113,7 +113,7 @@ pub(super) fn batches_take_turns_in_one_claim(store: &Store) {
     assert_eq!(order, ["a", "b", "c", "a", "b", "c", "a", "c", "a"]);
 }
 
-pub(super) fn a_repository_has_a_limit(store: &Store) {
+pub(super) fn tasks_per_repository_are_limited(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "a", numbered(5));
     submit(queue, "b", numbered(5));
@@ -127,7 +127,7 @@ pub(super) fn a_repository_has_a_limit(store: &Store) {
     assert!(queue.claim("other", ClaimLimits { per_repository: 0, ..two }).unwrap().is_empty());
 }
 
-pub(super) fn a_full_repository_does_not_hold_up_others(store: &Store) {
+pub(super) fn repository_at_its_limit_does_not_delay_others(store: &Store) {
     let queue = &mut *store.open();
     let of = |id: &str, priority, repository: &str| NewTask {
         priority,
@@ -143,7 +143,7 @@ pub(super) fn a_full_repository_does_not_hold_up_others(store: &Store) {
     assert_eq!(names(&queue.claim("worker", two).unwrap()), ["a.x1", "a.y1"]);
 }
 
-pub(super) fn all_repositories_have_a_limit(store: &Store) {
+pub(super) fn global_limit_holds_across_repositories(store: &Store) {
     let queue = &mut *store.open();
     let tasks =
         (0..9).map(|number| NewTask { repository: format!("/{number}"), ..task(&number.to_string()) });

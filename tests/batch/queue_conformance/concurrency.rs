@@ -107,7 +107,7 @@ pub(super) fn concurrent_completions_of_one_diamond_release_it_once(store: &Stor
     assert!(!queue.has_open_tasks().unwrap());
 }
 
-pub(super) fn waiting_ends_when_another_connection_changes_the_queue(store: &Store) {
+pub(super) fn wait_ends_when_another_connection_changes_the_queue(store: &Store) {
     let queue = &mut *store.open();
     let other = &mut *store.open();
     let settle = |queue: &mut dyn Queue| {
@@ -224,7 +224,7 @@ pub(super) fn concurrent_operations_lose_no_task(store: &Store) {
 
 /// `left` has failed because `x` was cancelled. While one connection cancels `y`, on which `left` also depends, another
 /// one retries the failed tasks. Whichever is first, `left` must not wait for a task that has failed.
-pub(super) fn a_retry_during_a_cancellation_leaves_no_task_blocked(store: &Store) {
+pub(super) fn retry_during_a_cancellation_leaves_no_task_blocked(store: &Store) {
     let (queue, other) = (&mut *store.open(), &mut *store.open());
     for number in 0..40 {
         let batch = number.to_string();

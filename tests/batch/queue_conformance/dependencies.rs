@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) fn a_chain_runs_in_order(store: &Store) {
+pub(super) fn chain_of_dependencies_runs_in_order(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "a", vec![task("x"), after("y", &["x"]), after("z", &["y"])]);
     expect_state(queue, "a", "z", TaskState::Blocked);
@@ -14,7 +14,7 @@ pub(super) fn a_chain_runs_in_order(store: &Store) {
     assert!(!queue.has_open_tasks().unwrap());
 }
 
-pub(super) fn a_diamond_joins(store: &Store) {
+pub(super) fn task_with_two_dependencies_waits_for_both(store: &Store) {
     let queue = &mut *store.open();
     let tasks = vec![
         task("top"),
@@ -39,7 +39,7 @@ pub(super) fn a_diamond_joins(store: &Store) {
     assert_eq!(names(&claim(queue, 10)), ["b.end"]);
 }
 
-pub(super) fn dependencies_may_point_forward(store: &Store) {
+pub(super) fn task_may_depend_on_a_later_task(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "a", vec![after("x", &["z"]), after("y", &["x"]), task("z")]);
     let first = claim(queue, 10);
@@ -54,7 +54,7 @@ pub(super) fn dependencies_may_point_forward(store: &Store) {
     }
 }
 
-pub(super) fn a_failure_fails_all_dependents(store: &Store) {
+pub(super) fn failed_task_fails_all_dependents(store: &Store) {
     let queue = &mut *store.open();
     let mut tasks = vec![task("x"), task("free"), after("y", &["x"]), after("z", &["y", "free"])];
     tasks.extend((0..200).map(|number| after(&format!("leaf{number}"), &["y"])));
@@ -73,7 +73,7 @@ pub(super) fn a_failure_fails_all_dependents(store: &Store) {
     assert!(!queue.has_open_tasks().unwrap());
 }
 
-pub(super) fn a_batch_can_be_cancelled(store: &Store) {
+pub(super) fn cancelled_batch_fails_its_waiting_tasks(store: &Store) {
     let queue = &mut *store.open();
     submit(
         queue,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) fn a_repeated_batch_key_adds_nothing(store: &Store) {
+pub(super) fn repeated_batch_key_queues_nothing(store: &Store) {
     let queue = &mut *store.open();
     let long_key = "key ".repeat(2000);
     for (at, key) in ["key", &long_key, "k\0y"].into_iter().enumerate() {
@@ -22,7 +22,7 @@ pub(super) fn a_repeated_batch_key_adds_nothing(store: &Store) {
     assert_eq!(claim(queue, 10).len(), 6);
 }
 
-pub(super) fn a_repeated_task_key_gets_the_first_result(store: &Store) {
+pub(super) fn repeated_task_key_gets_the_first_result(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "a", vec![keyed("x", "completed"), keyed("y", "pending"), keyed("z", "fails later")]);
     let first = claim(queue, 3);
@@ -39,7 +39,7 @@ pub(super) fn a_repeated_task_key_gets_the_first_result(store: &Store) {
     assert!(!queue.has_open_tasks().unwrap());
 }
 
-pub(super) fn a_task_key_of_a_failed_task_runs_again(store: &Store) {
+pub(super) fn task_key_of_a_failed_task_runs_again(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "a", vec![keyed("x", "key")]);
     let first = claim_one(queue);
@@ -53,7 +53,7 @@ pub(super) fn a_task_key_of_a_failed_task_runs_again(store: &Store) {
     expect_failure(queue, "a", "x", TaskKind::RunFailed);
 }
 
-pub(super) fn a_task_key_of_other_work_is_refused(store: &Store) {
+pub(super) fn task_key_with_different_parameters_is_refused(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "a", vec![keyed("x", "key")]);
     let other = NewTask { parameters: object(json!({"id": "other"})), ..keyed("x", "key") };
@@ -66,7 +66,7 @@ pub(super) fn a_task_key_of_other_work_is_refused(store: &Store) {
     assert_eq!(names(&claim(queue, 10)), ["a.x"]);
 }
 
-pub(super) fn repeats_release_their_dependents(store: &Store) {
+pub(super) fn task_with_a_repeated_key_releases_its_dependents(store: &Store) {
     let queue = &mut *store.open();
     submit(queue, "a", vec![keyed("x", "key")]);
     submit(queue, "b", vec![keyed("x", "key"), after("y", &["x"])]);

@@ -15,7 +15,7 @@ pub(super) fn large_parameters_and_outputs_are_kept(store: &Store) {
     assert_eq!(row(queue, "a", "a").output, large);
 }
 
-pub(super) fn strange_text_is_kept(store: &Store) {
+pub(super) fn unusual_text_is_stored_unchanged(store: &Store) {
     let queue = &mut *store.open();
     for (at, strange) in ["'; drop table task; --", "\"\\\\\n\t\r", "\u{1f980}\u{202e}\u{feff}é", "$1 %s {}"]
         .into_iter()
@@ -52,7 +52,7 @@ pub(super) fn strange_text_is_kept(store: &Store) {
     assert_eq!(row.error_detail, json!(["\0"]));
 }
 
-pub(super) fn a_task_that_cannot_be_stored_is_refused(store: &Store) {
+pub(super) fn task_that_cannot_be_stored_is_refused(store: &Store) {
     use std::os::unix::ffi::OsStringExt;
     let queue = &mut *store.open();
     let directory = PathBuf::from(std::ffi::OsString::from_vec(b"/\xff".to_vec()));

@@ -3,8 +3,8 @@
 use crate::support::UserShell;
 
 #[test]
-fn a_git_verb_is_allowed_for_one_run_and_for_the_team() {
-    let user = UserShell::new("everyday-verb");
+fn git_verb_is_allowed_for_one_run_and_for_the_team() {
+    let user = UserShell::new("allow-verb");
     let tag = "guard run -- git tag v1";
     user.sees(tag, &["refused: git tag v1 (rule git.refs)", "to allow this: guard run --allow 'git tag v1'"]);
     user.sees(tag, &["/git: the policy refuses git tag v1 (rule git.refs)\n"]);
@@ -51,8 +51,8 @@ fn a_git_verb_is_allowed_for_one_run_and_for_the_team() {
 
 /// For some verbs git starts other git commands, which the supervisor judges too. The option for the verb must be enough.
 #[test]
-fn a_git_verb_is_allowed_with_the_commands_that_git_starts_for_it() {
-    let user = UserShell::new("everyday-helpers");
+fn allowing_a_git_verb_allows_the_commands_git_starts_for_it() {
+    let user = UserShell::new("allow-helpers");
     let create = "git init -q --bare -b main \"$TMPDIR/remote\"";
     let push = "git push -q \"$TMPDIR/remote\" HEAD:refs/heads/main";
     user.types(&format!(
@@ -76,8 +76,8 @@ fn a_git_verb_is_allowed_with_the_commands_that_git_starts_for_it() {
 
 /// The configuration that `guard init` writes must not prevent the rules that `guard allow --project` saves.
 #[test]
-fn a_rule_is_saved_after_a_repository_was_set_up() {
-    let user = UserShell::new("everyday-init-allow");
+fn project_rule_is_saved_after_init() {
+    let user = UserShell::new("allow-init-allow");
     user.sees("guard init", &["# policy = \"strict\""]);
     user.types("git add .guard && git commit -qm 'Set up guard' && guard config trust");
     user.types("guard run -q -- git tag v1; test $? = 126");
@@ -98,8 +98,8 @@ fn a_rule_is_saved_after_a_repository_was_set_up() {
 /// If the project's configuration names another policy, a rule in the project's own policy has no effect. guard must
 /// say so, and say which line to change.
 #[test]
-fn a_rule_that_the_projects_configuration_ignores_is_reported() {
-    let user = UserShell::new("everyday-other-policy");
+fn rule_that_the_project_configuration_ignores_is_reported() {
+    let user = UserShell::new("allow-other-policy");
     user.types(
         "mkdir .guard && printf '[run]\\n# Why.\\npolicy = \"standard\"\\n' > .guard/config.toml &&
          git add .guard && git commit -qm config && guard config trust",
@@ -126,8 +126,8 @@ fn a_rule_that_the_projects_configuration_ignores_is_reported() {
 /// The project's policy extends the user's policy. Both contain a rule about the same command, so the rules must have
 /// different ids.
 #[test]
-fn a_user_saves_a_rule_that_the_project_has_saved() {
-    let user = UserShell::new("everyday-both");
+fn user_rule_and_project_rule_about_one_command_get_different_ids() {
+    let user = UserShell::new("allow-both");
     user.types("guard run -q -- git tag v1; test $? = 126");
     user.sees_with_code("guard allow @ --project --yes", 0, &["id = \"project.git-tag\""]);
     user.types("git add .guard && git commit -qm 'Allow tags' && guard config trust");
@@ -139,8 +139,8 @@ fn a_user_saves_a_rule_that_the_project_has_saved() {
 /// A run's policy can be a file: the project's, or one that the user named by its path. No other policy can extend such
 /// a file by name. guard must save rules in the policy that the file itself extends.
 #[test]
-fn a_rule_is_saved_after_a_run_with_a_policy_file() {
-    let user = UserShell::new("everyday-policy-file");
+fn rule_is_saved_after_a_run_with_a_policy_file() {
+    let user = UserShell::new("allow-policy-file");
     let file = |name: &str| format!("printf 'version = 1\\nname = \"{name}\"\\nextends = \"strict\"\\n'");
     user.types(&format!(
         "mkdir .guard && {} > .guard/policy.toml && {} > team.toml && git add . && git commit -qm policies",
@@ -171,8 +171,8 @@ fn a_rule_is_saved_after_a_run_with_a_policy_file() {
 }
 
 #[test]
-fn a_refused_host_is_allowed_and_saved() {
-    let user = UserShell::new("everyday-host");
+fn refused_host_is_allowed_and_saved() {
+    let user = UserShell::new("allow-host");
     let fetch = "guard run -- curl -sS --max-time 20 https://registry.example/";
     user.sees(fetch, &["--allow-host registry.example"]);
     user.sees("guard why", &["registry.example", "layer:   the proxy", "always:  guard allow"]);
@@ -186,8 +186,8 @@ fn a_refused_host_is_allowed_and_saved() {
 }
 
 #[test]
-fn paths_are_explained() {
-    let user = UserShell::new("everyday-path");
+fn why_path_explains_access_to_a_path() {
+    let user = UserShell::new("allow-path");
     user.types("mkdir -p ~/.ssh ~/data && echo x > ~/.ssh/id");
     user.sees("guard why --path ~/.ssh/id", &["denied: read", "Landlock", "--read "]);
     user.types("guard why --path ~/.ssh/id; test $? = 1");
@@ -198,8 +198,8 @@ fn paths_are_explained() {
 
 /// The name that a project gives its policy must not decide which of the user's policies `guard allow --user` changes.
 #[test]
-fn the_name_of_a_projects_policy_chooses_no_policy_of_the_user() {
-    let user = UserShell::new("everyday-name");
+fn name_of_a_project_policy_selects_no_user_policy() {
+    let user = UserShell::new("allow-name");
     user.types(
         "mkdir .guard && printf 'version = 1\\nname = \"integrator\"\\ndescription = \"d\"\\nextends = \"strict\"\\n' \
          > .guard/policy.toml && git add .guard && git commit -qm policy && guard config trust",
@@ -215,8 +215,8 @@ fn the_name_of_a_projects_policy_chooses_no_policy_of_the_user() {
 
 /// An agent may have committed `.guard` as a link. guard must not write the project's policy to where the link leads.
 #[test]
-fn a_rule_is_not_written_through_links_of_the_project() {
-    let user = UserShell::new("everyday-links");
+fn project_rule_is_not_written_through_links() {
+    let user = UserShell::new("allow-links");
     user.types("guard run -q -- git tag v1; test $? = 126");
     user.types("mkdir ~/elsewhere && ln -s ~/elsewhere .guard");
     user.sees_with_code("guard allow @ --project --yes", 2, &[".guard is a symbolic link"]);
@@ -232,8 +232,8 @@ fn a_rule_is_not_written_through_links_of_the_project() {
 /// The kernel gives access only to files that exist. guard must say how to let a run write a new one, and must not
 /// suggest to grant the whole home directory instead.
 #[test]
-fn a_path_that_does_not_exist_cannot_be_granted() {
-    let user = UserShell::new("everyday-missing path");
+fn granting_a_missing_path_explains_how_to_write_a_new_file() {
+    let user = UserShell::new("allow-missing path");
     let printed = user.sees_with_code(
         "guard run --write ~/new -- true",
         125,
@@ -251,8 +251,8 @@ fn a_path_that_does_not_exist_cannot_be_granted() {
 /// A run has its own worktree, so an answer about a path in the repository must be about that worktree. guard must
 /// never suggest to give a run write access to the user's checkout.
 #[test]
-fn paths_in_the_repository_are_explained_for_the_runs_worktree() {
-    let user = UserShell::new("everyday-path-copy");
+fn why_path_answers_for_the_worktree_of_the_run() {
+    let user = UserShell::new("allow-path-copy");
     let copy = "this answer is about the copy of the path there";
     for path in ["README.md", "$PWD/new/file", "."] {
         user.sees_with_code(&format!("guard why --path {path} --write"), 0, &["allowed: write ", copy]);
@@ -274,8 +274,8 @@ fn paths_in_the_repository_are_explained_for_the_runs_worktree() {
 }
 
 #[test]
-fn a_repository_is_set_up() {
-    let user = UserShell::new("everyday-init");
+fn init_sets_up_a_repository() {
+    let user = UserShell::new("allow-init");
     user.types("printf '[package]\\nname = \"x\"\\n' > Cargo.toml && echo '{}' > package.json && git add . && git commit -qm files");
     user.sees("guard config show --origin", &["policy", "strict", "built in"]);
     user.sees("guard init --dry-run", &["presets = [\"rust\", \"node\"]"]);
@@ -318,8 +318,8 @@ fn a_repository_is_set_up() {
 /// An agent may have committed links below `.guard`. guard must neither create the project's configuration where they lead,
 /// nor quote a file of the user in an error message.
 #[test]
-fn the_files_of_a_project_are_not_reached_through_links() {
-    let user = UserShell::new("everyday-init-links");
+fn links_below_the_project_configuration_are_not_followed() {
+    let user = UserShell::new("allow-init-links");
     user.types("mkdir -p ~/.config/guard ~/elsewhere && ln -s ~/.config/guard .guard && git add . && git commit -qm link");
     user.sees_with_code("guard init", 2, &[".guard is a symbolic link", "replace it with a directory"]);
     user.types("mkdir inner && cd inner && guard init; test $? = 2 && test -z \"$(ls ~/.config/guard)\"");
@@ -353,8 +353,8 @@ fn the_files_of_a_project_are_not_reached_through_links() {
 
 /// A prompt of a workflow reaches the model of an agent.
 #[test]
-fn the_prompts_of_a_workflow_are_not_reached_through_links() {
-    let user = UserShell::new("everyday-prompt-links");
+fn workflow_prompts_are_not_read_through_links() {
+    let user = UserShell::new("allow-prompt-links");
     user.types("guard workflow show default > flow.yaml && mkdir prompts && echo the-secret > ~/key");
     user.types("sed -i 's,prompts/architect.md,prompts/mine.md,' flow.yaml && ln -s ~/key prompts/mine.md");
     user.sees(
@@ -370,8 +370,8 @@ fn the_prompts_of_a_workflow_are_not_reached_through_links() {
 /// After `guard allow`, the same action is refused until the policy is committed and confirmed. guard must say so, and say
 /// which commands do that.
 #[test]
-fn an_uncommitted_policy_is_named_after_a_refusal() {
-    let user = UserShell::new("everyday-uncommitted");
+fn refusal_mentions_the_uncommitted_project_policy() {
+    let user = UserShell::new("allow-uncommitted");
     user.types("guard run -q -- git tag v1; test $? = 126");
     let (printed, _) = user.ends("guard run -- git tag v1");
     assert!(!printed.contains("not committed"), "{printed}");
@@ -394,8 +394,8 @@ fn an_uncommitted_policy_is_named_after_a_refusal() {
 
 /// A project may shorten the user's time limits, but not lengthen them.
 #[test]
-fn a_project_lengthens_time_limits_only_after_a_confirmation() {
-    let user = UserShell::new("everyday-limits");
+fn project_lengthens_time_limits_only_after_a_confirmation() {
+    let user = UserShell::new("allow-limits");
     user.types("mkdir -p ~/.config/guard .guard && printf '[run]\ntimeout = \"20s\"\nmax_duration = \"30s\"\n' > ~/.config/guard/config.toml");
     let commit = |timeout: &str, total: &str| {
         user.types(&format!(
@@ -419,8 +419,8 @@ fn a_project_lengthens_time_limits_only_after_a_confirmation() {
 
 /// A policy may have a thousand rules and a million lines.
 #[test]
-fn a_rule_is_added_to_a_large_policy_in_little_memory() {
-    let user = UserShell::new("everyday-large");
+fn rule_is_added_to_a_large_policy_in_little_memory() {
+    let user = UserShell::new("allow-large");
     let mut text = "version = 1\nname = \"strict\"\nextends = \"strict\"\n".to_string();
     for number in 0..990 {
         text.push_str(&format!(

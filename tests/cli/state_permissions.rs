@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::support::{UserShell, is_root, skip};
+use crate::support::{UserShell, is_root, one_environment, skip};
 
 /// Returns the entries below a directory whose mode has one of these bits. Does not descend into what a run leaves: git
 /// repositories, which belong to the agent.
@@ -23,7 +23,7 @@ fn open_entries(place: &Path, bits: u32) -> Vec<PathBuf> {
 }
 
 #[test]
-fn an_open_umask_opens_nothing_of_guard() {
+fn open_umask_makes_no_state_file_accessible_to_others() {
     let commands = [
         "guard policy list",
         "guard policy lint strict",
@@ -62,7 +62,7 @@ fn an_open_umask_opens_nothing_of_guard() {
 }
 
 #[test]
-fn open_directories_of_guard_are_repaired_or_refused() {
+fn directories_writable_by_others_are_repaired_or_refused() {
     let user = UserShell::new("open-repaired");
     user.types(
         "guard run -q -- true && mkdir -p ~/.config/guard/policies && touch ~/.config/guard/config.toml",
@@ -89,4 +89,15 @@ fn open_directories_of_guard_are_repaired_or_refused() {
     user.types("chmod 777 ~/.config/guard && echo > ~/.config/guard/policies/strict.toml && chown 12345 ~/.config/guard/policies/strict.toml");
     user.sees_with_code("guard run -- true", 2, &["strict.toml belongs to the user 12345", "hint: "]);
     user.types("chown 0 ~/.config/guard/policies/strict.toml && rm ~/.config/guard/policies/strict.toml && guard run -q -- true");
+}
+
+#[test]
+fn kept_files_of_a_run_are_readable_only_by_the_user() {
+    let environment = one_environment();
+    let commit = "echo work > work; git add work; git commit -qm work";
+    let options = ["--policy", "strict", "--name", "private", "--keep", "--no-toolchains"];
+    let outcome = environment.run(&options, &["bash", "-c", commit]);
+    let directory = environment.runs_directory().join(outcome.result["run_id"].as_str().unwrap());
+    let mode = std::fs::metadata(&directory).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0, "{}: {mode:o}", directory.display());
 }

@@ -7,7 +7,7 @@ use guard::git::{KeepPolicy, Limits, Record, Repository, State, Workspace};
 use crate::support::{TestRepository, agent_commit, agent_git, git};
 
 #[test]
-fn an_agent_commits_and_the_user_gets_the_branch() {
+fn commit_of_the_agent_arrives_on_its_branch() {
     let fixture = TestRepository::new();
     fixture.git(&["branch", "other"]);
     fixture.git(&["tag", "-a", "v1", "-m", "v1"]);
@@ -56,7 +56,7 @@ fn an_agent_commits_and_the_user_gets_the_branch() {
 /// A dry run must name the worktree path that the run then uses. If other users can write to `.worktrees`, the run uses
 /// another directory, and the dry run must name that one.
 #[test]
-fn a_dry_run_names_the_worktree_of_the_run() {
+fn dry_run_names_the_worktree_of_the_run() {
     let fixture = TestRepository::new();
     let root = fixture.scratch.0.join(".worktrees");
     let planned = |name: &str| Workspace::planned(&fixture.find(), &fixture.request(name)).unwrap().2;
@@ -73,7 +73,7 @@ fn a_dry_run_names_the_worktree_of_the_run() {
 /// if its size and time stamps match the index and the index is newer, so guard's copy of the index must not be newer
 /// than the original.
 #[test]
-fn a_change_within_the_second_of_the_checkout_is_work() {
+fn change_in_the_second_of_the_checkout_is_work() {
     let fixture = TestRepository::new();
     let until_next_second = || {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -92,7 +92,7 @@ fn a_change_within_the_second_of_the_checkout_is_work() {
 }
 
 #[test]
-fn a_run_that_leaves_nothing_leaves_nothing() {
+fn run_without_work_removes_its_worktree_and_branch() {
     let fixture = TestRepository::new();
     let before = fixture.git(&["for-each-ref"]);
     let mut workspace = fixture.open("nothing");
@@ -109,7 +109,7 @@ fn a_run_that_leaves_nothing_leaves_nothing() {
 }
 
 #[test]
-fn what_is_discarded_can_be_had_back() {
+fn discarded_work_is_saved_under_a_ref() {
     let fixture = TestRepository::new();
     let mut workspace = fixture.open("wrong");
     let tip = agent_commit(&workspace, "c.txt", "three\n", "add c");
@@ -125,7 +125,7 @@ fn what_is_discarded_can_be_had_back() {
 }
 
 #[test]
-fn own_commits_can_be_amended_between_receives() {
+fn commits_of_the_run_can_be_amended_between_receives() {
     let fixture = TestRepository::new();
     let mut workspace = fixture.open("steps");
     agent_commit(&workspace, "c.txt", "1\n", "step one");
@@ -141,7 +141,7 @@ fn own_commits_can_be_amended_between_receives() {
 }
 
 #[test]
-fn uncommitted_changes_of_the_user_are_told_and_stay() {
+fn uncommitted_changes_of_the_user_are_reported_and_kept() {
     let fixture = TestRepository::new();
     std::fs::write(fixture.repository.join("a.txt"), "mine\n").unwrap();
     let workspace = fixture.open("told");
@@ -151,13 +151,13 @@ fn uncommitted_changes_of_the_user_are_told_and_stay() {
 }
 
 #[test]
-fn a_folder_without_a_repository_is_none() {
+fn directory_without_a_repository_is_not_found() {
     let scratch = crate::support::Scratch::new("no-repository");
     assert!(Repository::find(&scratch.0).unwrap().is_none());
 }
 
 #[test]
-fn two_runs_do_not_disturb_each_other() {
+fn concurrent_runs_receive_only_their_own_commits() {
     let fixture = TestRepository::new();
     let mut one = fixture.open("one");
     let mut two = fixture.open("two");
