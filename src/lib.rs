@@ -26,6 +26,7 @@
 //! agents::control      ─ sys   commands to work in progress, and their acknowledgements, in append-only files.
 //! work::pipeline       ─ work::research agents::control agents::exec agents::adapter work::forge git run::outcome run::transcript judge::policy sys   a workflow (data) → steps, each a request to `agents::exec` and a commit → a branch. The journal is on disk before anything else happens.
 //! servers::http        ─ sys   connections on loopback or a unix socket → requests of authenticated clients, within limits.
+//! work::roots          ─    the directories that clients of a server may name.
 //! work::batch          ─ work::research agents::control work::roots agents::exec agents::adapter run::outcome run::transcript judge::policy sys   tasks as JSON → a durable queue → workers → results to poll for.
 //! work::commands       ─ work::batch work::pipeline work::research agents::conversation agents::control work::roots   an id → the batch, task, research or conversation → a command sent to it.
 //! servers::serve       ─ work::commands agents::conversation agents::control work::batch servers::http agents::exec agents::adapter   batches and conversations over HTTP, on loopback or a unix socket. Executes no task itself.

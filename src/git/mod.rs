@@ -66,17 +66,13 @@ pub use workspace::spec::Request;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkspaceError {
-    /// A git call failed.
     #[error(transparent)]
     Git(#[from] GitError),
-    /// A file operation failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
         /// The operation, as a verb phrase before the path: `read`, `copy files to`.
         what: &'static str,
-        /// The file or directory that the operation failed on.
         path: PathBuf,
-        /// The underlying I/O error.
         source: io::Error,
     },
     /// guard refuses to continue because of the state of the repository, or because of the request.
@@ -84,7 +80,6 @@ pub enum WorkspaceError {
     Refused {
         /// What guard refused, and why.
         problem: String,
-        /// What the user can do next.
         hint: String,
     },
     /// The branch or worktree that guard should create already exists. guard has not changed it.
@@ -92,7 +87,6 @@ pub enum WorkspaceError {
     NameTaken {
         /// The existing branch or worktree, as it appears in the error message.
         what: String,
-        /// What the user can do next.
         hint: &'static str,
     },
     /// A commit has more paths than git can read into an index in reasonable memory and time, or guard cannot count
@@ -101,12 +95,7 @@ pub enum WorkspaceError {
     Trees(TreeSizeError),
     /// guard cannot parse the file that describes a workspace (its record).
     #[error("{} is not a valid workspace record: {problem}", path.display())]
-    Record {
-        /// The path of the record.
-        path: PathBuf,
-        /// What is wrong with the record.
-        problem: String,
-    },
+    Record { path: PathBuf, problem: String },
     /// Another process holds the lock of this run directory or worktree.
     #[error("{} is in use by another guard process", .0.display())]
     Busy(PathBuf),
@@ -128,7 +117,6 @@ impl WorkspaceError {
         Self::Refused { problem: problem.into(), hint: hint.into() }
     }
 
-    /// Returns what the user can do next; `None` if there is nothing to suggest.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Refused { hint, .. } => Some(hint),

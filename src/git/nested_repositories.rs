@@ -58,11 +58,9 @@ pub enum RepositoryKind {
 pub struct NestedRepository {
     /// The absolute path of the `.git` entry, or of the bare repository.
     pub path: PathBuf,
-    /// What makes git treat the path as a repository.
     pub kind: RepositoryKind,
 }
 
-/// The result of a search for repositories.
 #[derive(Debug, Clone, Default)]
 pub struct SearchResult {
     /// The repositories that the search found, sorted by path, without those inside the git directory of another
@@ -106,7 +104,6 @@ impl Search {
         self.found.unseen.get_or_insert(why);
     }
 
-    /// True if the search has reached one of its limits and must stop.
     fn is_exhausted(&mut self) -> bool {
         if self.left == 0 {
             self.unseen(format!("the directory has more than {} entries", self.bounds.entries));
@@ -244,7 +241,6 @@ fn kind_of_git_entry(stat: &Stat) -> RepositoryKind {
     }
 }
 
-/// Maximum size of a `.git` file, in bytes.
 const MAX_GIT_FILE_BYTES: usize = 64 << 10;
 
 fn git_file_target(file: &Path) -> Option<PathBuf> {
@@ -258,11 +254,9 @@ fn git_file_target(file: &Path) -> Option<PathBuf> {
 pub enum NestedChangeKind {
     /// The configuration, a hook, a ref or another file that git reads has changed.
     Changed,
-    /// The repository is now at a different path.
     Moved,
     /// A different repository is now at the path.
     Replaced,
-    /// The repository no longer exists.
     Removed,
     /// guard could not compare all of the repository with its state before the run.
     Unseen,
@@ -284,7 +278,6 @@ impl NestedChangeKind {
 /// A change that the run made to a git repository.
 #[derive(Debug, Clone)]
 pub struct NestedChange {
-    /// What happened to the repository.
     pub kind: NestedChangeKind,
     /// The path of the changed repository, relative to the searched directory; empty if guard cannot name one
     /// repository.

@@ -21,10 +21,8 @@ use super::notify_filter;
 use super::notify_filter::Condition;
 use crate::sys::syscall_numbers;
 
-/// The content of `policies/syscalls.toml`.
 pub const LIST: &str = include_str!("../../policies/syscalls.toml");
 
-/// The seccomp filters of a run.
 #[derive(Clone)]
 pub struct Filters {
     /// The filter that makes the calls in `deny` of the list of system calls fail. It also kills a process that makes
@@ -73,7 +71,6 @@ pub struct List {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Names of the system calls that the entry applies to.
     pub calls: Vec<String>,
     /// Conditions on the arguments of the call; the entry applies if all of them hold.
     #[serde(default)]
@@ -82,7 +79,6 @@ pub struct Entry {
     pub errno: Option<Errno>,
     /// The runs to which the entry applies; `None` means all runs.
     pub only: Option<Only>,
-    /// Why the filters deny these calls or send them to the supervisor.
     pub reason: String,
 }
 
@@ -99,21 +95,15 @@ pub enum Only {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Errno {
-    /// Operation not permitted.
     #[default]
     Eperm,
-    /// No such system call.
     Enosys,
-    /// Address family not supported.
     Eafnosupport,
-    /// Protocol not supported.
     Eprotonosupport,
-    /// Operation not supported on this socket.
     Eopnotsupp,
 }
 
 impl Errno {
-    /// Returns the kernel's number for this errno.
     pub fn number(self) -> u32 {
         let number = match self {
             Self::Eperm => libc::EPERM,

@@ -24,7 +24,6 @@ use crate::sys::fs::{Walk, c_path, open_in, resolve_existing};
 pub enum Rights {
     /// Read files and list directories.
     Read,
-    /// Read, and execute programs.
     ReadExecute,
     /// Read and write.
     Write,
@@ -35,7 +34,6 @@ pub enum Rights {
 }
 
 impl Rights {
-    /// All variants, for callers that iterate over them.
     pub const ALL: [Self; 5] = [Self::Read, Self::ReadExecute, Self::Write, Self::WriteExecute, Self::Device];
 
     /// Returns true if these rights allow changing files. False for [`Rights::Device`].
@@ -70,7 +68,6 @@ impl Rights {
 pub struct Grant {
     /// The granted file or directory. A grant for a directory includes everything below it.
     pub path: PathBuf,
-    /// What the run may do with the path.
     pub rights: Rights,
     /// Why the run has this grant, as shown to the user.
     pub why: String,

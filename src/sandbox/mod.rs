@@ -27,14 +27,12 @@ pub use probe::{
     Ability, Kernel, NAMESPACES_FIX, Need, namespace_flags, probe, quick_probe, unheld_boundaries,
 };
 
-/// Why guard could not apply a layer of the sandbox.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SandboxError {
     /// guard cannot parse or compile the list of system calls.
     #[error("cannot build the system call filter: {0}")]
     Filter(String),
-    /// guard cannot create or apply the Landlock ruleset.
     #[error("cannot apply Landlock: {0}")]
     Landlock(String),
     /// An overlay mount failed. Not every file system supports overlays.
@@ -42,15 +40,9 @@ pub enum SandboxError {
     Overlay {
         /// The read-only lower directory of the overlay.
         lower: std::path::PathBuf,
-        /// The system's error for the mount.
         source: std::io::Error,
     },
     /// guard cannot set up the namespaces or the mounts.
     #[error("cannot set up the namespaces: cannot {step}: {source}")]
-    Namespaces {
-        /// The step of the setup that failed, for the error message.
-        step: String,
-        /// The system's error for this step.
-        source: std::io::Error,
-    },
+    Namespaces { step: String, source: std::io::Error },
 }

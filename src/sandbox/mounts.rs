@@ -32,7 +32,6 @@ pub struct Layer {
     pub at: PathBuf,
 }
 
-/// All mounts of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct MountPlan {
     /// Directories and files that the run can still write, with everything below them.
@@ -47,7 +46,6 @@ pub struct MountPlan {
     pub private: Vec<(PathBuf, PathBuf)>,
     /// Paths such as `/dev/shm` where the run gets a private tmpfs.
     pub memory: Vec<PathBuf>,
-    /// Directories of the user, such as package caches, that get a writable overlay.
     pub layers: Vec<Layer>,
     /// Files that guard mounts read-only over other files: (new file, path of the replaced file).
     pub pointers: Vec<(PathBuf, PathBuf)>,

@@ -15,13 +15,10 @@ use crate::sys::{process, seccomp};
 pub struct Ability {
     /// The feature's name in messages to users.
     pub name: &'static str,
-    /// True if the kernel has the feature.
     pub present: bool,
     /// What the probe found, such as a version or an error.
     pub found: String,
-    /// What guard uses the feature for.
     pub purpose: &'static str,
-    /// How to enable the feature if it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<&'static str>,
 }

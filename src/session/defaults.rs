@@ -36,7 +36,6 @@ const WITHOUT_FILES: &str = "commits-without-settings";
 const PROJECT_DIRECTORY: &str = ".guard";
 /// The file in which older versions of guard recorded confirmations, which held in every repository.
 const OLD_CONFIRMED: &str = "confirmed-projects";
-/// The maximum size of that file in bytes.
 const MAX_OLD_CONFIRMED_BYTES: u64 = 8 << 20;
 
 /// Where the value of a setting comes from.

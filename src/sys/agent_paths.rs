@@ -45,7 +45,6 @@ const MAX_TRIES: usize = 20;
 pub struct AgentPlace {
     /// The directory, without symbolic links in its path.
     pub root: PathBuf,
-    /// Why guard assumes that an agent wrote there.
     pub kind: PlaceKind,
 }
 
@@ -76,7 +75,6 @@ impl fmt::Display for AgentPlace {
 pub struct ForeignLink {
     /// The path of the link, without symbolic links in its directory.
     pub link: PathBuf,
-    /// The place that contains the link.
     pub place: AgentPlace,
     /// The real path to which the whole path leads.
     pub target: PathBuf,
@@ -456,7 +454,6 @@ fn is_of_system(directory: &Path) -> bool {
 /// What [`walk`] visits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// A symbolic link.
     Link,
     /// A directory that `..` leaves. Another process could replace it by a link after the walk.
     LeftDirectory,

@@ -50,13 +50,11 @@ pub enum DirectoryError {
     /// A part of the path is a symbolic link.
     #[error("{} is a symbolic link", .0.display())]
     Link(PathBuf),
-    /// The system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl DirectoryError {
-    /// Returns true if the file or directory does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::NotFound)
     }
@@ -88,7 +86,6 @@ impl Directory {
         Ok(Self { fd: open_with_flags(current.as_fd(), &up, OPEN, Walk::NoLinks)?, path: path.to_path_buf() })
     }
 
-    /// Returns the path of this directory, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -27,7 +27,6 @@ pub enum Walk {
 /// What to do with a symbolic link in the last component of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// Open the file that the link leads to.
     Follow,
     /// Fail with `ELOOP` if the last component is a link.
     Refuse,
@@ -36,13 +35,11 @@ pub enum Links {
 /// Why [`open_regular_file`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file could not be opened or read.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The path leads to a directory, pipe, socket or device, which could block or never end.
     #[error("the path is not a regular file")]
     NotRegular,
-    /// The file has more bytes than the caller accepts.
     #[error("the file has {size} bytes, and the limit is {most}")]
     TooLarge {
         /// The size of the file in bytes.
@@ -207,7 +204,6 @@ pub fn chmod(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Changes the owner and group of the file that a descriptor refers to.
 pub fn chown(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
     // SAFETY: the path is empty, and the other arguments are plain integers.
     check_int(unsafe { libc::fchownat(fd.as_raw_fd(), EMPTY.as_ptr(), uid, gid, libc::AT_EMPTY_PATH) })

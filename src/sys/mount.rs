@@ -15,7 +15,6 @@ const FSMOUNT_CLOEXEC: libc::c_uint = 1;
 const FSCONFIG_SET_STRING: libc::c_uint = 1;
 const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
 
-/// Mount attribute: read-only.
 pub const READ_ONLY: u64 = 1;
 /// Mount attribute: the kernel ignores set-user-ID bits.
 pub const NO_SUID: u64 = 2;
@@ -62,7 +61,6 @@ fn open_tree(directory: libc::c_int, path: &CStr, flags: libc::c_uint) -> io::Re
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Attaches a detached tree of mounts to the path `at`.
 pub fn attach(tree: BorrowedFd<'_>, at: &CStr) -> io::Result<()> {
     // SAFETY: both paths are null-terminated.
     check(unsafe {

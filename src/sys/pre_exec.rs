@@ -18,7 +18,6 @@ use super::{process, seccomp};
 pub struct Confinement {
     /// The Landlock ruleset to apply.
     pub ruleset: OwnedFd,
-    /// The seccomp filter to install.
     pub filter: Vec<libc::sock_filter>,
     /// Resource limits. A limit that is already lower stays as it is.
     pub limits: Vec<(Resource, u64)>,

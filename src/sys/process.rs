@@ -195,7 +195,6 @@ fn set_capabilities(effective: u32, permitted: u32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
 }
 
-/// Returns true if this process has CAP_SYS_ADMIN.
 pub fn has_cap_sys_admin() -> bool {
     const CAP_SYS_ADMIN: u32 = 21;
     let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
@@ -260,7 +259,6 @@ pub fn execute(
     io::Error::last_os_error()
 }
 
-/// How a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// The child exited with this code.

@@ -31,7 +31,6 @@ static WRITERS: AtomicUsize = AtomicUsize::new(0);
 /// The identity of an open file: its device and inode.
 pub type FileId = (u64, u64);
 
-/// Returns the identity of the file behind a descriptor.
 pub fn file_id(descriptor: BorrowedFd<'_>) -> Option<FileId> {
     fstat(descriptor).ok().map(|found| (found.st_dev, found.st_ino))
 }
@@ -63,7 +62,6 @@ impl ProcessStderr {
         is_for_messages.then_some(Self { descriptor, file })
     }
 
-    /// Returns the identity of the file.
     pub fn file(&self) -> FileId {
         self.file
     }

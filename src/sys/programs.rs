@@ -40,7 +40,6 @@ pub fn distrust(directory: &Path) {
 pub struct Skipped {
     /// The skipped entry of PATH, or the skipped file.
     pub path: PathBuf,
-    /// Why the search skipped the directory or file, for an error message.
     pub reason: String,
 }
 
@@ -48,7 +47,6 @@ pub struct Skipped {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("guard found no `{name}` in PATH that it can trust{}", describe_skipped(skipped))]
 pub struct ProgramNotFound {
-    /// The program's name.
     pub name: String,
     /// Directories and files that guard does not trust, although the program exists there.
     pub skipped: Vec<Skipped>,

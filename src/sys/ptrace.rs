@@ -12,7 +12,6 @@ pub enum Change {
     Exec(i32),
     /// The thread stopped for a reason other than an exec. The value is the signal to pass to [`detach`].
     Stop(i32),
-    /// The thread exited.
     Exit,
 }
 

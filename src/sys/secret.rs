@@ -25,7 +25,6 @@ pub struct Secret {
     length: usize,
 }
 
-/// Why guard could not read a secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {

@@ -20,7 +20,6 @@ pub fn bind(socket: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
     check_int(unsafe { libc::bind(socket.as_raw_fd(), address.as_ptr().cast(), length) }).map(drop)
 }
 
-/// Makes a socket accept connections. `backlog` is the maximum number of waiting connections.
 pub fn listen(socket: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
     // SAFETY: all arguments are plain integers.
     check_int(unsafe { libc::listen(socket.as_raw_fd(), backlog) }).map(drop)

@@ -62,7 +62,6 @@ pub fn columns(terminal: BorrowedFd<'_>) -> Option<usize> {
     Some(usize::from(size.ws_col))
 }
 
-/// Copies the window size of one terminal to another.
 pub fn copy_size(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the structure has only plain integers, so all-zero is a valid value.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone)]
 pub struct Roots(Vec<PathBuf>);
 
-/// Why a directory cannot be used as a root for agents.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RootError {
@@ -22,7 +21,6 @@ pub enum RootError {
 /// Why a client may not use a directory. The error does not reveal whether a path outside the roots exists.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DirectoryError {
-    /// The path is relative.
     #[error("`{parameter}` must be an absolute path, and {path:?} is not")]
     Relative { parameter: String, path: String },
     /// The path is not an existing directory at or below a root.

@@ -18,7 +18,6 @@ const LONGEST_PROMPT: usize = 512 << 10;
 /// What to ask an agent, and with which options: the input of [`Adapter::invocation`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InvocationSpec {
-    /// The text of the prompt, which guard passes to the agent.
     pub prompt: String,
     /// The model to use. `None` means the adapter's default.
     pub model: Option<String>,
@@ -26,7 +25,6 @@ pub struct InvocationSpec {
     pub yolo: bool,
     /// The session's id, and whether to resume the session instead of beginning it; `None` without a session.
     pub session: Option<(String, bool)>,
-    /// The output format to request from the CLI.
     pub format: OutputFormat,
 }
 
@@ -37,7 +35,6 @@ pub struct Invocation {
     pub arguments: Vec<String>,
     /// The text to pass on standard input, if any.
     pub input: Option<String>,
-    /// Environment variables to set for the CLI.
     pub environment: Vec<(String, String)>,
     /// Files to create in the run's private home directory: path and content.
     pub home_files: Vec<(String, String)>,
@@ -50,7 +47,6 @@ pub struct Invocation {
 }
 
 impl Adapter {
-    /// Returns how to start the CLI for this prompt.
     pub fn invocation(&self, spec: &InvocationSpec) -> Invocation {
         let whole = self.escape_leading_command(&spec.prompt);
         let short = self.start.long_prompt.as_ref().filter(|_| whole.len() > LONG_PROMPT);

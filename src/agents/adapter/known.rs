@@ -46,7 +46,6 @@ pub struct Adapter {
     /// The adapter's name, which is the file name without its extension.
     #[serde(skip)]
     pub name: String,
-    /// A one-line description of the agent.
     pub description: String,
     /// File names of the CLI's executable, by which `of_program` recognises it.
     pub programs: Vec<String>,
@@ -69,9 +68,7 @@ pub struct Adapter {
     /// Model aliases: the name used in a request → the name that the CLI expects.
     #[serde(default)]
     pub models: BTreeMap<String, String>,
-    /// How guard starts the CLI: arguments, environment, and files in its home directory.
     pub start: Start,
-    /// How `guard run` interprets a command line that the user typed for this CLI.
     #[serde(default)]
     pub command_line: CommandLine,
     /// Which files of the CLI's home directory `guard run` keeps for the next run in the same repository.
@@ -88,7 +85,6 @@ pub struct Adapter {
     /// message takes precedence over the exit code, and the exit code over a phrase in standard error.
     #[serde(default)]
     pub message: Vec<MessageRule>,
-    /// How the CLI reports when an exhausted quota is available again.
     #[serde(default)]
     pub quota: Quota,
     /// How the CLI logs in with an account instead of an API key, if it can.
@@ -170,10 +166,8 @@ pub struct Start {
     /// Paths in the home directory that guard saves between the turns of a session.
     #[serde(default)]
     pub keep: Vec<String>,
-    /// Environment variables to set for the CLI.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// Files to create in the run's private home directory.
     #[serde(default)]
     pub home_file: Vec<HomeFile>,
 }
@@ -188,7 +182,6 @@ pub struct CommandLine {
     /// Arguments, such as `-p`, with which the CLI never waits for a person. If the user gives one of them, guard
     /// treats the run as unattended even when it has a terminal.
     pub unattended: Vec<String>,
-    /// Arguments that guard inserts before the user's arguments.
     pub add: Vec<AddedArguments>,
     /// Options whose value is the name of an output format.
     pub format_options: Vec<String>,
@@ -203,12 +196,10 @@ pub struct CommandLine {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddedArguments {
-    /// The arguments to insert into the command line.
     pub arguments: Vec<String>,
     /// The arguments are not inserted if the user has given one of these options.
     #[serde(default)]
     pub unless: Vec<String>,
-    /// Whether the arguments are inserted only into unattended runs.
     #[serde(default)]
     pub only_unattended: bool,
 }
@@ -236,7 +227,6 @@ pub struct History {
 pub struct Approval {
     /// The value with which the CLI acts without asking.
     pub yolo: String,
-    /// The value with which the CLI asks before it acts.
     pub asks: String,
 }
 
@@ -267,7 +257,6 @@ impl HomeFile {
 pub struct Stream {
     /// The JSON key whose value is the kind of the line.
     pub kind_key: String,
-    /// Rules for the kinds of lines that guard interprets.
     pub event: Vec<EventRule>,
 }
 
@@ -313,7 +302,6 @@ pub struct EventRule {
 pub struct When {
     /// The path of the value to compare.
     pub key: String,
-    /// The value that makes the condition true.
     pub value: Value,
 }
 
@@ -323,7 +311,6 @@ pub struct When {
 pub struct MessageRule {
     /// The phrases, of which at least one must occur in the message. Case is ignored.
     pub contains: Vec<String>,
-    /// The error kind that the phrases indicate.
     pub kind: ErrorKind,
 }
 
@@ -384,7 +371,6 @@ impl Adapter {
         self.login.iter().filter(|_| self.uses_login).flat_map(|login| login.hosts.clone()).collect()
     }
 
-    /// Returns true if the CLI can resume sessions.
     pub fn has_sessions(&self) -> bool {
         !self.start.resume_session.is_empty()
     }
@@ -394,7 +380,6 @@ impl Adapter {
         self.has_sessions() && self.start.begin_session.is_empty()
     }
 
-    /// Returns the error kind that the adapter assigns to an exit code; `None` if it assigns none.
     pub(super) fn kind_of_exit(&self, code: i32) -> Option<ErrorKind> {
         self.exits.get(&code.to_string()).copied()
     }

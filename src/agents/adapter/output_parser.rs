@@ -30,7 +30,6 @@ const LONGEST_MESSAGE: usize = 64 << 10;
 /// How the CLI's process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// The process exited with this code.
     Code(i32),
     /// The process was killed by this signal, which guard did not send.
     Signal(i32),
@@ -43,15 +42,11 @@ pub enum Ending {
 pub struct Conclusion {
     /// Whether the agent succeeded: its CLI exited with code 0, and its output reported success.
     pub success: bool,
-    /// The agent's answer.
     pub answer: String,
     /// The id of the agent's session.
     pub session: Option<String>,
-    /// The kind and message of the error, if the agent failed.
     pub error: Option<(ErrorKind, String)>,
-    /// How long to wait before a retry, if the CLI reported it.
     pub wait: Option<Wait>,
-    /// The usage figures that the CLI reported.
     pub usage: Option<Value>,
     /// The number of lines with an unknown event type.
     pub unknown: u64,
@@ -76,7 +71,6 @@ pub struct OutputParser {
     /// Whether the output's final line reported success; `None` if there is no final line yet, or other output followed
     /// it.
     verdict: Option<bool>,
-    /// The most recent error message in the output.
     last_error: Option<String>,
 }
 
@@ -102,7 +96,6 @@ fn condition_holds(value: &Value, when: &When) -> bool {
 }
 
 impl EventRule {
-    /// Returns true if a line to which this rule applies reports success.
     fn reports_success(&self, value: &Value) -> bool {
         let is_there = |path: &String| find(value, path).is_some();
         self.success_when.iter().all(|when| condition_holds(value, when))
@@ -112,7 +105,6 @@ impl EventRule {
 }
 
 impl OutputParser {
-    /// Creates a parser for one run of this CLI.
     pub fn new(adapter: Adapter, format: OutputFormat) -> Self {
         Self {
             adapter,
@@ -368,7 +360,6 @@ impl OutputParser {
         found
     }
 
-    /// Returns the kind and message of the error, for a run that did not succeed.
     fn failure(&self, ending: Ending, stderr: &str) -> (ErrorKind, String) {
         let adapter = &self.adapter;
         let words = self.last_error.clone().unwrap_or_else(|| self.most_specific_line(stderr));

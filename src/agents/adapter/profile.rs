@@ -14,19 +14,15 @@ use crate::judge::policy::{Config, key_variables, preset};
 /// How `guard run` runs a command line that the user typed for a known CLI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
-    /// The adapter of the CLI.
     pub adapter: Adapter,
     /// Whether the run is unattended, so that the CLI must not ask for approval.
     pub is_unattended: bool,
-    /// Whether the command contacts a model.
     pub asks_model: bool,
     /// Arguments to insert before the user's arguments.
     pub added: Vec<String>,
-    /// The output format that the command line selects.
     pub format: OutputFormat,
 }
 
-/// The error for a model API that has no key configured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no API key found for the gateway {gateway}: set {}, or set `key_file` or `key_command` in [gateway.{gateway}] of {config}",

@@ -7,7 +7,6 @@ use crate::agents::adapter::known::Quota;
 /// How long to wait before a retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wait {
-    /// Wait for this duration.
     For(Duration),
     /// Wait until the next day begins, in this time zone if the adapter names one.
     NextDay(Option<String>),

@@ -13,10 +13,8 @@ pub const RULES: &str = "The caller must provide the engineering context; guard 
 /// The language of the template for requests to an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Language {
-    /// The English template.
     #[default]
     English,
-    /// The Chinese template.
     Chinese,
 }
 
@@ -28,16 +26,13 @@ pub struct RequestText {
     pub context: String,
     /// The type of task: `advice`, `review` or `execute`.
     pub task_type: String,
-    /// Background information for the agent.
     pub background: String,
     /// The questions or tasks, numbered.
     pub tasks: String,
-    /// The expected form of the answer.
     pub expected_output: String,
 }
 
 impl RequestText {
-    /// Renders the request with the template in this language.
     pub fn render(&self, language: Language) -> String {
         let (template, types) = match language {
             Language::English => (include_str!("templates/request.en.md"), "[advice / review / execute]"),

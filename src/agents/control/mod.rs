@@ -69,12 +69,9 @@ impl<'de> Deserialize<'de> for AckStatus {
     }
 }
 
-/// The acknowledgement of a command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentAck {
-    /// The id of the command.
     pub command_id: String,
-    /// What happened to the command.
     pub status: AckStatus,
     /// Details of the outcome. For a rejected command, this is an object whose field `reason` says why.
     #[serde(default)]
@@ -85,14 +82,8 @@ pub struct AgentAck {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// The operating system reported an error.
     #[error("cannot read or write {}: {source}", path.display())]
-    Io {
-        /// The path of the file or directory.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The command or acknowledgement, as JSON, is longer than [`LARGEST_COMMAND`].
     #[error("the control command is longer than {} KiB; send less data with it", LARGEST_COMMAND >> 10)]
     TooLong,

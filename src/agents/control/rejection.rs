@@ -4,7 +4,6 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// The worker does not know commands of this type.
     #[error("unknown command type `{0}`; expected cancel, pause, resume or adjust_config")]
     UnknownType(String),
     /// The data of `adjust_config` names no setting that the worker can change.
@@ -12,19 +11,12 @@ pub enum Rejection {
     NoSetting(&'static str),
     /// The data of `adjust_config` has another form than the worker expects.
     #[error("the data of `adjust_config` must be {expected}: {problem}")]
-    InvalidData {
-        /// The expected form.
-        expected: &'static str,
-        /// The parser's error, which says how the data differs from that form.
-        problem: serde_json::Error,
-    },
-    /// The command sets a limit for a step that the workflow does not have.
+    InvalidData { expected: &'static str, problem: serde_json::Error },
     #[error("the workflow has no step `{0}`")]
     UnknownStep(String),
     /// There is nothing to cancel, because no turn of the conversation is in progress.
     #[error("no turn is in progress, so there is nothing to cancel")]
     NoTurn,
-    /// The worker could not carry out the command.
     #[error(transparent)]
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }

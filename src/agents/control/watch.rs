@@ -78,7 +78,6 @@ impl PauseGate {
         before != is_paused
     }
 
-    /// Returns true while the work is paused.
     pub fn is_paused(&self) -> bool {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -276,7 +276,6 @@ impl Conversation {
         self.compaction = thread.map(|thread| RunningCompaction { cancel, has_ended, thread: Some(thread) });
     }
 
-    /// Returns whether a compaction is running in the background.
     pub fn is_compacting(&self) -> bool {
         self.compaction.as_ref().is_some_and(|running| !running.has_ended())
     }

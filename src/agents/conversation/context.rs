@@ -16,7 +16,6 @@ use crate::agents::history::{
     estimate_tokens, limits_of,
 };
 
-/// How much of the model's context a conversation uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ContextUse {
     /// The estimated number of tokens of the next prompt without its message or, if the agent's CLI stores the
@@ -207,7 +206,6 @@ impl Conversation {
         BuiltPrompt { text: message.to_string(), estimated_tokens, context_tokens, notes }
     }
 
-    /// Returns how much of the model's context the conversation uses.
     pub fn context_use(&self) -> ContextUse {
         let (history, mode) = (self.history(), self.record.settings.turn_mode());
         match mode {

@@ -9,7 +9,6 @@ use super::record::{Record, Turn};
 /// The format of an exported conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// A Markdown document.
     Markdown,
     /// One JSON object.
     Json,

@@ -21,18 +21,15 @@ const LARGEST: u64 = 512 << 20;
 pub(super) enum Entry {
     /// The user sent a message. guard stores this entry before the agent starts.
     Sent(Sent),
-    /// A turn ended.
     Ended(Box<Ended>),
     /// The user cleared the history.
     Cleared {
         /// When the user cleared the history (RFC 3339).
         time: String,
     },
-    /// The user undid a turn.
     Undone {
         /// When the user undid the turn (RFC 3339).
         time: String,
-        /// The number of the turn.
         turn: usize,
         /// The ref under which guard saved the files as the turn left them; `None` if guard did not restore the files.
         #[serde(default)]
@@ -77,7 +74,6 @@ pub(super) struct Ended {
     pub(super) is_in_native_session: bool,
 }
 
-/// Creates the empty log of a new conversation.
 pub(super) fn create(path: &Path) -> io::Result<()> {
     append_log::open(path).map(drop)
 }

@@ -45,34 +45,23 @@ use crate::run::outcome::ErrorKind;
 /// The maximum length of a message, in bytes.
 pub const LONGEST_MESSAGE: usize = 1 << 20;
 
-/// Why an operation on a conversation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConversationError {
     /// No conversation has this id, in full or shortened.
     #[error("there is no conversation {0:?}")]
     Unknown(String),
-    /// The user has no conversations.
     #[error("there are no conversations yet")]
     None,
-    /// The ids of several conversations match the text.
     #[error("{text:?} matches several conversations: {}", candidates.join(", "))]
-    Ambiguous {
-        /// The text that should name one conversation.
-        text: String,
-        /// The ids of the conversations that match.
-        candidates: Vec<String>,
-    },
-    /// Another process has the conversation open.
+    Ambiguous { text: String, candidates: Vec<String> },
     #[error("another client is using the conversation {0}; try again when its turn has ended")]
     Busy(String),
-    /// A command has paused the conversation.
     #[error("the conversation {0} is paused; `guard control {0} resume` continues it")]
     Paused(String),
     /// The message is empty or consists of white space.
     #[error("the message is empty")]
     EmptyMessage,
-    /// The message is longer than [`LONGEST_MESSAGE`].
     #[error("the message has {0} bytes; a message may have at most {LONGEST_MESSAGE}")]
     LongMessage(usize),
     /// The message contains a NUL character, which no command line can contain.
@@ -81,48 +70,34 @@ pub enum ConversationError {
     /// The settings of a conversation or the options of a turn are not valid. Holds the reason.
     #[error("{0}")]
     Settings(String),
-    /// The conversation has no turn with this number.
     #[error("the conversation has no turn {0}")]
     NoTurn(usize),
     /// There is nothing to do: no turn to undo, or nothing to compact.
     #[error("{0}")]
     Nothing(&'static str),
-    /// A file of the conversation cannot be parsed.
     #[error("guard cannot parse {}: {problem}", path.display())]
-    Damaged {
-        /// The damaged file.
-        path: PathBuf,
-        /// What is wrong with the file.
-        problem: String,
-    },
+    Damaged { path: PathBuf, problem: String },
     /// A newer version of guard stored the conversation, in a format that this version cannot read.
     #[error("{} has the format version {version}, which this version of guard cannot read", path.display())]
     UnknownFormat {
         /// The file that states the version.
         path: PathBuf,
-        /// The version of the format.
         version: u32,
     },
-    /// A file operation failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
         /// The operation, as a verb that the path completes.
         what: &'static str,
-        /// The path of the file or directory.
         path: PathBuf,
-        /// The error of the operating system.
         source: io::Error,
     },
-    /// The worktree could not be read or changed.
     #[error(transparent)]
     Workspace(#[from] crate::git::WorkspaceError),
-    /// The older messages could not be summarised. Holds the reason.
     #[error("guard could not summarise the older messages: {0}")]
     Summary(String),
 }
 
 impl ConversationError {
-    /// Returns the kind of the error that results report.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Unknown(_) | Self::None | Self::Ambiguous { .. } => ErrorKind::SessionLost,
@@ -140,7 +115,6 @@ impl ConversationError {
         }
     }
 
-    /// Returns a hint for the user about what to do next.
     pub fn hint(&self) -> &str {
         match self {
             Self::Unknown(_) => {

@@ -13,7 +13,6 @@ use crate::agents::adapter;
 use crate::agents::exec::Sandbox;
 use crate::run::outcome::Worktree;
 
-/// The settings of a new conversation.
 #[derive(Debug, Clone, Default)]
 pub struct NewConversation {
     /// The agent's name. Default: the agent whose program `command` names, or else `generic`; `gemini` without a
@@ -143,7 +142,6 @@ pub struct Record {
 pub(super) struct TurnDetails {
     /// The state of the worktree before the turn.
     pub(super) before: Option<Snapshot>,
-    /// The worktree in which the turn ran.
     pub(super) worktree: Option<Worktree>,
     /// The id of the `agents::exec` session in which the turn ran, to which its worktree belongs; `None` if no id is
     /// stored.
@@ -160,7 +158,6 @@ impl Record {
         record
     }
 
-    /// Updates the record with one entry of the log.
     pub(super) fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::Sent(sent) => self.begin_turn(sent),
@@ -215,7 +212,6 @@ impl Record {
         self.turns.iter().filter(|turn| turn.is_active)
     }
 
-    /// Returns the number for the next turn.
     pub(super) fn next_number(&self) -> usize {
         self.turns.iter().map(|turn| turn.number).max().unwrap_or(0) + 1
     }

@@ -119,7 +119,6 @@ impl Conversations {
         Self { root: root.into(), history_settings: HistorySettings::default() }
     }
 
-    /// Sets how guard builds prompts that contain the history.
     #[must_use]
     pub fn with_history_settings(self, history_settings: HistorySettings) -> Self {
         Self { history_settings, ..self }
@@ -231,7 +230,6 @@ impl Conversations {
         Ok(Record::new(settings, entries, damaged))
     }
 
-    /// Returns the directory of the conversation with this id.
     pub(super) fn directory(&self, id: &str) -> PathBuf {
         self.root.join(id)
     }
@@ -481,7 +479,6 @@ fn is_locked(directory: &Path) -> bool {
 }
 
 impl Conversation {
-    /// Returns the id of the conversation.
     pub fn id(&self) -> &str {
         &self.record.settings.id
     }
@@ -496,7 +493,6 @@ impl Conversation {
         self.record.title()
     }
 
-    /// Returns the name of the conversation's agent.
     pub fn agent(&self) -> &str {
         &self.record.settings.agent
     }

@@ -44,7 +44,6 @@ const WAIT: Duration = Duration::from_millis(250);
 /// How long a turn waits for a summary without which its prompt would be too large.
 const SUMMARY_WAIT: Duration = Duration::from_secs(60);
 
-/// The options of one turn.
 #[derive(Debug, Clone)]
 pub struct TurnOptions {
     /// The model for this turn only; `None` means the conversation's model.
@@ -73,7 +72,6 @@ pub struct TurnOptions {
     pub read: Vec<PathBuf>,
     /// Further files or directories that the agent may write.
     pub write: Vec<PathBuf>,
-    /// Environment variables to set for the agent.
     pub environment: BTreeMap<String, String>,
     /// Whether the result contains all events of the agent.
     pub return_all_messages: bool,

@@ -18,7 +18,6 @@ use crate::agents::exec::Cancel;
 /// The file that exists while the conversation is paused.
 const PAUSED: &str = "paused";
 
-/// Returns the control directory of the conversation in this directory.
 pub(super) fn control_directory(conversation: &Path) -> PathBuf {
     conversation.join("control")
 }

@@ -54,7 +54,6 @@ impl Cancel {
         self.shared.1.notify_all();
     }
 
-    /// Returns true if the request was cancelled.
     pub fn is_set(&self) -> bool {
         self.lock().is_set
     }
@@ -69,7 +68,6 @@ impl Cancel {
         waited.unwrap_or_else(PoisonError::into_inner).0.is_set
     }
 
-    /// Sets the process to signal on cancellation.
     pub(super) fn set_process(&self, child: &Child) {
         let mut state = self.lock();
         let id = i32::try_from(child.id()).ok();

@@ -43,13 +43,10 @@ fn numbers(version: &str) -> Vec<u64> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{agent} {found} is too old: {reason}; install {agent} {oldest} or newer")]
 pub struct OutdatedAgent {
-    /// The name of the agent.
     pub agent: String,
     /// The installed version of the agent's CLI.
     pub found: String,
-    /// The oldest version that works.
     pub oldest: String,
-    /// Why older versions do not work.
     pub reason: String,
 }
 

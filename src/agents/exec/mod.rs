@@ -49,7 +49,6 @@ use session::{Session, Store};
 pub struct Executor {
     /// The path of the guard executable that runs the attempts.
     pub guard: PathBuf,
-    /// The directory where sessions are stored.
     pub sessions: PathBuf,
     /// Environment variables (`GUARD_LOG`, `GUARD_LOG_FILE`) that make the attempts log to a file. If empty, the
     /// attempts do not log.
@@ -148,7 +147,6 @@ impl Executor {
         result
     }
 
-    /// Returns the store that holds the sessions of this agent.
     fn store(&self, agent: &str) -> Store {
         Store { directory: self.sessions.join(agent) }
     }

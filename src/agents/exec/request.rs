@@ -153,19 +153,15 @@ pub enum RequestError {
     /// The text is empty or consists of white space.
     #[error("the request is empty")]
     Empty,
-    /// The text is not valid JSON.
     #[error("the request is not valid JSON: {0}")]
     NotJson(String),
-    /// The text is valid JSON, but not an object.
     #[error("the request must be a JSON object, but is {0}")]
     NotAnObject(&'static str),
-    /// The object has a field that requests do not have.
     #[error("unknown field `{field}`; {}", match nearest {
         Some(nearest) => format!("did you mean `{nearest}`?"),
         None => "schemas/exec-request.schema.json in guard's source repository lists all fields".to_string(),
     })]
     UnknownField {
-        /// The name of the unknown field.
         field: String,
         /// The known field with the most similar name, if any is similar enough.
         nearest: Option<String>,

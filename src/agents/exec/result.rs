@@ -183,7 +183,6 @@ pub fn apply_conclusion(run: &mut RunResult, conclusion: &Conclusion, stderr: &s
     run.error_kind = Some(*kind);
 }
 
-/// Returns how the program of a run ended, in the form that the output parser takes.
 pub fn ending(run: &RunResult) -> Ending {
     match (run.exit_code, run.signal) {
         _ if was_ended_by_guard(run) => Ending::EndedByGuard,

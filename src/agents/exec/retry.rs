@@ -11,15 +11,12 @@ use super::attempt_outcome::AttemptOutcome;
 use crate::agents::adapter::Wait;
 use crate::run::outcome::{ErrorDetail, ErrorKind};
 
-/// The longest delay before a retry.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// The delay before the first retry.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
 /// What to do after a failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Retry after this delay.
     Again(Duration),
     /// Do not retry. Holds the reason if the request would have allowed another retry.
     Stop(Option<String>),
@@ -55,7 +52,6 @@ pub(super) fn next(outcome: &AttemptOutcome, retries: u32, request: &ExecRequest
     }
 }
 
-/// Returns true if a failure of this kind may be temporary, so that a retry can succeed.
 fn may_be_temporary(kind: ErrorKind) -> bool {
     matches!(
         kind,

@@ -23,7 +23,6 @@ pub(super) struct Store {
     pub(super) directory: PathBuf,
 }
 
-/// The stored record of a session.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Record {
     /// The directory that the session belongs to, as a canonical path.
@@ -44,7 +43,6 @@ struct Record {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Worktree {
     pub(super) branch: String,
-    /// The path of the worktree.
     pub(super) folder: PathBuf,
     /// True if the last run ended and kept the worktree. False while a run has not reported its end: it may have
     /// removed the worktree, if that was empty.

@@ -42,7 +42,6 @@ pub enum Level {
 }
 
 impl Level {
-    /// Returns the level for a conversation of this size.
     pub fn of(tokens: usize) -> Self {
         match tokens {
             0..WINDOW_TOKENS => Self::Verbatim,
@@ -55,12 +54,10 @@ impl Level {
 /// The messages to summarise, and the request to send to the summary model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompactionPlan {
-    /// How much of the conversation a prompt contains verbatim after the compaction.
     pub level: Level,
     /// The indices of the messages that the new summary describes. Messages before the range are described by
     /// the earlier summary, which is part of the request.
     pub range: Range<usize>,
-    /// The request to send to the summary model.
     pub request: SummaryRequest,
     /// Whether the history is too large without this compaction. If not, nothing is dropped from prompts when the
     /// model fails.

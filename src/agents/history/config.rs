@@ -8,7 +8,6 @@ use super::model_limits::limits_of;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HistoryConfig {
-    /// Maximum size of a prompt.
     pub max_prompt_tokens: usize,
     /// Compaction starts when the summary and the messages that it does not cover are together larger than
     /// this.
@@ -21,7 +20,6 @@ pub struct HistoryConfig {
     pub response_reserve: usize,
     /// The model that answers prompts. The size of its context limits the size of prompts.
     pub model: String,
-    /// The model that writes summaries.
     pub summary_model: String,
     /// Maximum size of a summary without its pinned facts. guard cuts a longer summary.
     pub max_summary_tokens: usize,

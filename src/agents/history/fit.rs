@@ -20,7 +20,6 @@ pub(super) struct Fitted {
     pub(super) left_out: usize,
     /// For each text, whether its message was cut, that is, is without its middle.
     pub(super) is_cut: Vec<bool>,
-    /// The total size of the texts.
     pub(super) size: Size,
 }
 

@@ -39,11 +39,9 @@ pub struct GeminiHistoryManager {
 /// The messages that compaction removed from prompts, and the summary that replaces them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dropped<'a> {
-    /// The messages that prompts no longer contain.
     pub messages: &'a [Message],
     /// The estimated number of tokens of these messages.
     pub tokens: usize,
-    /// The summary that replaces the messages in prompts.
     pub summary: &'a Summary,
     /// The estimated number of tokens of the summary, including the facts that guard copied word for word from the
     /// messages.
@@ -66,7 +64,6 @@ pub enum TimeoutAdvice {
 }
 
 impl GeminiHistoryManager {
-    /// Creates an empty conversation.
     pub fn new(config: HistoryConfig) -> Self {
         Self::from_parts(config, Vec::new(), None)
     }
@@ -114,19 +111,16 @@ impl GeminiHistoryManager {
         self.now = now;
     }
 
-    /// Adds a message with this author and text to the conversation.
     pub fn add_message(&mut self, role: Role, content: impl Into<String>) {
         let message = Message::new(role, content);
         self.sizes.push(&message);
         self.messages.push(message);
     }
 
-    /// Adds a message of the user to the conversation.
     pub fn add_user(&mut self, content: impl Into<String>) {
         self.add_message(Role::User, content);
     }
 
-    /// Adds an answer of the model to the conversation.
     pub fn add_assistant(&mut self, content: impl Into<String>) {
         self.add_message(Role::Assistant, content);
     }
@@ -155,7 +149,6 @@ impl GeminiHistoryManager {
         &self.messages
     }
 
-    /// Returns the settings of the history.
     pub fn config(&self) -> &HistoryConfig {
         &self.config
     }

@@ -6,9 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The person who talks to the model.
     User,
-    /// The model that answers the user.
     Assistant,
     /// guard itself, whose only message is the summary that replaces older messages.
     System,
@@ -25,17 +23,14 @@ impl Role {
     }
 }
 
-/// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// The author of the message.
     pub role: Role,
     /// The text of the message, unchanged.
     pub content: String,
 }
 
 impl Message {
-    /// Creates a message with this author and text.
     pub fn new(role: Role, content: impl Into<String>) -> Self {
         Self { role, content: content.into() }
     }

@@ -28,12 +28,10 @@ impl Sizes {
         self.in_prompt.push(message_size(message));
     }
 
-    /// Returns the size of the contents of all messages before `index`.
     fn content_before(&self, index: usize) -> Size {
         index.checked_sub(1).and_then(|last| self.content_until.get(last)).copied().unwrap_or_default()
     }
 
-    /// Returns the size of the contents of the messages in this range.
     pub(super) fn content(&self, range: std::ops::Range<usize>) -> Size {
         self.content_before(range.end).minus(self.content_before(range.start))
     }

@@ -6,7 +6,6 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-/// The content of `policies/models.toml`, which lists the models and their limits.
 const TEXT: &str = include_str!("../../../policies/models.toml");
 
 /// How large a prompt for a model may be, in tokens.

@@ -22,7 +22,6 @@ use super::tokens::Size;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MessageForm {
-    /// The prompt contains the message word for word.
     Verbatim,
     /// The prompt contains the beginning and the end of the message, without its middle.
     Cut,
@@ -35,7 +34,6 @@ pub enum MessageForm {
 /// A prompt for a model, and how the conversation was shortened to fit into it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptResult {
-    /// The text of the prompt.
     pub prompt_text: String,
     /// The estimated size of the prompt, in tokens; at most the limit for which the prompt was built.
     pub estimated_tokens: usize,
@@ -52,7 +50,6 @@ pub struct PromptResult {
     pub forms: Vec<MessageForm>,
 }
 
-/// Everything that a prompt is built from.
 pub(super) struct PromptInput<'a> {
     /// The messages before the current message.
     pub(super) history: &'a [Message],

@@ -68,7 +68,6 @@ pub(super) fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns the size that a text has after [`escape`].
 pub(super) fn escaped_size(text: &str) -> Size {
     let backslashes: Size = lines_to_escape(text).map(|_| Size::of_char('\\')).sum();
     Size::of(text).plus(backslashes)

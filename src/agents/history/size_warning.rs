@@ -13,58 +13,28 @@ pub enum SizeWarning {
     #[error(
         "the message has about {tokens} tokens, but a prompt may have at most {budget}, so guard left out its middle; put the text into a file and name the file instead"
     )]
-    CurrentMessageCut {
-        /// The size of the new message.
-        tokens: usize,
-        /// The maximum size of a prompt.
-        budget: usize,
-    },
-    /// The newest messages of the history do not fit into the prompt together.
+    CurrentMessageCut { tokens: usize, budget: usize },
     #[error(
         "the newest messages are too large for the prompt, so guard left out the middle of {messages} of them"
     )]
-    RecentMessagesCut {
-        /// How many messages were cut.
-        messages: usize,
-    },
-    /// Some messages fit neither into the prompt nor into the summary.
+    RecentMessagesCut { messages: usize },
     #[error(
         "the oldest messages ({messages}) are neither in the prompt nor in its summary; \
          state again what is still important, or clear the history"
     )]
-    MessagesLeftOut {
-        /// How many messages are left out.
-        messages: usize,
-    },
+    MessagesLeftOut { messages: usize },
     /// The prompt is larger than the target size of the model, below which it answers quickly.
     #[error("the prompt has about {tokens} tokens; answers become slow above {target} tokens")]
-    PromptLarge {
-        /// The size of the prompt.
-        tokens: usize,
-        /// The size that prompts should stay below.
-        target: usize,
-    },
-    /// The prompt is so large that the answer will be slow.
+    PromptLarge { tokens: usize, target: usize },
     #[error(
         "the prompt has about {tokens} tokens; with more than {warning} tokens an answer takes 30 seconds or more"
     )]
-    PromptSlow {
-        /// The size of the prompt.
-        tokens: usize,
-        /// The size above which the model answers slowly.
-        warning: usize,
-    },
-    /// The prompt is so large that a time-out is likely.
+    PromptSlow { tokens: usize, warning: usize },
     #[error(
         "the prompt has about {tokens} tokens, more than the practical maximum of {maximum}: \
          the model will probably time out; lower max_prompt_tokens"
     )]
-    PromptTooLarge {
-        /// The size of the prompt.
-        tokens: usize,
-        /// The size above which the model is likely to time out.
-        maximum: usize,
-    },
+    PromptTooLarge { tokens: usize, maximum: usize },
     /// The prompt is small enough, but the conversation has become long and the prompt contains most of it only
     /// as a summary.
     #[error(
@@ -83,10 +53,8 @@ pub enum SizeWarning {
     SessionLarge {
         /// The size of all messages of the session, including the new one.
         tokens: usize,
-        /// The size that prompts should stay below.
         target: usize,
     },
-    /// The agent's own session is so large that the answer will be slow.
     #[error(
         "the agent's own session has about {tokens} tokens; with more than {warning} tokens an answer takes \
          30 seconds or more; clear the history, or start a new conversation"
@@ -94,10 +62,8 @@ pub enum SizeWarning {
     SessionSlow {
         /// The size of all messages of the session, including the new one.
         tokens: usize,
-        /// The size above which the model answers slowly.
         warning: usize,
     },
-    /// The agent's own session is so large that a time-out is likely.
     #[error(
         "the agent's own session has about {tokens} tokens, more than the practical maximum of {maximum}: \
          the model will probably time out; clear the history, or start a new conversation"
@@ -105,7 +71,6 @@ pub enum SizeWarning {
     SessionTooLarge {
         /// The size of all messages of the session, including the new one.
         tokens: usize,
-        /// The size above which the model is likely to time out.
         maximum: usize,
     },
 }

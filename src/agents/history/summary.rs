@@ -31,7 +31,6 @@ pub struct Summary {
     pub dropped: usize,
 }
 
-/// Who made a summary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SummarySource {
@@ -48,7 +47,6 @@ impl Summary {
         Message::new(Role::System, self.body())
     }
 
-    /// Returns the estimated number of tokens of the summary in a prompt.
     pub fn estimated_tokens(&self) -> usize {
         self.size().tokens()
     }
@@ -144,9 +142,7 @@ pub fn digest_of(messages: &[Message]) -> String {
 /// [`super::GeminiHistoryManager::apply_summary`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SummaryRequest {
-    /// The whole prompt for the model.
     pub prompt: String,
-    /// The name of the model to ask.
     pub model: String,
     /// How many of the oldest messages the summary will replace.
     pub covers: usize,
@@ -154,7 +150,6 @@ pub struct SummaryRequest {
     pub digest: String,
 }
 
-/// The future that [`Summarizer::summarize`] returns.
 pub type SummaryFuture<'a> = Pin<Box<dyn Future<Output = Result<String, SummaryError>> + Send + 'a>>;
 
 /// Writes summaries: a model behind a CLI, or a test double.
@@ -166,15 +161,12 @@ pub trait Summarizer: Send + Sync {
 /// Why there is no new summary.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SummaryError {
-    /// No summarizer was set for the history.
     #[error(
         "this conversation has no model that writes summaries, so guard drops older messages from prompts instead"
     )]
     NoSummarizer,
-    /// The conversation has only recent messages, which are never summarised.
     #[error("the conversation has no messages old enough to summarise")]
     NothingToSummarize,
-    /// The model did not answer in time.
     #[error("the summary model did not answer within {seconds} s")]
     Timeout {
         /// How long the caller waited for the answer.
@@ -182,14 +174,9 @@ pub enum SummaryError {
     },
     /// The model failed, or the CLI through which guard asks it.
     #[error("the summary model failed: {reason}")]
-    Failed {
-        /// The error that the model or the CLI reported.
-        reason: String,
-    },
-    /// The model's answer has no text.
+    Failed { reason: String },
     #[error("the summary model returned an empty summary")]
     Empty,
-    /// The summary is not smaller than the messages that it should replace.
     #[error(
         "the summary has about {summary} tokens, but the messages that it should replace have only {replaced}"
     )]

@@ -20,7 +20,6 @@ pub(super) fn describe(run: &RunResult, session: &str) -> Vec<String> {
     lines
 }
 
-/// Returns what the user can do after an error of this kind.
 fn next_step(kind: ErrorKind, run: &RunResult, session: &str) -> String {
     let log = || match run.run_id.as_str() {
         "" => "guard doctor".to_string(),

@@ -149,7 +149,6 @@ impl Chat<'_> {
         }
     }
 
-    /// Sends a message, and shows the turn until it ends.
     fn turn(&mut self, message: &str) -> io::Result<Next> {
         self.out.flush()?;
         let cancel = Cancel::default();
@@ -189,7 +188,6 @@ impl Chat<'_> {
         Ok(Next::Ask)
     }
 
-    /// Runs a slash command.
     fn command(&mut self, command: SlashCommand) -> io::Result<Next> {
         match command {
             SlashCommand::Quit => return Ok(Next::Leave),

@@ -25,7 +25,6 @@ fn rendered_in_pieces(text: &str, cuts: &[usize], has_styles: bool) -> String {
     out
 }
 
-/// Removes the renderer's style sequences from its output.
 fn without_styles(output: &str) -> String {
     [RESET, BOLD, DIM, ITALIC, CODE].iter().fold(output.to_string(), |text, style| text.replace(style, ""))
 }

@@ -87,7 +87,6 @@ fn confirm_policy(args: &Chat, directory: &Path, sandbox: Sandbox) -> Result<(),
     )
 }
 
-/// Returns the options of each turn, from the command line.
 fn turn_options(args: &Chat) -> TurnOptions {
     let defaults = TurnOptions::default();
     TurnOptions {

@@ -47,7 +47,6 @@ pub(super) enum CommandError {
 }
 
 impl CommandError {
-    /// Returns advice on what the user can type instead.
     pub(super) fn hint(&self) -> String {
         match self {
             Self::Unknown { nearest: Some(nearest), .. } => {

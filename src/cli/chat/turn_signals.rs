@@ -50,7 +50,6 @@ impl TurnSignals {
         Ok(Self { state })
     }
 
-    /// Sets the text that guard prints when a signal ends the conversation.
     pub(super) fn set_farewell(&self, text: String) {
         lock(&self.state).farewell = text;
     }

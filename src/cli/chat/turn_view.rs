@@ -106,7 +106,6 @@ impl Screen {
     }
 }
 
-/// Displays one turn.
 pub(super) struct TurnView {
     shared: Arc<Shared>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -131,7 +130,6 @@ impl TurnView {
         Self { shared, thread, markdown, has_colour, refusals: HashSet::new(), has_answer: false }
     }
 
-    /// Shows an event of the turn.
     pub(super) fn show(&mut self, event: &AgentEvent) {
         match shown(event) {
             Shown::Nothing => {}
@@ -242,7 +240,6 @@ fn draw(shared: &Shared) {
     }
 }
 
-/// Returns what the display shows for an event.
 fn shown(event: &AgentEvent) -> Shown {
     let data = &event.data;
     if event.event_type.starts_with("deny.") {

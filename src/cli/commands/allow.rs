@@ -350,7 +350,6 @@ impl Target {
         (name != policy::PROJECT_POLICY).then_some(OtherPolicy { config, line, name })
     }
 
-    /// Checks that guard can load the edited text as a policy.
     fn check(&self, text: &str) -> Result<(), Failure> {
         if self.is_project() {
             check_extends(text)?;

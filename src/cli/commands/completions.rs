@@ -22,7 +22,6 @@ const BASH: &str = include_str!("completions/runs-and-policies.bash");
 const ZSH: &str = include_str!("completions/runs-and-policies.zsh");
 const FISH: &str = include_str!("completions/runs-and-policies.fish");
 
-/// Prints the completion script for a shell.
 pub(in crate::cli) fn run(arguments: &Completions, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut command = args::Cli::command();
     let with_runs = commands_with_runs(&command);

@@ -16,7 +16,6 @@ impl From<ConversationError> for Failure {
     }
 }
 
-/// Returns the stored conversations of the current user.
 pub(in crate::cli) fn conversations() -> Result<Conversations, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")

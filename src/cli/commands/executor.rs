@@ -86,7 +86,6 @@ pub(in crate::cli) fn print_event(event: &AgentEvent, out: &mut dyn Write) -> io
     out.flush()
 }
 
-/// Returns the exit code for a result of an agent.
 pub(in crate::cli) fn exit(result: &ExecResult) -> Exit {
     match result.run.error_kind {
         None => Exit::Success,

@@ -77,7 +77,6 @@ fn note_unfinished(run: &Run) {
     }
 }
 
-/// Returns true if events of this type concern the network.
 fn is_network(event_type: &str) -> bool {
     let known = event_type.parse();
     matches!(

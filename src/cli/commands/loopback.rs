@@ -18,7 +18,6 @@ pub(in crate::cli) fn roots(given: &[PathBuf]) -> Result<Roots, Failure> {
 pub(in crate::cli) struct Loopback {
     pub(in crate::cli) listening: Listening,
     pub(in crate::cli) token: Token,
-    /// The path of the file that contains the token.
     pub(in crate::cli) token_file: PathBuf,
 }
 

@@ -20,7 +20,6 @@ use crate::run::transcript::runs_dir;
 use crate::sys::programs::ProgramSearch;
 use crate::text::terminal_text;
 
-/// The oldest version of git that guard supports.
 const OLDEST_GIT: (u64, u64) = (2, 38);
 /// How long a program may take to print its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,7 +31,6 @@ const LEAST_FREE: u64 = 1 << 30;
 /// bound.
 const MOST_FILES: usize = 100_000;
 
-/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::cli) enum CheckState {
@@ -45,7 +43,6 @@ pub(in crate::cli) enum CheckState {
     Problem,
 }
 
-/// One check of this machine, and its outcome.
 #[derive(Debug, Clone, Serialize)]
 pub(in crate::cli) struct MachineCheck {
     /// The group of the check: `git`, `agent`, `key`, `path`, `state`, `config`.
@@ -67,7 +64,6 @@ impl MachineCheck {
     }
 }
 
-/// Runs all checks, and returns their outcomes.
 pub(in crate::cli) fn all() -> Vec<MachineCheck> {
     let search = ProgramSearch::from_environment();
     let mut checks = vec![git(&search)];
@@ -78,7 +74,6 @@ pub(in crate::cli) fn all() -> Vec<MachineCheck> {
     checks
 }
 
-/// Reports that guard cannot load the policy with this name.
 pub(in crate::cli) fn invalid_policy(name: &str) -> MachineCheck {
     let check = MachineCheck::ok("config", format!("policy {name}"), "has errors, so no run can use it");
     check.with_fix(CheckState::Problem, format!("`guard policy lint {name}` shows the errors"))

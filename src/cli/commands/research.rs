@@ -206,7 +206,6 @@ fn follow(
     })
 }
 
-/// Prints the stored research runs.
 fn list(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let runs = Journal::list(&research_directory()?);
     if as_json {
@@ -224,7 +223,6 @@ fn list(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Returns the directory of the journals of all research runs.
 fn research_directory() -> Result<PathBuf, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")

@@ -64,7 +64,6 @@ pub(in crate::cli) fn run(args: &Runs, out: &mut dyn Write) -> Result<Exit, Fail
     Ok(Exit::Success)
 }
 
-/// Carries out `guard ps`: lists the runs that are running.
 pub(in crate::cli) fn ps(args: &Ps, out: &mut dyn Write) -> Result<Exit, Failure> {
     let store = store()?;
     let runs = store.running()?;

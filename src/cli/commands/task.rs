@@ -383,7 +383,6 @@ fn own_failure(problem: &str, output: &TaskOutput, out: &mut dyn Write) -> Resul
     Ok(Exit::OwnFailure)
 }
 
-/// The step from which a task continues.
 enum ResumeFrom<'a> {
     /// The earlier step with this name.
     Step(&'a str),

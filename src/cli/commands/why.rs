@@ -27,7 +27,6 @@ use crate::text::terminal_text;
 /// The maximum number of refusals of a run that guard explains as text. With `--json`, guard explains all of them.
 const MOST_EXPLAINED: usize = 100;
 
-/// The explanation of one decision.
 #[derive(Debug, Serialize)]
 struct Explanation {
     /// The number of the event that recorded the decision; `None` if guard did not make the decision in a run.
@@ -233,7 +232,6 @@ impl PathPlace {
     }
 }
 
-/// Explains what a run in the current directory may do with a path.
 fn explain_path(path: &Path, write: bool, plan: &LaunchPlan) -> Result<Explanation, Failure> {
     let path = std::path::absolute(path)
         .map_err(|error| Failure::usage(format!("--path: {error}"), "name a file or a directory"))?;

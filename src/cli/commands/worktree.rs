@@ -189,7 +189,6 @@ fn disposed_json(run: &str, report: &DisposeReport) -> Value {
     })
 }
 
-/// The arguments of `guard worktree clean`.
 struct CleanRequest<'a> {
     runs: &'a [String],
     all: bool,

@@ -39,12 +39,10 @@ pub(in crate::cli) fn start(options: &ColourOptions) {
     let _ = CHOSEN.set(options.color);
 }
 
-/// Returns true if guard should print colours to standard output.
 pub(in crate::cli) fn stdout_colour() -> bool {
     has_colour(io::stdout().is_terminal())
 }
 
-/// Returns true if guard should print colours to standard error.
 pub(in crate::cli) fn stderr_colour() -> bool {
     has_colour(io::stderr().is_terminal())
 }

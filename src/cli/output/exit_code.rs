@@ -228,7 +228,6 @@ pub(crate) enum Exit {
     OwnFailure,
     /// The policy denies the command of a run, or the kernel cannot execute it.
     CannotExecute,
-    /// The command of a run does not exist.
     CommandNotFound,
     /// Another exit code, such as that of the command that the run started, or 128 plus the number of a signal.
     Code(u8),

@@ -151,7 +151,6 @@ impl<'a> VerdictJson<'a> {
         self
     }
 
-    /// Adds the command's intents to the output.
     #[must_use]
     pub fn with_intents(mut self, analysis: &Analysis) -> Self {
         self.intents = Some(analysis.intents.iter().map(intent).collect());
@@ -190,7 +189,6 @@ fn intent(intent: &crate::judge::command::Intent) -> IntentJson {
 /// A published schema: the name of its file in `schemas/`, and the function that generates it.
 type Published = (&'static str, fn() -> serde_json::Value);
 
-/// The schemas that this version of guard publishes.
 pub const SCHEMAS: &[Published] = &[
     ("policy.schema.json", policy::schema),
     ("check.schema.json", || titled(as_written::<VerdictJson<'static>>(), "guard check --json")),

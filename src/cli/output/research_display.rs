@@ -28,7 +28,6 @@ const SPINNER: &str = "⣾⣽⣻⢿⡿⣟⣯⣷ ";
 pub(in crate::cli) enum StreamDisplay {
     /// guard draws progress bars on a terminal: one for the whole research and one for each sub-query.
     Live(LiveDisplay),
-    /// guard prints lines of text.
     Plain(Lines),
     /// guard shows no progress, because a program reads the output.
     Silent,

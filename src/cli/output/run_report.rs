@@ -108,7 +108,6 @@ pub(in crate::cli) fn report(
     Ok(exit_of(result))
 }
 
-/// Returns the exit code of `guard run` for a run with this result.
 pub(in crate::cli) fn exit_of(result: &RunResult) -> Exit {
     match result.error_kind {
         Some(
@@ -137,7 +136,6 @@ fn is_ended_by_limit(result: &RunResult) -> bool {
 /// The maximum number of denials that a summary lists.
 const MOST_SHOWN: usize = 10;
 
-/// Returns the summary for the user at the end of a run.
 fn summary(result: &RunResult) -> Vec<String> {
     let mut lines = Vec::new();
     let ended = match (&result.error, result.exit_code) {

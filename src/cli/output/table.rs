@@ -43,7 +43,6 @@ pub(in crate::cli) fn width() -> usize {
     of_terminal.or_else(of_variable).unwrap_or(DEFAULT_WIDTH)
 }
 
-/// Prints a table, fitted to a width.
 pub(in crate::cli) fn write(mut columns: Vec<Column>, width: usize, out: &mut dyn Write) -> io::Result<()> {
     let widths = fit(&mut columns, width);
     let titles: Vec<String> = columns.iter().map(|column| column.title.to_string()).collect();

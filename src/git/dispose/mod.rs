@@ -39,7 +39,6 @@ use uncommitted::{Changed, RETRY_TIMEOUT, unreadable_dirs};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeepPolicy {
-    /// Keep the worktree and the branch.
     Keep,
     /// Remove the worktree and the branch, and save new work under `refs/guard/` or in the run's directory.
     Discard,

@@ -38,11 +38,9 @@ const MAX_LISTED_BYTES: usize = 4 << 20;
 /// How a file differs from an earlier version of the worktree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Changed {
-    /// The file is new.
     Created,
     /// The file's content or type changed.
     Modified,
-    /// The file was removed.
     Deleted,
 }
 
@@ -66,7 +64,6 @@ pub fn merged(
     all
 }
 
-/// A file, and how it changed.
 type Change = (PathBuf, Changed);
 
 /// The uncommitted work in a worktree.

@@ -210,7 +210,6 @@ impl Git {
         this
     }
 
-    /// Sets the working directory of the git process.
     pub(crate) fn current_dir(mut self, dir: &Path) -> Self {
         self.command.current_dir(dir);
         self
@@ -253,7 +252,6 @@ impl Git {
         self
     }
 
-    /// Makes the git process run in a jail: see [`Jail`].
     pub(crate) fn jailed(mut self, jail: Jail) -> Self {
         jail.confine(&mut self.command);
         self
@@ -291,7 +289,6 @@ impl Git {
         self.spawn()
     }
 
-    /// Starts git with `to` as its standard output.
     pub(crate) fn start_with_stdout(mut self, to: OwnedFd) -> Result<Running, GitError> {
         self.command.stdout(to);
         self.spawn_with_input()

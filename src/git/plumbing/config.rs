@@ -31,7 +31,6 @@ impl Settings {
             .timeout(QUERY_TIMEOUT))
     }
 
-    /// Parses the output of the git call from [`Self::list_call`].
     pub(crate) fn parse(output: &[u8]) -> Self {
         let mut parts = output.split(|byte| *byte == 0);
         let mut all = Vec::new();

@@ -26,7 +26,6 @@ pub(crate) struct Jail {
 /// The resource limits of a jailed git process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Maximum CPU time, in seconds.
     pub(crate) cpu_seconds: u64,
     /// Maximum memory (`RLIMIT_DATA`), in bytes.
     pub(crate) memory: u64,

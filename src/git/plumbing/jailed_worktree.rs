@@ -51,7 +51,6 @@ impl JailedWorktree<'_> {
     }
 }
 
-/// Returns the object id of the empty tree in the given object format.
 fn empty_tree(object_format: &str) -> &'static str {
     match object_format {
         "sha256" => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",

@@ -9,7 +9,6 @@ use nix::sys::signal::Signal;
 
 use crate::sys::programs::ProgramNotFound;
 
-/// Why a git call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
     /// `PATH` contains no usable git: it has none at all, or only guard's shim, or only one that an agent could have
@@ -18,42 +17,21 @@ pub enum GitError {
     NotFound(ProgramNotFound),
     /// guard could not start git, or could not exchange data with it.
     #[error("cannot run git {verb}: {source}")]
-    Io {
-        /// The git subcommand.
-        verb: String,
-        /// The underlying I/O error.
-        source: io::Error,
-    },
-    /// git exited with an error.
+    Io { verb: String, source: io::Error },
     #[error("git {verb} failed{}", failure_detail(.message, *.code))]
     Failed {
-        /// The git subcommand.
         verb: String,
         /// The exit code, or 128 plus the signal number.
         code: i32,
         /// What git printed to standard error, without control characters.
         message: String,
     },
-    /// git exceeded its timeout.
     #[error("git {verb} took longer than {} s, and guard ended it", limit.as_secs())]
-    TimedOut {
-        /// The git subcommand.
-        verb: String,
-        /// The timeout that git exceeded.
-        limit: Duration,
-    },
-    /// guard received a termination signal, and ended the git call because of it.
+    TimedOut { verb: String, limit: Duration },
     #[error("guard received {signal} and ended git {verb}")]
-    Interrupted {
-        /// The git subcommand.
-        verb: String,
-        /// The signal that guard received.
-        signal: Signal,
-    },
-    /// git printed more than its output limit.
+    Interrupted { verb: String, signal: Signal },
     #[error("git {verb} printed more than the limit of {limit} bytes")]
     TooMuch {
-        /// The git subcommand.
         verb: String,
         /// The maximum size of the output, in bytes.
         limit: usize,
@@ -64,7 +42,6 @@ fn failure_detail(message: &str, code: i32) -> String {
     if message.is_empty() { format!(" (exit code {code})") } else { format!(": {message}") }
 }
 
-/// The exit status and the output of a finished git call.
 pub(crate) struct GitOutput {
     pub(crate) status: ExitStatus,
     pub(crate) output: Vec<u8>,

@@ -33,24 +33,19 @@ const MAX_DEPTH: usize = 32;
 /// Why guard cannot receive a ref from the run's quarantine repository (its private git directory).
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RefError {
-    /// The ref does not exist.
     #[error("the ref no longer exists in the run's private repository")]
     Missing,
-    /// The ref is a symbolic ref, which names this other ref instead of an object.
     #[error("the ref is now a symbolic ref to {0:?}, which guard does not follow")]
     Symbolic(String),
     /// The ref's file, a directory above it, or `packed-refs` is, for example, a symbolic link or a FIFO.
     #[error("{} is {found}", path.display())]
     NotPlain {
-        /// The file or directory with the unexpected type.
         path: PathBuf,
         /// The type that the file or directory has.
         found: &'static str,
     },
-    /// The ref's file does not contain an object id.
     #[error("the file of the ref does not contain an object id")]
     NotAnId,
-    /// The quarantine repository stores its refs in a reftable, which guard does not read.
     #[error(
         "the run's private repository stores its refs as a reftable; guard reads only refs that are files"
     )]
@@ -203,7 +198,6 @@ pub(crate) struct ChangedRef {
     pub(crate) name: String,
     /// The object id that the ref contains now; `None` if the ref was deleted or does not contain an id.
     pub(crate) now: Option<String>,
-    /// True if the ref existed when the run began.
     pub(crate) existed_before: bool,
 }
 

@@ -19,7 +19,6 @@ use crate::git::{WorkspaceError, trust};
 /// [`without_credentials`] removes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RemoteUrls {
-    /// The URL that git fetches from.
     pub fetch: String,
     /// The URL that git pushes to; the first one if there are several.
     pub push: String,

@@ -37,7 +37,6 @@ impl Head {
 /// The user's repository, and the working tree from which guard found it.
 #[derive(Debug, Clone)]
 pub struct Repository {
-    /// The git directory of the working tree.
     pub git_dir: PathBuf,
     /// The common directory, which all working trees of the repository share.
     pub common_dir: PathBuf,
@@ -51,7 +50,6 @@ pub struct Repository {
     pub bare: bool,
     /// True if the history is truncated (a shallow clone).
     pub shallow: bool,
-    /// What the `HEAD` of the working tree points to.
     pub head: Head,
     /// True if the user trusts the repository's configuration and the paths in it (option `--trust-repository`).
     pub trusted: bool,

@@ -23,7 +23,6 @@ const INTERRUPT_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 const GRACE: Duration = Duration::from_secs(10);
 /// The minimum time that guard gives a git call that starts after guard received a termination signal.
 const LATE_CALL_GRACE: Duration = Duration::from_secs(2);
-/// Maximum number of bytes that guard reads from git's standard error.
 const MAX_STDERR_BYTES: u64 = 8 << 10;
 
 /// How often guard checks for pending signals while it reads the output of an interruptible git call. In other calls

@@ -5,13 +5,11 @@
 /// A message from git that guard recognises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GitMessage {
-    /// The directory is not in a repository.
     NotARepository,
     /// The repository belongs to another user.
     DubiousOwnership,
     /// Another git process is creating or removing a worktree: a `commondir` file is empty or missing.
     UnfinishedWorktree,
-    /// The repository has no remote with this name.
     NoSuchRemote,
     /// The remote is a local path, and guard has forbidden this git call to push to local paths.
     FileTransportForbidden,

@@ -14,7 +14,6 @@ const MIN_SECRET_LENGTH: usize = 6;
 /// Minimum length of a credential at a position where a user name or an ordinary query parameter is also possible.
 const MIN_AMBIGUOUS_LENGTH: usize = 16;
 
-/// Removes the credentials from the URLs in a setting's key and value.
 pub(crate) fn without_credentials(setting: Setting) -> Setting {
     let has_addresses = has_addresses(&setting.key);
     let key = match split_key(&setting.key) {

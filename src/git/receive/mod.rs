@@ -52,7 +52,6 @@ impl Limits {
 /// A commit of the agent that guard received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
-    /// The object id of the commit.
     pub id: String,
     /// The author as the commit names it, in the form `NAME <EMAIL>`.
     pub author: String,
@@ -97,13 +96,7 @@ pub struct Received {
 pub enum ReceiveError {
     /// guard cannot read the refs of the quarantine repository, or the branch's ref does not contain a commit id.
     #[error("cannot receive the branch {branch}: {source}")]
-    Ref {
-        /// The branch that guard tried to receive.
-        branch: String,
-        /// Why guard cannot read the branch's ref.
-        source: RefError,
-    },
-    /// The branch does not descend from the run's base commit.
+    Ref { branch: String, source: RefError },
     #[error(
         "the new commit {new} does not descend from {base}, the commit that the run started from: \
          the agent changed or dropped commits from before the run"
@@ -111,10 +104,8 @@ pub enum ReceiveError {
     NotDescending {
         /// The commit of the branch in the quarantine repository.
         new: String,
-        /// The commit that the run started from.
         base: String,
     },
-    /// The branch's ref contains the id of an object that is not a commit.
     #[error("the branch points to the object {0}, which is not a commit")]
     NotACommit(String),
     /// The user or another process moved or deleted the branch in the user's repository during the run.
@@ -130,15 +121,12 @@ pub enum ReceiveError {
         /// The commit of the branch now; empty if the branch was deleted.
         found: String,
     },
-    /// The branch is also checked out in another worktree.
     #[error("the branch {branch} is also checked out in {}", worktree.display())]
     CheckedOut {
         /// The name of the run's branch without `refs/heads/`.
         branch: String,
-        /// The path of the other worktree.
         worktree: PathBuf,
     },
-    /// The pack of new objects exceeds the size limit.
     #[error("the new commits are larger than the limit of {} MiB", limit >> 20)]
     TooLarge {
         /// The maximum size of the pack, in bytes.

@@ -303,7 +303,6 @@ impl Workspace {
         Ok(tree_size::check(self.reader("cat-file", source, limits)?, &commits, self.max_paths())?)
     }
 
-    /// Returns the maximum number of paths that a commit of the run may have.
     pub(crate) fn max_paths(&self) -> u64 {
         tree_size::max_paths(tree_size::index_entries(&self.record.admin_dir.join("index")))
     }
@@ -369,7 +368,6 @@ impl Workspace {
     }
 }
 
-/// Maximum number of commits to receive at once.
 const MAX_NEW_COMMITS: usize = 100_000;
 
 /// Maximum number of threads with which git searches for deltas: each thread needs memory.

@@ -26,7 +26,6 @@ const MAX_AVERAGE_PATH_BYTES: u64 = 512;
 const MAX_TREES: usize = 2_000_000;
 /// Maximum size of all tree objects together, in bytes.
 const MAX_BYTES: u64 = 2 << 30;
-/// Maximum size of one tree object, in bytes.
 const MAX_TREE_BYTES: u64 = 64 << 20;
 /// Number of trees to request from git at once. Their ids must fit into the pipe's buffer, because guard reads no
 /// answer before it has written all of the ids.
@@ -35,14 +34,12 @@ const BATCH: usize = 256;
 /// Why the trees of a commit are too large, or why guard cannot measure them.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeSizeError {
-    /// A commit has more or longer paths than git can handle in reasonable memory and time.
     #[error(
         "the commit {commit} has {} files and directories, {}; it probably contains \
          the same directories many times, and git would run out of memory when it reads the commit",
         path_count_text(.paths), excess_text(*.paths, *.limit)
     )]
     TooManyPaths {
-        /// The id of the commit with too many paths.
         commit: String,
         /// The number of paths in the commit; `u64::MAX` if it is too large to count.
         paths: u64,
@@ -55,7 +52,6 @@ pub enum TreeSizeError {
     /// git cannot read a tree, or its output is malformed.
     #[error("cannot read the trees of the commits: {0}")]
     Unreadable(String),
-    /// A git call failed.
     #[error(transparent)]
     Git(#[from] GitError),
 }

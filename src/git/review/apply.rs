@@ -38,7 +38,6 @@ const INSPECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of paths that an error message names.
 const MAX_NAMED: usize = 10;
 
-/// How guard applies the work of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApplyMethod {
     /// guard merges the run's own commits into the user's branch: by a fast-forward or a merge commit.
@@ -49,10 +48,8 @@ pub enum ApplyMethod {
     Uncommitted,
 }
 
-/// How the user wants the work of a run to be applied.
 #[derive(Debug, Clone)]
 pub struct ApplyRequest {
-    /// How guard applies the work.
     pub method: ApplyMethod,
     /// The message for the commit that guard makes; `None` for a default message. If guard commits the run's
     /// uncommitted work and then merges, only the commit of the uncommitted work gets this message.
@@ -66,11 +63,9 @@ pub struct ApplyRequest {
 pub struct ApplyPlan {
     /// The user's branch to apply the work to, without `refs/heads/`; `None` if `HEAD` is detached.
     pub into: Option<String>,
-    /// The work of the run that is to be applied.
     pub work: WholeWork,
     /// The paths that will change in the user's working tree.
     pub files: Vec<PathBuf>,
-    /// How guard applies the work.
     pub method: ApplyMethod,
     /// True if the user's branch only moves forward to the run's commits, without a new commit.
     pub is_fast_forward: bool,
@@ -97,15 +92,12 @@ pub struct ApplyPlan {
 
 /// Whether the work of a run can be applied to the user's branch.
 pub enum Planned {
-    /// The work can be applied.
     Ready(Box<ApplyPlan>),
     /// The user's branch already has all of the work, or the run did no work.
     Nothing(WholeWork),
     /// The work and the user's branch have conflicting changes to these files, so that git cannot merge them.
     Conflicts {
-        /// The paths of the files.
         paths: Vec<PathBuf>,
-        /// The work of the run.
         work: WholeWork,
         /// The dangers among the files that the work changes.
         dangers: Vec<Danger>,
@@ -113,7 +105,6 @@ pub enum Planned {
     /// The user's working tree has changes or untracked files at these paths, and applying the work would overwrite
     /// them.
     Overlaps {
-        /// The paths of the files.
         paths: Vec<PathBuf>,
         /// The dangers among the files that would change in the user's working tree.
         dangers: Vec<Danger>,

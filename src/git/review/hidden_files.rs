@@ -28,10 +28,8 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_LIST_BYTES: usize = 256 << 20;
 /// Maximum size of all ignore files of a commit together, in bytes.
 const MAX_RULES_BYTES: usize = 64 << 20;
-/// The name of git's ignore files.
 const IGNORE_FILE: &[u8] = b".gitignore";
 
-/// The files that a run hid from git.
 #[derive(Debug, Default)]
 pub(crate) struct HiddenFiles {
     /// The paths of the files, without those in directories that tools generate, such as `node_modules`. A nested

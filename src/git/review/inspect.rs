@@ -19,7 +19,6 @@ use crate::git::{WorkspaceError, at};
 pub struct Entry {
     /// The directory with the files of the run that created the workspace.
     pub run_folder: PathBuf,
-    /// The workspace's record, or why the record cannot be read.
     pub record: Result<Record, WorkspaceError>,
     /// True if a guard process is using the workspace: it holds the workspace's lock.
     pub is_busy: bool,
@@ -237,7 +236,6 @@ impl Workspace {
         ReviewBase::find(&git, &self.record, target, &self.record.tip).map(|base| base.commit)
     }
 
-    /// Returns the directory with the files of the run, such as the workspace's record.
     pub fn run_folder(&self) -> &Path {
         &self.run_folder
     }

@@ -54,7 +54,6 @@ pub struct SavedWork {
 }
 
 impl SavedWork {
-    /// Returns all refs under which the work is saved.
     pub fn refs(&self) -> impl Iterator<Item = &SavedRef> {
         self.tip.iter().chain(&self.work).chain(&self.others)
     }

@@ -26,7 +26,6 @@ use crate::git::workspace::run_record::{Record, State};
 use crate::git::{WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
 
-/// Maximum size of a patch, in bytes.
 const MAX_PATCH_BYTES: usize = 256 << 20;
 /// Maximum size of a list of paths from git, in bytes.
 const MAX_LIST_BYTES: usize = 256 << 20;
@@ -39,7 +38,6 @@ const MAX_UNCOMMITTED_BYTES: u64 = 1 << 30;
 /// Timeout for git to list the files: git blocks forever if an ignore file is a FIFO.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where the review of a run's work starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReviewStart<'a> {
     /// Where the run's branch left the history of this commit, which the user has checked out; for `None`, that of the
@@ -79,7 +77,6 @@ pub struct WholeWork {
 /// A file that the run's work changes, with the number of changed lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedFile {
-    /// The path of the file.
     pub path: PathBuf,
     /// The number of added and deleted lines; `None` for a binary file.
     pub lines: Option<(u64, u64)>,

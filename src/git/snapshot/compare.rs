@@ -51,7 +51,6 @@ pub enum Kind {
     Ref,
     /// A `HEAD`: the branch or commit that is checked out in a worktree.
     Head,
-    /// The reflog of a ref.
     Reflog,
     /// A configuration file: `config` or `config.worktree`.
     Config,
@@ -81,7 +80,6 @@ pub enum Kind {
 /// A ref or file that differs between two fingerprints of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// The part of the repository that changed.
     pub kind: Kind,
     /// The name of the ref, or the path of the file relative to the common directory.
     pub name: Name,
@@ -90,7 +88,6 @@ pub struct Difference {
     /// The value of the ref, or a description of the file, after the change; `None` if the ref or file no longer
     /// exists.
     pub new: Option<String>,
-    /// Who can have made the change.
     pub by: Actor,
 }
 

@@ -41,13 +41,11 @@ pub(crate) use state::{Entry, OpenDirectory, Stat, read_whole};
 use refs::{Ref, Value, is_lock};
 use state::{Content, MAX_HASHED_BYTES, State, hash};
 
-/// Why guard could not take a fingerprint of a repository.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the repository {}: {source}", path.display())]
 pub struct FingerprintError {
     /// The directory of the repository that guard could not read.
     pub path: PathBuf,
-    /// The underlying I/O error.
     pub source: io::Error,
 }
 

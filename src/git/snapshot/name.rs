@@ -21,12 +21,10 @@ impl Name {
         Self(bytes)
     }
 
-    /// Returns the bytes of the name.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Returns the name as a path.
     pub fn path(&self) -> PathBuf {
         use std::os::unix::ffi::OsStrExt;
         PathBuf::from(std::ffi::OsStr::from_bytes(&self.0))

@@ -27,7 +27,6 @@ pub(crate) struct Ref {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Value {
-    /// An object id.
     Object(String),
     /// The name of the ref to which a symbolic ref points.
     Symbolic(Name),

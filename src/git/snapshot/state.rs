@@ -117,7 +117,6 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct OpenDirectory(OwnedFd);
 
-/// An entry of a directory.
 pub(crate) struct Entry {
     pub(crate) name: CString,
     /// True for a directory, false for a regular file; `None` for symbolic links, special files and unknown types.

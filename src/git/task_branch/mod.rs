@@ -58,7 +58,6 @@ pub struct TaskTree {
     pub branch: String,
     /// The commit at which the task's branch began.
     pub base: String,
-    /// The path of the task's worktree.
     #[serde(with = "path_text")]
     pub worktree: PathBuf,
     /// A directory for guard's temporary files.
@@ -86,7 +85,6 @@ pub struct StepCommit {
     /// The id of the tree to which guard applies the changes; `None` for the parent's tree.
     #[serde(default)]
     pub tree: Option<String>,
-    /// The commit message.
     pub message: String,
     /// The name and email of the author and committer.
     pub who: (String, String),
@@ -364,7 +362,6 @@ impl TaskTree {
         Ok(names.filter_map(|name| String::from_utf8(name.to_vec()).ok()).collect())
     }
 
-    /// True if the range `from..to` contains a merge commit.
     pub fn has_merges(&self, from: &str, to: &str) -> Result<bool, WorkspaceError> {
         let range = format!("{from}..{to}");
         let output = self.git("rev-list")?.args(["--merges", "--max-count=1", &range, "--"]).run()?;

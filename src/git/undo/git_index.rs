@@ -8,7 +8,6 @@ use super::tree::FileState;
 use crate::git::snapshot::Name;
 use crate::sys::fs::{Links, read_regular_file};
 
-/// Maximum size of an index file to read, in bytes.
 const MAX_INDEX_BYTES: u64 = 512 << 20;
 
 /// How much older than the index file a tracked file must be, in nanoseconds. A file that changed later may have

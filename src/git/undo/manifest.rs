@@ -32,7 +32,6 @@ pub enum SnapshotKind {
 /// The files of which a snapshot has no copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotCovered {
-    /// The number of files.
     pub files: usize,
     /// Their size together, in bytes.
     pub bytes: u64,
@@ -129,7 +128,6 @@ pub(super) struct IndexPlace {
     pub(super) dot_git: Name,
     /// Its state. Of a directory, only what is not about its entries.
     pub(super) dot_git_state: FileState,
-    /// The index file.
     pub(super) index: Name,
     pub(super) index_state: FileState,
 }
@@ -163,9 +161,7 @@ pub(super) struct Item {
 /// The state of a path after the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The path has this state.
     State(FileState),
-    /// Nothing exists at the path.
     Deleted,
     /// guard could not find out.
     Unknown,

@@ -35,7 +35,6 @@ pub struct Undo {
     _lock: Lock,
 }
 
-/// What to undo.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
     /// Only these paths and everything below them, relative to the directory; empty for everything.
@@ -64,7 +63,6 @@ pub enum StepKind {
 pub struct UndoStep {
     /// The path, relative to the directory.
     pub path: Name,
-    /// What to do.
     pub kind: StepKind,
     /// Whether the path is a directory: before the run or, for [`StepKind::Remove`], now.
     pub is_directory: bool,
@@ -87,7 +85,6 @@ pub enum SkipReason {
     Unknown,
     /// guard leaves alone a file or link that has taken the place of a directory above it.
     Blocked,
-    /// The snapshot has no copy of it.
     NoCopy,
     /// It was a socket or a device.
     Special,
@@ -97,7 +94,6 @@ pub enum SkipReason {
     MovedRepository,
 }
 
-/// What an undo would do.
 #[derive(Debug, Default)]
 pub struct UndoPlan {
     /// What to do, sorted by path.
@@ -111,7 +107,6 @@ pub struct UndoPlan {
 }
 
 impl UndoPlan {
-    /// Returns whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty() && self.top_mode.is_none()
     }
@@ -243,7 +238,6 @@ impl Undo {
         }
     }
 
-    /// Returns the state after the run.
     fn outcome(&self, path: &Name) -> Outcome {
         match (&self.after, self.before.get(path)) {
             (None, _) => Outcome::Unknown,

@@ -26,7 +26,6 @@ use crate::sys::fs::{Existing, Walk, chmod, chown, open_with_flags, rename_in};
 /// The beginning of the names of temporary files, in the directories of the files that they become.
 const TEMPORARY: &str = ".guard-undo-";
 
-/// What an undo did.
 #[derive(Debug, Default)]
 pub struct UndoReport {
     /// The number of paths for each kind of step.

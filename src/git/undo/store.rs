@@ -44,7 +44,6 @@ pub(super) struct Lock {
     _file: Flock<File>,
 }
 
-/// A snapshot in the store.
 #[derive(Debug, Clone)]
 pub struct SavedSnapshot {
     pub(super) folder: PathBuf,
@@ -57,28 +56,23 @@ impl SavedSnapshot {
         &self.info.id
     }
 
-    /// Returns what the snapshot was taken for.
     pub fn kind(&self) -> SnapshotKind {
         self.info.kind
     }
 
-    /// Returns the path of the directory.
     pub fn directory(&self) -> PathBuf {
         self.info.directory.path()
     }
 
-    /// Returns when guard took the snapshot.
     pub fn taken(&self) -> SystemTime {
         let since = Duration::from_nanos(u64::try_from(self.info.taken).unwrap_or(0));
         SystemTime::UNIX_EPOCH + since
     }
 
-    /// Returns the command of the run.
     pub fn command(&self) -> &[String] {
         &self.info.command
     }
 
-    /// Returns the number of files in the snapshot.
     pub fn files(&self) -> usize {
         self.info.files
     }
@@ -231,7 +225,6 @@ pub(super) fn was_plain(snapshots: &Path, directory: &Path) -> bool {
 /// Which snapshots to keep. 0 means no limit.
 #[derive(Debug, Clone, Copy)]
 pub struct SnapshotLimits {
-    /// The maximum age.
     pub age: Duration,
     /// The maximum disk space of all snapshots together, in bytes.
     pub bytes: u64,

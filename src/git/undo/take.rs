@@ -50,7 +50,6 @@ pub struct SnapshotRequest<'a> {
     pub runs: &'a Path,
     /// The id of the run, or of the undo.
     pub id: &'a str,
-    /// What the snapshot is taken for.
     pub kind: SnapshotKind,
     /// The command of the run, for display.
     pub command: &'a [String],
@@ -73,12 +72,10 @@ pub struct DirectorySnapshot {
     _lock: Lock,
 }
 
-/// What a run changed in a directory.
 #[derive(Debug, Default)]
 pub struct TreeChanges {
     /// The changed files, sorted by path, without directories.
     pub files: Vec<(PathBuf, Changed)>,
-    /// Whether the list is complete.
     pub is_complete: bool,
     /// The entries `.git` that the run deleted or replaced.
     pub lost_repositories: Vec<PathBuf>,
@@ -155,17 +152,14 @@ impl DirectorySnapshot {
         Ok(Self { info, items, folder, directory: request.directory.to_path_buf(), _lock: lock })
     }
 
-    /// Returns the id of the snapshot.
     pub fn id(&self) -> &str {
         &self.info.id
     }
 
-    /// Returns the number of files in the snapshot.
     pub fn files(&self) -> usize {
         self.info.files
     }
 
-    /// Returns the number of bytes that guard copied for this snapshot.
     pub fn copied_bytes(&self) -> u64 {
         self.info.copied_bytes
     }
@@ -180,7 +174,6 @@ impl DirectorySnapshot {
         &self.info.too_large_ignored
     }
 
-    /// Returns the files that guard could not read.
     pub fn unreadable(&self) -> &NotCovered {
         &self.info.unreadable
     }

@@ -37,7 +37,6 @@ pub(crate) struct CheckoutFiles {
     is_trusted: bool,
     /// The directories with the user's working tree: the one in which the run starts, and the main working tree.
     trees: Vec<PathBuf>,
-    /// The git directories of the repository.
     git_dirs: Vec<PathBuf>,
     /// The run's worktree.
     worktree: PathBuf,

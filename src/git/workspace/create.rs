@@ -319,7 +319,6 @@ impl Workspace {
         Ok(workspace)
     }
 
-    /// Returns the record of the workspace, as guard stores it in the run's directory.
     pub fn record(&self) -> &Record {
         &self.record
     }

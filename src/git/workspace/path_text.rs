@@ -30,7 +30,6 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf,
     parse(&text).ok_or_else(|| serde::de::Error::custom("invalid hexadecimal digits in a path"))
 }
 
-/// Serialises a list of paths as texts.
 pub(crate) mod list {
     use std::path::PathBuf;
 

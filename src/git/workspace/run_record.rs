@@ -61,9 +61,7 @@ impl State {
 pub struct Record {
     /// The version of the record's format.
     pub version: u32,
-    /// The id of the run.
     pub run_id: String,
-    /// Which step guard has reached in creating, receiving or removing the workspace.
     pub state: State,
     /// The common directory of the user's repository, which all of its working trees share.
     #[serde(with = "super::path_text")]
@@ -81,7 +79,6 @@ pub struct Record {
     pub base: String,
     /// The commit of the branch when guard last created the branch, received it or applied its work.
     pub tip: String,
-    /// The path of the run's worktree.
     #[serde(with = "super::path_text")]
     pub worktree: PathBuf,
     /// The worktree's git directory, which is below `worktrees/` in the user's repository.

@@ -19,7 +19,6 @@ use crate::judge::policy::Policy;
 /// What kind of workspace to create, and where.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
-    /// The id of the run.
     pub run_id: String,
     /// The directory for the run's files. guard creates it if it is missing.
     pub run_folder: PathBuf,

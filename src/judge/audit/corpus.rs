@@ -41,7 +41,6 @@ pub struct CorpusError {
     pub name: String,
     /// The number of the invalid line, from 1.
     pub line: usize,
-    /// What is wrong with the line.
     pub problem: String,
 }
 

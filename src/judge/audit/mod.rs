@@ -32,7 +32,6 @@ pub struct Audit {
 /// The decisions of all policies about one case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// The corpus that contains the case.
     pub corpus: String,
     /// The line number of the case in the corpus, from 1.
     pub line: usize,
@@ -47,11 +46,9 @@ pub struct Row {
 /// One policy's decision about a command, reduced to what tables and reports need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether the policy allows or denies the command, or asks the user.
     pub action: Action,
     /// The id of the rule that caused the decision.
     pub rule: String,
-    /// The reason that the rule gives.
     pub reason: String,
 }
 

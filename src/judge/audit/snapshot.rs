@@ -14,33 +14,17 @@ pub enum Change {
         /// The current list of policies.
         is: String,
     },
-    /// The answer for a command changed.
     Answer {
-        /// The corpus that contains the command.
         corpus: String,
-        /// The command as written in the corpus.
         text: String,
         /// The answer in the snapshot.
         was: String,
-        /// The current answer.
         is: String,
     },
     /// The corpus contains a command that is not in the snapshot.
-    Added {
-        /// The corpus that contains the command.
-        corpus: String,
-        /// The command as written in the corpus.
-        text: String,
-        /// The current answer.
-        is: String,
-    },
+    Added { corpus: String, text: String, is: String },
     /// The snapshot contains a command that is no longer in the corpus.
-    Removed {
-        /// The corpus that contained the command.
-        corpus: String,
-        /// The command as it was written in the corpus.
-        text: String,
-    },
+    Removed { corpus: String, text: String },
 }
 
 impl Change {

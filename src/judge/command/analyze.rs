@@ -30,7 +30,6 @@ pub enum Request {
 /// The state in which a command would run: its directory, environment, git configuration and writable paths.
 #[derive(Debug, Clone, Default)]
 pub struct Context {
-    /// The directory in which the command would run.
     pub cwd: Cwd,
     /// The working tree of the task; `None` means the directory in which the command runs.
     pub worktree: Option<Vec<u8>>,
@@ -49,13 +48,11 @@ pub struct Context {
     pub judged_again: bool,
     /// The user's home directory, to which `~` expands.
     pub home: Option<Vec<u8>>,
-    /// The environment variables of the command.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
     /// The git configuration that the caller knows, as (key, value), for example the value of `alias.x`.
     pub git_config: Vec<(Vec<u8>, Vec<u8>)>,
     /// The file to which `argv[0]` resolves through symbolic links, if the caller knows it.
     pub resolved: Option<Vec<u8>>,
-    /// The limits of the analysis.
     pub limits: Limits,
 }
 
@@ -94,10 +91,8 @@ pub struct Analysis {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The command is empty: it names no program.
     #[error("the command is empty")]
     Empty,
-    /// The argument with this index contains a NUL byte.
     #[error("argument {0} contains a NUL byte")]
     Nul(usize),
     /// The command exceeds [`Limits::bytes`], or its nested texts and expansions exceed 32 times this limit.
@@ -105,14 +100,12 @@ pub enum Refusal {
         "the command is longer than {0} bytes, or expands to more text than guard analyses for a command"
     )]
     TooLarge(usize),
-    /// The command exceeds [`Limits::depth`].
     #[error("the command nests brackets, substitutions or other commands deeper than {0} levels")]
     TooDeep(usize),
     /// The command sets more variables that change the behaviour of programs, such as `GIT_…` and `PATH`, than the
     /// analysis tracks.
     #[error("the command exports more environment variables than guard can track")]
     TooManyVariables,
-    /// The command sets the shell option `-k`, with which every later argument `name=value` is an assignment.
     #[error(
         "the shell option -k turns arguments of the form name=value into assignments; guard cannot analyse such a command"
     )]
@@ -122,16 +115,12 @@ pub enum Refusal {
         "guard cannot analyse an alias for a shell keyword, or one whose value contains `#` or `<<` or is not valid shell text"
     )]
     Alias,
-    /// The command sets more different values for one git alias than the analysis judges.
     #[error("the command sets more than {0} different values for one git alias")]
     TooManyAliasValues(usize),
-    /// The command exceeds [`Limits::intents`].
     #[error("the command starts more than {0} programs")]
     TooMany(usize),
-    /// The shell text has a syntax error.
     #[error("cannot parse the shell text: {error} in `{text}`")]
     Shell {
-        /// What is wrong with the shell text, and where.
         error: ShellError,
         /// An excerpt of the text around the position of the error.
         text: String,

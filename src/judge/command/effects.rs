@@ -101,12 +101,10 @@ impl Effects {
         Self(self.0 | other.0)
     }
 
-    /// Adds classes to this set.
     pub fn add(&mut self, other: Self) {
         self.0 |= other.0;
     }
 
-    /// Returns true if this set and `other` have a class in common.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -116,12 +114,10 @@ impl Effects {
         self.0 & !other.0 == 0
     }
 
-    /// Returns true if the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Returns the names of the classes in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         CLASSES.iter().filter(move |(.., effect)| self.intersects(*effect)).map(|&(name, ..)| name)
     }

@@ -6,13 +6,11 @@ use super::effects::Effects;
 /// One program start that a command would cause, directly or through shell text or a wrapper that it contains.
 #[derive(Debug, Clone, Default)]
 pub struct Intent {
-    /// The program that would run.
     pub program: Program,
     /// The program's arguments, without its name.
     pub args: Vec<Arg>,
     /// What git would do, if the program is git.
     pub git: Option<GitIntent>,
-    /// The effect classes of the program start.
     pub effects: Effects,
     /// Files that the program is known to read or write.
     pub paths: Vec<PathUse>,
@@ -23,7 +21,6 @@ pub struct Intent {
     pub variables: Vec<Vec<u8>>,
     /// The index of the intent that contains this one, such as the surrounding `bash -c`; `None` for the outermost.
     pub parent: Option<usize>,
-    /// How the analysis found this intent.
     pub origin: Origin,
     /// Why guard must judge a part of this program start at run time; `None` if everything is known already.
     pub deferred: Option<Deferred>,
@@ -40,7 +37,6 @@ pub struct Program {
     pub path: Option<Vec<u8>>,
 }
 
-/// What a git command would do.
 #[derive(Debug, Clone, Default)]
 pub struct GitIntent {
     /// The verb after alias expansion; empty if it is not known.
@@ -87,16 +83,13 @@ pub struct PathUse {
     pub path: Vec<u8>,
     /// The offset in `path` of the part below the home directory, if the path is below it.
     pub below_home: Option<usize>,
-    /// Whether the command reads or writes the file.
     pub access: Access,
     /// Whether the command writes the file, although the path is outside of everything that the command may write.
     pub is_outside: bool,
 }
 
-/// The kind of access to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// The program reads the file.
     Read,
     /// The program writes, moves or deletes the file, or changes its metadata.
     Write,

@@ -28,7 +28,6 @@ const LONGEST_OPTION: usize = 400;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CannotAllow {
-    /// The policy allows the command already.
     #[error("the policy `{1}` already allows `{0}`")]
     Already(String, String),
     /// guard cannot analyse the command; the second field says why.
@@ -241,7 +240,6 @@ impl AllowRule {
     }
 }
 
-/// Returns true if the rule with this id is a rule of a built-in policy.
 fn is_built_in(policy: &Policy, id: &str) -> bool {
     policy.rules.iter().any(|rule| rule.id == id && policy.sources[rule.place.source].built_in)
 }

@@ -24,14 +24,12 @@ pub struct SeenCommand {
     pub argv: Vec<Vec<u8>>,
     /// The path of the file that was executed.
     pub program: Vec<u8>,
-    /// The working directory of the program.
     pub cwd: Vec<u8>,
 }
 
 /// The actions that guard recorded during one or more runs.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// The program starts that guard recorded.
     pub commands: Vec<SeenCommand>,
     /// Hosts and ports to which a run connected or tried to connect; port 0 if the run only looked up the name.
     pub hosts: BTreeSet<(String, u16)>,

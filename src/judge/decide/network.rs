@@ -58,7 +58,6 @@ pub struct NetworkRefusalData<'a> {
 }
 
 impl NetworkRefusal {
-    /// Creates a refusal by the rule with this id.
     pub fn new(rule: &'static str, reason: impl Into<String>, instead: impl Into<String>) -> Self {
         Self { rule, reason: reason.into(), instead: instead.into(), addresses: Vec::new() }
     }
@@ -154,7 +153,6 @@ impl NetworkRules {
         self.allow.is_empty()
     }
 
-    /// Returns the host entries that allow access.
     pub fn allowed(&self) -> &[Allowed] {
         &self.allow
     }

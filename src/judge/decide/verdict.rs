@@ -6,15 +6,12 @@ use crate::judge::command::{Analysis, Deferred, Effects, Refusal};
 use crate::judge::policy::{Action, DefaultAction, Location, Place, Policy, Rule};
 use crate::text::terminal_text;
 
-/// The decision about a command.
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// The command may run, under these conditions.
     Allow(Conditions),
     /// guard asks the user. If there is no terminal for the question, guard denies the command.
     Ask,
-    /// The command may not run.
     Deny,
 }
 
@@ -40,9 +37,7 @@ pub struct Conditions {
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// The decision about the command.
     pub decision: Decision,
-    /// The rule that caused the decision, and its explanation.
     pub cause: Cause,
     /// The part of a compound command that caused the decision, as one line; `None` if guard could not analyse the
     /// command or if it starts no program.
@@ -71,7 +66,6 @@ pub struct Cause {
 }
 
 impl Verdict {
-    /// Returns the action of the decision, without its conditions.
     pub fn action(&self) -> Action {
         self.decision.action()
     }

@@ -276,26 +276,20 @@ pub struct Price {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot use the configuration {}: {problem}", path.display())]
 pub struct ConfigError {
-    /// The path of the configuration file.
     pub path: PathBuf,
-    /// Why guard cannot use the file.
     pub problem: ConfigProblem,
 }
 
-/// Why guard cannot use a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigProblem {
-    /// The file cannot be read.
     #[error("{0}")]
     Unreadable(String),
-    /// The path is not a regular file, or the file is too large.
     #[error("the path is not a regular file, or the file is larger than 1 MiB")]
     NoPlainFile,
     /// The text is not valid TOML, or has unknown keys.
     #[error("{0}")]
     Toml(String),
-    /// A section names a gateway that does not exist.
     #[error("unknown gateway `{name}`; known gateways: {}", known.join(", "))]
     UnknownGateway {
         /// The name in the section's header, which is not the name of a gateway.
@@ -303,26 +297,20 @@ pub enum ConfigProblem {
         /// The names of the gateways that exist.
         known: Vec<&'static str>,
     },
-    /// A gateway has several sources for its key. Contains the gateway's name.
     #[error("[gateway.{0}]: set only one of key_variable, key_file and key_command")]
     SeveralKeys(String),
-    /// The `key_command` of a gateway is empty. Contains the gateway's name.
     #[error("[gateway.{0}]: key_command is empty; give a list of arguments: [\"pass\", \"show\", \"key\"]")]
     EmptyCommand(String),
-    /// A project's configuration names a policy file other than the project's own `.guard/policy.toml`.
     #[error("policy = {0:?}: a project can only name a built-in policy or its own `.guard/policy.toml`")]
     ProjectPolicy(String),
-    /// A price of a model is negative or not a number. Contains the model's name.
     #[error("[prices.\"{0}\"]: a price must be a number that is not negative")]
     Price(String),
-    /// The value of `max_prompt_tokens` is too small or too large. Contains the value.
     #[error(
         "[conversation]: max_prompt_tokens is {0}; it must be from {least} to {most}",
         least = PROMPT_TOKENS.start(),
         most = PROMPT_TOKENS.end()
     )]
     PromptTokens(usize),
-    /// The value of a key cannot be the name of a model.
     #[error("{key}: {name:?} is not a valid model name")]
     Model {
         /// The table and the name of the key.

@@ -11,7 +11,6 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 pub struct Source {
     /// The name to show: the path the policy was read from, or `builtin:NAME.toml`.
     pub name: String,
-    /// The complete text of the policy file.
     pub text: Arc<str>,
     /// Whether the text is embedded in the binary rather than read from a file.
     pub built_in: bool,
@@ -48,7 +47,6 @@ impl Source {
     }
 }
 
-/// The severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The policy cannot be used.
@@ -62,7 +60,6 @@ pub enum Severity {
 /// One problem in a policy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// How serious the problem is.
     pub severity: Severity,
     /// What is wrong, in one sentence.
     pub message: String,
@@ -77,7 +74,6 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// Returns the line and column of the problem.
     pub fn location(&self) -> Location {
         self.source.locate(self.span.start)
     }

@@ -5,19 +5,15 @@ use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
-/// Why guard cannot edit a policy file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
-    /// The file is not TOML.
     #[error("the file is not valid TOML: {0}")]
     Toml(String),
-    /// The section is an inline table or is written with dotted keys.
     #[error(
         "the file has no [{section}] header to edit, only an inline table or dotted keys; add `{key} = [{item}]` to {section} by hand"
     )]
     Form {
-        /// The name of the section.
         section: &'static str,
         /// The key of the list to which the user must add the item.
         key: &'static str,
@@ -26,7 +22,6 @@ pub enum EditError {
     },
 }
 
-/// Returns the text of a new policy file that extends another.
 pub fn new_file(name: &str, extends: &str, description: &str) -> String {
     let quoted = |text: &str| toml::Value::String(text.to_string());
     format!(

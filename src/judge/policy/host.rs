@@ -22,20 +22,16 @@ pub enum Host {
     Address(IpAddr),
 }
 
-/// The error for text that is not a valid host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// The text is empty or longer than a DNS name can be.
     #[error("a host must have between 1 and {LONGEST_NAME} characters")]
     Length,
-    /// The text contains a user name: `user@host`.
     #[error("a host must not have a user name (`user@`) before it")]
     UserInfo,
     /// The address has a zone: `fe80::1%eth0`.
     #[error("an address must not have a zone (`%`)")]
     Zone,
-    /// The name contains non-ASCII characters.
     #[error("write a name with non-ASCII characters in its `xn--…` form")]
     International,
     /// A numeric form such as `2130706433`, `0177.0.0.1` or `0x7f.1`, which programs interpret differently.
@@ -53,15 +49,12 @@ pub enum HostError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostEntryError {
-    /// The entry is empty.
     #[error("the entry is empty; name a host")]
     Empty,
-    /// A word before the host is neither `raw` nor a list of methods.
     #[error(
         "unexpected `{0}` before the host; only `raw` or HTTP methods such as `GET,HEAD` may precede a host"
     )]
     Word(String),
-    /// The host part is not valid.
     #[error(transparent)]
     Host(#[from] HostError),
     /// A network prefix length such as `/24` follows a name, or is too large for the address.
@@ -70,16 +63,12 @@ pub enum HostEntryError {
     /// The network prefix length is larger than 255. `NetOfName` reports a smaller one that does not fit the address.
     #[error("the prefix length is larger than 255; write a network as `10.0.0.0/8`")]
     Net,
-    /// A `raw` entry has methods or a path, although guard does not inspect such connections.
     #[error("a `raw` entry cannot have methods or a path, because guard does not inspect the connection")]
     RawWithRequestLimits,
-    /// A `raw` entry does not name a port.
     #[error("a `raw` entry must name a port, as in `raw host:22`")]
     RawWithoutPort,
-    /// The entry is a URL: `https://…`.
     #[error("expected a host, not a URL; write `example.org:443`")]
     Url,
-    /// An IPv6 address lacks its closing bracket.
     #[error("the closing `]` of the IPv6 address is missing")]
     Bracket,
     /// The path is relative or ambiguous, so that a server could resolve it elsewhere.
@@ -87,7 +76,6 @@ pub enum HostEntryError {
         "the path must begin with `/`, and must not contain `//`, `\\`, a segment `.` or `..`, or the escapes `%2e`, `%2f`, `%5c` or `%25`"
     )]
     Path,
-    /// The port list is not valid.
     #[error("invalid ports `{0}`; write `443`, `80,443`, `8000-8100` or `*`")]
     Ports(String),
 }
@@ -229,7 +217,6 @@ fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Returns true if an address lies in a network.
 fn in_net(address: IpAddr, net: IpAddr, length: u8) -> bool {
     let (address, net, width) = match (address, net) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (u128::from(a.to_bits()), u128::from(b.to_bits()), 32),
@@ -247,7 +234,6 @@ pub enum HostAccess<'a> {
     Tunnel,
     /// A plain-text HTTP request.
     Request {
-        /// The HTTP method, such as `GET`.
         method: &'a str,
         /// The path with its leading slash and without the query.
         path: &'a str,
@@ -329,7 +315,6 @@ impl HostEntry {
         *length >= 8 && special_class(*net).is_some() && self.names(&Host::Address(unmap_ipv4(address)), port)
     }
 
-    /// Returns true if the entry matches this host and port for this kind of access.
     pub fn matches(&self, host: &Host, port: u16, access: HostAccess<'_>) -> bool {
         self.names(host, port)
             && match access {
@@ -361,7 +346,6 @@ impl HostEntry {
             }
     }
 
-    /// Returns true if the entry is limited to certain HTTP methods.
     pub fn limits_methods(&self) -> bool {
         !self.methods.is_empty()
     }

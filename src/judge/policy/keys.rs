@@ -21,7 +21,6 @@ pub(super) enum Kind {
     Texts,
     /// A list of strings.
     List,
-    /// A list of port numbers.
     Ports,
     /// `true` or `false`.
     Flag,
@@ -143,7 +142,6 @@ pub(super) static POLICY: &[Field] = &[
 ];
 
 section! {
-    /// The parsed keys of the `[filesystem]` section.
     FILESYSTEM, FilesystemSection, "filesystem" {
         read: List,
             "Directories and files the run may read: absolute paths, `{worktree}`, `{home}` (the run's private home directory), `{tmp}`, `{system}`, `{toolchains}`, `{artifact}` (the documents that a step of a task writes).";
@@ -155,7 +153,6 @@ section! {
 }
 
 section! {
-    /// The parsed keys of the `[network]` section.
     NETWORK, NetworkSection, "network" {
         allow: List,
             "Hosts the run may reach: `name`, `*.suffix`, `10.0.0.0/8`, with optional ports (`:443`, `:80,443`, `:8000-8100`, `:*`; default 80 and 443). `GET,HEAD name/path` allows only such plain HTTP requests; `raw name:22` allows a connection that is not TLS. guard refuses a name that resolves to a private address, unless that address is listed too or `resolve` assigns it to the name.";
@@ -173,7 +170,6 @@ section! {
 }
 
 section! {
-    /// The parsed keys of the `[environment]` section.
     ENVIRONMENT, EnvironmentSection, "environment" {
         pass: List,
             "Names of variables to pass to the run; `*` matches any text.";
@@ -185,7 +181,6 @@ section! {
 }
 
 section! {
-    /// The parsed keys of the `[limits]` section.
     LIMITS, LimitsSection, "limits" {
         idle_seconds: Number(0, 86_400),
             "End a run that has been idle for this long; 0 means no limit. Not enforced if standard input is a terminal.";
@@ -217,7 +212,6 @@ section! {
 }
 
 section! {
-    /// The parsed keys of the `[budget]` section.
     BUDGET, BudgetSection, "budget" {
         max_tokens: Number(1, 1_000_000_000_000),
             "The maximum number of tokens, input and output together.";
@@ -229,7 +223,6 @@ section! {
 }
 
 section! {
-    /// The parsed keys of the `[sandbox]` section.
     SANDBOX, SandboxSection, "sandbox" {
         namespaces: Choice(&["auto", "require", "off"]),
             "`auto` (default): use namespaces where the machine allows them. `require`: do not run without them. `off`: do not use them.";
@@ -239,7 +232,6 @@ section! {
 }
 
 section! {
-    /// The parsed keys of the `[home]` section.
     HOME, HomeSection, "home" {
         import: List,
             "Files of the user's home directory to copy into the private one, such as `~/.gitconfig`. No patterns. Default: none.";
@@ -247,7 +239,6 @@ section! {
 }
 
 section! {
-    /// The parsed keys of the `[toolchains]` section.
     TOOLCHAINS, ToolchainsSection, "toolchains" {
         detect: Choices(&super::model::TOOLCHAINS, "toolchain"),
             "Toolchains to find in the user's home directory, which the run may then read and execute. Default: all; `[]` means none.";
@@ -257,7 +248,6 @@ section! {
 }
 
 section! {
-    /// The parsed keys of the `[worktree]` section.
     WORKTREE, WorktreeSection, "worktree" {
         root: Text,
             "The directory for worktrees: absolute, or relative to the repository. Default: `../.worktrees`.";
@@ -269,7 +259,6 @@ section! {
 }
 
 section! {
-    /// The parsed keys of the `[git]` section.
     GIT, GitSection, "git" {
         default_action: Action,
             "The action for git commands that no rule matches. Default: `deny`.";

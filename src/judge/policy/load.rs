@@ -57,27 +57,17 @@ impl PolicyDirs {
     }
 }
 
-/// The error for a policy that cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// No policy has the requested name.
     #[error("no policy named `{name}`{}", near.as_ref().map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
     NotFound {
-        /// The requested name.
         name: String,
         /// A similar name that exists.
         near: Option<String>,
     },
-    /// The file exists but cannot be read.
     #[error("cannot read the policy {}: {problem}", path.display())]
-    Unreadable {
-        /// The path of the file.
-        path: PathBuf,
-        /// Why the file cannot be read.
-        problem: String,
-    },
-    /// The policy has errors.
+    Unreadable { path: PathBuf, problem: String },
     #[error("the policy is invalid: {}", count_errors(.0))]
     Invalid(Vec<Diagnostic>),
 }

@@ -12,11 +12,9 @@ use crate::judge::command::{Effects, Limits as CommandLimits};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// The command runs.
     Allow,
     /// guard asks the user; without a terminal to ask on, it denies the command.
     Ask,
-    /// The command does not run.
     Deny,
 }
 
@@ -42,9 +40,7 @@ pub const TOOLCHAINS: [&str; 5] = ["rust", "node", "python", "go", "java"];
 /// A policy, merged with all policies that it extends.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// The policy's name.
     pub name: String,
-    /// The description of the policy, for users.
     pub description: String,
     /// The names of the policies that this policy extends, nearest first.
     pub extends: Vec<String>,
@@ -60,25 +56,15 @@ pub struct Policy {
     /// All rules. Those of extended policies come before this policy's own. A rule with `override` has the position of
     /// the rule that it replaces.
     pub rules: Vec<Rule>,
-    /// The `[filesystem]` section: paths that a run may use.
     pub filesystem: Filesystem,
-    /// The `[network]` section: hosts that a run may reach.
     pub network: Network,
-    /// The `[environment]` section: variables that a run gets.
     pub environment: Environment,
-    /// The `[limits]` section: resource limits of a run.
     pub limits: Limits,
-    /// The `[budget]` section: limits on the use of a model's API.
     pub budget: Budget,
-    /// The `[sandbox]` section: how guard builds the sandbox.
     pub sandbox: Sandbox,
-    /// The `[home]` section: the run's private home directory.
     pub home: Home,
-    /// The `[toolchains]` section: toolchains and caches from the user's home directory.
     pub toolchains: Toolchains,
-    /// The `[worktree]` section: the worktree that a run works in.
     pub worktree: Worktree,
-    /// The `[git]` section: git in the repository that a run works on.
     pub git: Git,
     /// Warnings and notes from loading. None of them prevents the use of the policy.
     pub remarks: Vec<Diagnostic>,
@@ -87,7 +73,6 @@ pub struct Policy {
 /// A default action, and which policy file sets it.
 #[derive(Debug, Clone)]
 pub struct DefaultAction {
-    /// The action for commands that no rule matches.
     pub action: Action,
     /// Where a policy file sets the action; `None` if the action is guard's built-in default.
     pub place: Option<Place>,
@@ -102,20 +87,16 @@ pub struct Place {
     pub span: Range<usize>,
 }
 
-/// One rule of a policy.
 #[derive(Debug, Clone)]
 pub struct Rule {
     /// The id of the rule, which is unique in the policy.
     pub id: String,
-    /// The decision about a command that the rule matches.
     pub action: Action,
     /// The reason for the rule, which guard shows to the agent.
     pub reason: String,
     /// Advice for the agent on what to do instead of the refused command; empty if the rule gives none.
     pub instead: String,
-    /// The conditions under which the rule applies.
     pub when: Conditions,
-    /// Where the rule is defined.
     pub place: Place,
     /// Whether the rule may allow what a default action denies. This is true for the rules of the policy that extends
     /// no other, and for rules with `override` or `lifts`.
@@ -147,9 +128,7 @@ impl Rule {
 /// A test of a rule: a command, and the decision that the policy must make about it.
 #[derive(Debug, Clone)]
 pub struct Example {
-    /// The decision that the policy must make about the example command.
     pub action: Action,
-    /// The command about which the policy must decide.
     pub command: ExampleCommand,
     /// The byte range of the example in the rule's source.
     pub span: Range<usize>,
@@ -158,9 +137,7 @@ pub struct Example {
 /// The command of an example, in one of the two forms that a policy file can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExampleCommand {
-    /// A shell command line.
     Shell(String),
-    /// An argv: program and arguments.
     Argv(Vec<String>),
 }
 
@@ -186,7 +163,6 @@ pub struct Conditions {
     /// The condition fails if guard knows paths that the command uses and each of them matches at least one of these
     /// patterns. Devices such as `/dev/null` do not count.
     pub unless_paths: Vec<PathPattern>,
-    /// Whether the conditions on paths consider reads, writes, or both.
     pub access: PathAccess,
     /// The condition holds if the command has any of these effects.
     pub effects: Option<Effects>,
@@ -199,14 +175,10 @@ pub struct Conditions {
     pub refs: Vec<Pattern>,
 }
 
-/// The kind of path access that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PathAccess {
-    /// The conditions on paths consider only read access.
     Read,
-    /// The conditions on paths consider only write access.
     Write,
-    /// The conditions on paths consider read and write access.
     #[default]
     Any,
 }
@@ -214,9 +186,7 @@ pub enum PathAccess {
 /// The files that a run may use.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Filesystem {
-    /// Paths that the run may read.
     pub read: Vec<String>,
-    /// Paths that the run may write.
     pub write: Vec<String>,
     /// Paths from which the run may execute programs. `None` means everything that the run may read or write.
     pub execute: Option<Vec<String>>,
@@ -265,7 +235,6 @@ pub struct Budget {
     pub max_cost_micros: Option<u64>,
 }
 
-/// The environment variables of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Environment {
     /// Variables passed through from the user's environment.
@@ -285,7 +254,6 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns the value of the limit with this key, if the limit is set.
     pub fn get(&self, key: &str) -> Option<i64> {
         self.values.iter().find(|(known, _)| *known == key).map(|&(_, value)| value)
     }
@@ -294,7 +262,6 @@ impl Limits {
 /// How guard builds the sandbox of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Sandbox {
-    /// Whether the run gets private namespaces.
     pub namespaces: Namespaces,
     /// Whether the supervisor stops each program after the kernel has loaded it (the exec stop), and judges it again.
     pub verify_exec: bool,
@@ -310,7 +277,6 @@ impl Default for Sandbox {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Namespaces {
-    /// The run gets no private namespaces.
     Off,
     /// The run gets private namespaces if the machine supports them.
     Auto,
@@ -346,7 +312,6 @@ pub struct Home {
 pub struct Toolchains {
     /// The toolchains to detect: names from [`TOOLCHAINS`].
     pub detect: Vec<String>,
-    /// Which package caches the run can use.
     pub caches: Caches,
 }
 
@@ -395,7 +360,6 @@ pub struct Worktree {
 /// Settings of git in the repository that a run works on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Git {
-    /// The prefix of the names of runs' branches.
     pub branch_prefix: String,
     /// Trailers to add to commit messages.
     pub trailers: Vec<String>,

@@ -42,26 +42,20 @@ struct Lazy {
 const LONGEST_PATTERN: usize = 256;
 const MOST_BRACES: usize = 4;
 
-/// The error for text that is not a valid pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PatternError {
-    /// The pattern is too long.
     #[error("the pattern is longer than {LONGEST_PATTERN} bytes")]
     TooLong,
-    /// The pattern has too many `{…}` groups.
     #[error("the pattern has more than {MOST_BRACES} groups of alternatives")]
     TooManyAlternatives,
-    /// A `[` lacks its `]`.
     #[error("a `[` is not closed; for the character itself write `[[]`")]
     UnclosedClass,
     /// The pattern has another error that `globset` reports.
     #[error("{0}")]
     Glob(globset::ErrorKind),
-    /// A path pattern is relative.
     #[error("a path pattern must begin with `/`, `~` or `**/`; for a relative path write `**/NAME`")]
     Relative,
-    /// A path pattern has a component that no normalised path has.
     #[error("a path pattern must not have empty, `.` or `..` components")]
     Component,
 }
@@ -95,7 +89,6 @@ fn is_plain(text: &str) -> bool {
 }
 
 impl Pattern {
-    /// Parses a pattern for one word.
     pub fn new(text: &str) -> Result<Self, PatternError> {
         Ok(Self { form: Self::form(text)?, written: text.to_string() })
     }

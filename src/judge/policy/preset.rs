@@ -9,7 +9,6 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preset {
-    /// The description of the preset, for users.
     pub description: String,
     /// Hosts that the preset makes reachable through the proxy.
     #[serde(default)]
@@ -22,13 +21,11 @@ pub struct Preset {
     pub gateway: Vec<PresetName>,
 }
 
-/// A host entry of a preset.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PresetHost {
     /// The entry, in the syntax of `[network] allow`.
     pub entry: String,
-    /// Why the preset needs the host.
     pub reason: String,
 }
 
@@ -36,9 +33,7 @@ pub struct PresetHost {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PresetName {
-    /// The name of the tool or gateway.
     pub name: String,
-    /// Why the preset needs the tool or gateway.
     pub reason: String,
 }
 
@@ -47,7 +42,6 @@ pub struct PresetName {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gateway {
-    /// A description of the API.
     pub description: String,
     /// The base URL of the API.
     pub upstream: String,
@@ -77,15 +71,11 @@ pub struct Gateway {
     /// URL prefixes that git replaces with the gateway's address (`insteadOf`).
     #[serde(default)]
     pub git_instead_of: Vec<String>,
-    /// The groups of requests that guard forwards.
     pub call: Vec<Call>,
-    /// Where the API's responses report the tokens used.
     #[serde(default)]
     pub usage: UsagePlaces,
-    /// Where a request names its model.
     #[serde(default)]
     pub model: ModelPlace,
-    /// The responses to refused requests.
     pub refusal: Refusals,
 }
 
@@ -102,7 +92,6 @@ pub struct Call {
     /// Whether the request uses tokens and counts against the budget.
     #[serde(default)]
     pub counts: bool,
-    /// Why guard forwards these requests.
     pub reason: String,
 }
 
@@ -115,7 +104,6 @@ pub struct Forbid {
     /// Whether a key is forbidden only if its value is a URL, such as `https://…`.
     #[serde(default)]
     pub only_addresses: bool,
-    /// Why the keys are forbidden.
     pub reason: String,
 }
 
@@ -142,7 +130,6 @@ pub struct ToolRules {
 }
 
 impl ToolRules {
-    /// Returns true if a request may offer tools of this kind.
     pub fn allows(&self, kind: &str) -> bool {
         self.allow.iter().any(|known| match known.strip_suffix('*') {
             Some(beginning) => kind.starts_with(beginning),
@@ -189,7 +176,6 @@ pub struct Refusals {
     pub content_type: String,
     /// The response when the budget is exhausted.
     pub exhausted: Answer,
-    /// The response when the request is not allowed.
     pub forbidden: Answer,
     /// The response when the API cannot be reached.
     pub unavailable: Answer,
@@ -199,7 +185,6 @@ pub struct Refusals {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Answer {
-    /// The HTTP status code.
     pub status: u16,
     /// The body: `{message}` is the reason as a JSON string, `{text}` the unquoted reason.
     pub body: String,
@@ -258,12 +243,10 @@ fn read<T: for<'de> Deserialize<'de>>(files: &[(&str, &str)], name: &str) -> Opt
     toml::from_str(text).ok()
 }
 
-/// Returns the preset with this name; `None` if there is none.
 pub fn preset(name: &str) -> Option<Preset> {
     read(&PRESETS, name)
 }
 
-/// Returns the gateway with this name; `None` if there is none.
 pub fn gateway(name: &str) -> Option<Gateway> {
     read(&GATEWAYS, name)
 }

@@ -19,7 +19,6 @@ use super::parse::{File, Located};
 use crate::judge::command::Limits as CommandLimits;
 
 impl Merger {
-    /// Merges all sections of a file into the policy.
     pub(super) fn sections(&mut self, file: &File) {
         file.filesystem.tighten(self);
         file.network.tighten(self);

@@ -33,12 +33,10 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Creates a budget with these limits and prices, and no usage yet.
     pub fn new(bounds: Bounds, prices: Config) -> Self {
         Self { bounds, prices, spent: Cell::default() }
     }
 
-    /// Returns the usage so far: requests, tokens and cost.
     pub fn spent(&self) -> Spent {
         self.spent.get()
     }

@@ -33,7 +33,6 @@ pub struct Client {
 /// An HTTP request to the client's API.
 #[derive(Debug, Clone)]
 pub struct ApiRequest {
-    /// The HTTP method, such as `GET`.
     pub method: Method,
     /// Path and query of the request; the client prepends the path prefix of the API's URL.
     pub target: String,
@@ -46,11 +45,8 @@ pub struct ApiRequest {
 /// A complete response of the API. The status may be an error status.
 #[derive(Debug, Clone)]
 pub struct ApiResponse {
-    /// The HTTP status code, such as 200.
     pub status: u16,
-    /// The HTTP headers of the response.
     pub headers: HeaderMap,
-    /// The whole response body.
     pub body: Bytes,
 }
 
@@ -63,24 +59,12 @@ pub enum ClientError {
     Unreachable(String),
     /// The request could not be sent, or the response is incomplete or not valid HTTP.
     #[error("the request to {api} failed: {problem}")]
-    RequestFailed {
-        /// The API's address, for the error message.
-        api: String,
-        /// What went wrong, for the error message.
-        problem: String,
-    },
+    RequestFailed { api: String, problem: String },
     /// The API did not send its whole response in time.
     #[error("{api} did not respond within {} seconds", time_limit.as_secs_f32())]
-    TimedOut {
-        /// The API's address, for the error message.
-        api: String,
-        /// The time limit that was exceeded.
-        time_limit: Duration,
-    },
-    /// The response body is larger than the client accepts.
+    TimedOut { api: String, time_limit: Duration },
     #[error("the response of {api} is larger than {max_bytes} bytes")]
     TooLarge {
-        /// The API's address, for the error message.
         api: String,
         /// The limit on the response body that was exceeded, in bytes.
         max_bytes: usize,

@@ -25,7 +25,6 @@ const MOST_ADDRESSES: usize = 8;
 /// Size limit of an upstream proxy's CONNECT response.
 const MAX_CONNECT_RESPONSE: usize = 8 << 10;
 
-/// Why a connection to a host could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
     #[error("{}", .0.reason)]
@@ -68,9 +67,7 @@ impl std::fmt::Debug for ProxyAddress {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the environment variable {variable} does not name a usable proxy: {problem}")]
 pub struct ProxyError {
-    /// The name of the environment variable.
     pub variable: String,
-    /// Why the variable's value is invalid.
     pub problem: String,
 }
 

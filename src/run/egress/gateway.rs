@@ -34,7 +34,6 @@ use crate::judge::policy::{Answer, Call, Gateway};
 use crate::run::transcript::EventType;
 use crate::sys::secret::Secret;
 
-/// Size limit of a request body.
 const LARGEST_BODY: usize = 64 << 20;
 /// The number of bytes that the gateway reserves at first for a request body of unknown length.
 const FIRST_CHUNK: usize = 64 << 10;
@@ -51,9 +50,7 @@ const MAX_IDLE: usize = 8;
 
 /// Configuration of a gateway, from the policy and the user's settings.
 pub struct GatewayPlan {
-    /// The gateway's name in the policy.
     pub name: String,
-    /// The API's address.
     pub upstream: Upstream,
     /// The calls, models and tools that the policy allows, and how the gateway reports refusals.
     pub spec: Gateway,
@@ -73,7 +70,6 @@ pub(super) struct RunningGateway {
 
 /// Why the gateway refused a request of the run or could not forward it.
 enum Rejection {
-    /// The policy does not allow the request.
     Forbidden(String),
     /// A model budget is used up, or the cost is limited and the price of the model is unknown. guard then ends the
     /// run.
@@ -99,7 +95,6 @@ impl RunningGateway {
         Self { plan, tls_config, idle: RefCell::default(), forms }
     }
 
-    /// Answers one request of the run: forwards it to the API, or rejects it.
     pub(super) async fn answer(
         self: Rc<Self>,
         state: Rc<ProxyState>,
@@ -406,7 +401,6 @@ async fn read_body(body: Incoming, memory: &MemoryBudget) -> Result<Bytes, Rejec
     }
 }
 
-/// Returns the rejection of a request for which the shared memory budget has no room.
 fn memory_exhausted() -> Rejection {
     let most = memory_budget::MAX_BYTES >> 20;
     Rejection::Unavailable(format!(

@@ -12,7 +12,6 @@ use tokio::net::TcpStream;
 
 use super::response_body::ProxiedBody;
 
-/// Time limit for receiving request headers.
 pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Size limit of request headers, and of the read buffer of a connection.

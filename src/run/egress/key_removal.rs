@@ -126,12 +126,10 @@ pub struct KeyMasker {
 }
 
 impl KeyMasker {
-    /// Creates a masker for one response.
     pub fn new(forms: std::rc::Rc<KeyForms>) -> Self {
         Self { forms, held: Vec::new(), count: 0 }
     }
 
-    /// Returns the number of bytes that are held back because they could be the start of the key.
     pub fn held(&self) -> usize {
         self.held.len()
     }

@@ -65,7 +65,6 @@ impl PeerRegistry {
         Self { ports, ..Self::default() }
     }
 
-    /// Returns the notices about refused connections that guard writes to the standard error of processes.
     pub fn notices(&self) -> &RefusalNotices {
         &self.notices
     }
@@ -106,7 +105,6 @@ impl PeerRegistry {
         refused.iter().map(|((host, port), count)| (host.clone(), *port, *count)).collect()
     }
 
-    /// Returns true if an address is that of one of the run's listeners.
     pub fn is_listener(&self, to: SocketAddr) -> bool {
         unmap_ipv4(to.ip()) == IpAddr::from([127, 0, 0, 1]) && self.ports.contains(&to.port())
     }

@@ -51,13 +51,11 @@ fn units(bytes: usize) -> u32 {
 pub(super) struct Reservation(OwnedSemaphorePermit);
 
 impl Reservation {
-    /// Merges another reservation into this one.
     pub(super) fn add(&mut self, other: Self) {
         self.0.merge(other.0);
     }
 }
 
-/// A request body together with the reservation for its memory.
 struct ReservedBytes {
     bytes: Vec<u8>,
     _reserved: Reservation,

@@ -61,7 +61,6 @@ struct Server {
     proxy_authorization: Option<Option<String>>,
 }
 
-/// Returns the HTTP status with which the proxy reports a dial error to the client.
 fn status(error: &DialError) -> StatusCode {
     match error {
         DialError::Refused(_) => StatusCode::FORBIDDEN,
@@ -535,7 +534,6 @@ pub(super) async fn direct(
     }
 }
 
-/// Serves the HTTP requests of one connection to the proxy.
 pub(super) async fn serve_session(stream: TcpStream, session: Session) {
     let session = Rc::new(session);
     serve_http(stream, |request| session.clone().answer(request)).await;

@@ -17,7 +17,6 @@ use crate::run::outcome::HostTraffic;
 use crate::run::transcript::{EventType, Recorder};
 use crate::sys::process_stderr::MAX_DELAY;
 
-/// Default limit on simultaneous connections.
 const DEFAULT_MAX_CONNECTIONS: usize = 512;
 
 /// Network limits of a run.
@@ -36,11 +35,9 @@ pub struct Bounds {
 /// Network statistics of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Traffic per host and port.
     pub rows: Vec<HostTraffic>,
     /// Model usage: requests, tokens and cost.
     pub spent: Spent,
-    /// The number of refused connections and requests.
     pub refusals: u64,
 }
 

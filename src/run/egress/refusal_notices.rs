@@ -29,7 +29,6 @@ impl RefusalNotices {
         let _ = self.agent_stderr.set(file);
     }
 
-    /// Returns the file that [`RefusalNotices::set_agent_stderr`] has set.
     pub fn agent_stderr(&self) -> Option<FileId> {
         self.agent_stderr.get().copied()
     }

@@ -14,10 +14,8 @@ const MAX_SHOWN_KIND: usize = 80;
 /// Size limit of a model's name, in bytes.
 const MAX_MODEL_NAME: usize = 256;
 
-/// What the inspection of a request body found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Inspection {
-    /// The model that the body names, if any.
     pub(super) model: Option<String>,
     /// Why the request must be refused; `None` if the rules allow it.
     pub(super) forbidden: Option<String>,

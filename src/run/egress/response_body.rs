@@ -34,11 +34,9 @@ pub(super) trait BodyObserver {
     fn remaining_bytes(&mut self) -> Bytes {
         Bytes::new()
     }
-    /// Returns the number of bytes that the observer holds back.
     fn held_bytes(&self) -> usize {
         0
     }
-    /// Returns true if the body's trailers are forwarded too.
     fn passes_trailers(&self) -> bool {
         true
     }
@@ -147,7 +145,6 @@ impl Drop for ProxiedBody {
 /// it, so one large chunk would double the memory of the body.
 pub(super) struct ChunkedBody(pub(super) Bytes);
 
-/// The number of bytes in a chunk.
 const CHUNK: usize = 64 << 10;
 
 impl Body for ChunkedBody {

@@ -33,19 +33,15 @@ use crate::run::transcript::{EventType, Recorder};
 /// The descriptor limit is raised to at most this value, which is enough for the connections of any policy.
 const MAX_DESCRIPTORS: u64 = 1 << 18;
 
-/// Which service a listener provides.
 pub enum ListenerKind {
     /// The proxy, through which the run reaches every host that the rules allow.
     Proxy,
-    /// The gateway to one API, with its configuration.
     Gateway(Box<GatewayPlan>),
 }
 
 /// A loopback listener that is bound but not served yet.
 pub struct BoundListener {
-    /// The service that the listener provides.
     pub kind: ListenerKind,
-    /// The listening socket.
     pub listener: StdListener,
 }
 
@@ -55,11 +51,9 @@ pub struct ProxyConfig {
     pub listeners: Vec<BoundListener>,
     /// The registry in which the supervisor announces the run's connections.
     pub peer_registry: Arc<PeerRegistry>,
-    /// The hosts that the run may reach.
     pub rules: Arc<NetworkRules>,
     /// The upstream proxy of this machine, if one is configured.
     pub proxy: UpstreamProxy,
-    /// Limits on the run's connections and traffic.
     pub bounds: Bounds,
     /// Limits on the run's model usage, and the usage so far.
     pub budget: Budget,

@@ -14,7 +14,6 @@ use tokio::time::timeout;
 
 use crate::judge::policy::{Host, HostError, unmap_ipv4};
 
-/// Time limit for the whole SOCKS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The destination that a client requested: the parsed host, the host as text, and the port.

@@ -23,7 +23,6 @@ pub use crate::judge::policy::UsagePlaces as Places;
 pub struct Tokens {
     /// Input tokens, including those read from the cache.
     pub input: u64,
-    /// Output tokens, which the model generated.
     pub output: u64,
     /// Input tokens read from the cache, which cost less.
     pub cached: u64,
@@ -90,7 +89,6 @@ impl Scanner {
         self.append(rest);
     }
 
-    /// Returns the number of bytes that the scanner holds in memory.
     pub fn held(&self) -> usize {
         self.line.len() + self.event.len()
     }

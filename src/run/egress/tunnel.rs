@@ -31,7 +31,6 @@ const SPLICE_THRESHOLD: usize = 64 << 10;
 /// After 64 successive reads that each return fewer bytes than this, the tunnel switches from `splice` back to normal
 /// reads.
 const SMALL_READ: usize = 4 << 10;
-/// Size of the pipe through which `splice` moves bytes.
 const PIPE_SIZE: i32 = 256 << 10;
 
 thread_local! {

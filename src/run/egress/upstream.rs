@@ -19,7 +19,6 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 use super::dial::UpstreamProxy;
 use crate::judge::policy::Host;
 
-/// Time limit for the TLS handshake.
 const TLS_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The base URL of an API.
@@ -27,21 +26,16 @@ const TLS_TIMEOUT: Duration = Duration::from_secs(15);
 pub struct Upstream {
     /// Whether to use TLS (`https://`), which requires a valid certificate.
     pub is_tls: bool,
-    /// The API's host.
     pub host: Host,
-    /// The API's port.
     pub port: u16,
     /// Prefix of every request path: empty, or a path such as `/v1`.
     pub prefix: String,
 }
 
-/// An invalid base URL of an API.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a valid API URL: {problem}")]
 pub struct UpstreamError {
-    /// The text that was given as the URL.
     text: String,
-    /// Why the text is not a valid base URL.
     problem: String,
 }
 

@@ -61,7 +61,6 @@ impl DenialCounter {
         }
     }
 
-    /// Returns the denials collected so far.
     pub fn denials(&self) -> Vec<Denial> {
         self.denials.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

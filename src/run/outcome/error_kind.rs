@@ -15,11 +15,9 @@ string_enum! {
         IdleTimeout = "idle_timeout",
         /// The run reached the limit on its total duration.
         Timeout = "timeout",
-        /// The program to run does not exist.
         CommandNotFound = "command_not_found",
         /// The program failed, or the agent's model API failed.
         UpstreamError = "upstream_error",
-        /// The request is invalid.
         InvalidInput = "invalid_input",
         /// The configuration is invalid, or the installed version of the agent is not supported.
         ConfigError = "config_error",
@@ -41,17 +39,14 @@ string_enum! {
         BoundaryBroken = "boundary_broken",
         /// The run's budget of model tokens, requests or cost is used up.
         BudgetExhausted = "budget_exhausted",
-        /// The run reached its memory limit.
         MemoryExhausted = "memory_exhausted",
         /// The transcript reached its size limit.
         RecordFull = "record_full",
         /// The session to continue does not exist, or its record or worktree was replaced.
         SessionLost = "session_lost",
-        /// Another request uses the session.
         SessionBusy = "session_busy",
         /// The worktree to continue in does not exist, or was replaced.
         WorktreeLost = "worktree_lost",
-        /// Another run uses the worktree.
         WorktreeBusy = "worktree_busy",
         /// The MCP server already runs its maximum number of calls.
         Busy = "busy",

@@ -13,7 +13,6 @@ use crate::sys::seccomp::Reply;
 pub(crate) enum BackgroundResult {
     /// The reply to the seccomp notification with this id.
     Reply(u64, Reply),
-    /// The user's answer to the question whether guard may allow an exec.
     UserAnswered(UserAnswer),
     /// A thread has created a lazy resource, which guard creates when a program first needs it. The value is the index
     /// of the resource.

@@ -23,7 +23,6 @@ use crate::sys::seccomp::{Notification, Reply};
 pub struct Counts {
     /// The number of programs that started.
     pub starts: u64,
-    /// The number of requests that the supervisor denied.
     pub refusals: u64,
 }
 

@@ -13,9 +13,7 @@ use crate::judge::policy::Policy;
 use crate::run::egress::PeerRegistry;
 use crate::run::transcript::Recorder;
 
-/// Everything that the supervisor must know about one run.
 pub struct SupervisorConfig {
-    /// The policy by which the supervisor judges every request.
     pub policy: Arc<Policy>,
     /// Facts about the run that the supervisor needs to judge a command, such as the working tree and the home
     /// directory.
@@ -31,7 +29,6 @@ pub struct SupervisorConfig {
     pub objects: Vec<PathBuf>,
     /// Finds out whether a git command uses the repository that the run works on, or a different one.
     pub repositories: Arc<Repositories>,
-    /// Whether the run has its own mount namespace.
     pub has_mount_namespace: bool,
     /// Whether to check every program a second time at its ptrace exec stop.
     pub verify: bool,
@@ -48,7 +45,6 @@ pub struct SupervisorConfig {
     pub control: PathBuf,
     /// The shim executable; `None` if the run has no shims.
     pub shim: Option<PathBuf>,
-    /// Process id of the run's init process.
     pub init_pid: i32,
     /// Loopback port to which guard's self-test (the canary) tries to connect before the agent starts. The supervisor
     /// must deny this connect.
@@ -58,7 +54,6 @@ pub struct SupervisorConfig {
     /// A counter that the supervisor increments at every exec, so that guard does not end a run as idle while it starts
     /// programs.
     pub activity: Arc<AtomicU64>,
-    /// Resources that the supervisor creates when a program first needs them.
     pub lazy_resources: Vec<LazyResource>,
     /// Checks from outside the sandbox that the sandbox works. The supervisor calls this at the first exec. If the
     /// result is false, the supervisor denies every exec.

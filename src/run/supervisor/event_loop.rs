@@ -258,7 +258,6 @@ impl Supervisor {
         }
     }
 
-    /// Handles the results of threads that did blocking work.
     fn handle_background_results(&mut self) {
         while let Ok(result) = self.background_results.try_recv() {
             match result {
@@ -317,7 +316,6 @@ impl Supervisor {
     }
 }
 
-/// Returns true if a notification is an exec.
 fn is_exec(notification: &Notification) -> bool {
     matches!(i64::from(notification.number), libc::SYS_execve | libc::SYS_execveat)
 }

@@ -7,7 +7,6 @@ use crate::run::transcript::EventType;
 use crate::sys::seccomp::{Notification, Reply};
 
 pub(crate) struct ProcessHandler {
-    /// Process id of the run's init process.
     init_pid: i32,
     /// The maximum number of processes and threads; `None` if the supervisor need not enforce it.
     limit: Option<u64>,

@@ -11,7 +11,6 @@ use crate::judge::decide::Verdict;
 
 /// What happens to an exec after [`PromptQueue::ask`].
 pub(crate) enum Asked {
-    /// The exec waits for the user's answer.
     Waits,
     /// There is no user to ask, or the asking thread cannot start. `ask` returns the exec, and the caller must deny it.
     CannotAsk(Box<PendingExec>),
@@ -21,7 +20,6 @@ pub(crate) struct PromptQueue {
     /// Asks the user. `None` while a question is open, because the asking thread then owns it, or if there is no user
     /// to ask.
     asker: Option<Box<dyn Ask>>,
-    /// Whether a question to the user is open.
     is_asking: bool,
     /// Execs that wait because a question about a different exec is open.
     waiting: Vec<PendingExec>,

@@ -7,14 +7,12 @@ use crate::sys::seccomp::Notification;
 /// The user's answer to an `ask` verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// Allow this exec only.
     Once,
     /// Allow every exec that the same rule asks about, for the rest of the run.
     Always,
     /// Allow every exec that the same rule asks about, for the rest of the run. When the run has ended, guard also
     /// saves a rule in the user's policy that allows such commands.
     Save,
-    /// Deny this exec.
     Deny,
 }
 

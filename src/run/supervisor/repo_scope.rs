@@ -36,7 +36,6 @@ pub struct Repositories {
     worktree: PathBuf,
     /// The git directory of the repository that the run works on; `None` if there is none.
     git_directory: Option<PathBuf>,
-    /// Files and directories that the run may write.
     writable: Vec<PathBuf>,
 }
 
@@ -50,16 +49,13 @@ const MAX_REFS: usize = 4096;
 
 /// A verdict, and the facts on which it is based.
 pub struct Judged {
-    /// The decision about the command, with its explanation.
     pub verdict: Verdict,
-    /// The analysis of the command: the program starts that it asks for.
     pub analysis: Analysis,
     /// True if the verdict depends on the current state of a repository. guard must not cache such a verdict.
     pub depends_on_repository: bool,
 }
 
 impl Repositories {
-    /// Creates the search for one run, in the file system that the run can access.
     pub fn new(
         has_mount_namespace: bool,
         worktree: PathBuf,

@@ -12,7 +12,6 @@ const ENGINE: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// Returns `bytes` encoded as base64.
 pub fn base64(bytes: &[u8]) -> String {
     ENGINE.encode(bytes)
 }

@@ -41,7 +41,6 @@ pub struct Event {
 }
 
 impl Event {
-    /// Returns true if the event reports a denial.
     pub fn is_denial(&self) -> bool {
         is_denial(&self.event_type)
     }
@@ -75,9 +74,7 @@ impl Event {
 /// The stream that a piece of output came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// Standard output.
     Stdout,
-    /// Standard error.
     Stderr,
     /// A pseudo-terminal, which carries standard output and standard error together.
     Terminal,
@@ -95,7 +92,6 @@ impl Stream {
         }
     }
 
-    /// Returns the stream whose name in events is `name`; `None` if there is no such stream.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|stream| stream.name() == name)
     }

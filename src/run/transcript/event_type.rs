@@ -25,11 +25,9 @@ string_enum! {
         Note = "note",
         /// Before the agent started, guard tried forbidden operations in the sandbox, and the kernel denied them.
         Canary = "canary",
-        /// guard has applied the sandbox to the agent.
         SandboxApplied = "sandbox.applied",
         /// guard passed a signal on to the agent.
         Signal = "signal",
-        /// The run reached a time limit.
         Timeout = "timeout",
         /// A program started in the run.
         Exec = "exec",
@@ -47,11 +45,8 @@ string_enum! {
         Connect = "connect",
         /// guard bound a socket of the run to an address.
         Bind = "bind",
-        /// guard denied the start of a program.
         DenyExec = "deny.exec",
-        /// guard denied connecting a socket to an address.
         DenyConnect = "deny.connect",
-        /// guard denied binding a socket to an address.
         DenyBind = "deny.bind",
         /// guard denied access to a host, or a request to one.
         DenyNetwork = "deny.network",
@@ -102,13 +97,10 @@ string_enum! {
         AgentStep = "agent.step",
         /// Text that the agent wrote.
         AgentMessage = "agent.message",
-        /// The agent calls one of its tools.
         AgentToolUse = "agent.tool_use",
-        /// The result of a tool call of the agent.
         AgentToolResult = "agent.tool_result",
         /// The agent reports what it is doing.
         AgentStatus = "agent.status",
-        /// The agent reports an error.
         AgentError = "agent.error",
         /// The agent's last event: how it ended.
         AgentResult = "agent.result",
@@ -120,7 +112,6 @@ string_enum! {
         TaskSaid = "task.said",
         /// A step of a task began.
         TaskStep = "task.step",
-        /// A step of a task ended.
         TaskStepEnded = "task.step_ended",
         /// An event of the agent that works on the current step of a task.
         TaskAgent = "task.agent",
@@ -134,13 +125,11 @@ string_enum! {
         TaskDelivered = "task.delivered",
         /// guard opened a pull request for the task, or found an open one.
         TaskPullRequest = "task.pull_request",
-        /// The task ended.
         TaskEnded = "task.ended",
     }
 }
 
 impl EventType {
-    /// Returns true if the event reports a denial.
     pub fn is_denial(self) -> bool {
         is_denial(self.as_str())
     }

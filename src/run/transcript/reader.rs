@@ -18,7 +18,6 @@ pub const LONGEST_LINE: usize = 16 << 20;
 /// The result of one call of [`Reader::step`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// A line that is an event.
     Event(Box<Event>),
     /// A line that is not an event; the text says why.
     Bad(String),
@@ -52,7 +51,6 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Creates a reader of the transcript in `input`.
     pub fn new(input: R) -> Self {
         let input = BufReader::with_capacity(64 << 10, input);
         Self { input, line: Vec::new(), given: true, skipping: false }

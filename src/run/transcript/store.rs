@@ -29,7 +29,6 @@ const LONGEST_BEGINNING: Duration = Duration::from_secs(24 * 60 * 60);
 /// finishes it.
 const DELETING_PREFIX: &str = ".leaving-";
 
-/// Why the state directory cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateDirError {
     /// Neither `XDG_STATE_HOME` nor `HOME` is an absolute path.
@@ -43,7 +42,6 @@ pub fn runs_dir() -> Result<PathBuf, StateDirError> {
     Ok(crate::sys::agent_paths::state_directory().ok_or(StateDirError::NoHome)?.join("runs"))
 }
 
-/// Whether a run has finished, is running or was interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunState {
     /// The transcript ends with the event `run.finished`.
@@ -73,11 +71,8 @@ impl RunState {
 pub struct Run {
     /// The run's id, which is the name of its directory.
     pub id: String,
-    /// The run's directory.
     pub folder: PathBuf,
-    /// The path of the transcript.
     pub transcript: PathBuf,
-    /// Whether the run has finished, is running or was interrupted.
     pub state: RunState,
     /// Why the transcript cannot be read; `None` if it can.
     pub problem: Option<String>,
@@ -333,17 +328,11 @@ fn lock_holder(file: &File) -> io::Result<Option<i32>> {
     Ok((found.l_type != libc::F_UNLCK as libc::c_short).then_some(found.l_pid))
 }
 
-/// Why a run was not found.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
     /// The directory of runs cannot be read.
     #[error("cannot read the directory of runs {}: {error}", folder.display())]
-    Folder {
-        /// The directory of runs.
-        folder: PathBuf,
-        /// The I/O error from reading the directory.
-        error: io::Error,
-    },
+    Folder { folder: PathBuf, error: io::Error },
     /// The directory of runs at this path has no run whose first event can be read.
     #[error("there are no runs in {}", .0.display())]
     Empty(PathBuf),
@@ -352,12 +341,7 @@ pub enum FindError {
     Unknown(String),
     /// The ids of several runs begin or end with the requested name.
     #[error("{name:?} matches {} runs: {}", candidates.len(), shown(candidates))]
-    Ambiguous {
-        /// The name that the user gave.
-        name: String,
-        /// The ids of the runs that match the name.
-        candidates: Vec<String>,
-    },
+    Ambiguous { name: String, candidates: Vec<String> },
 }
 
 fn shown(candidates: &[String]) -> String {
@@ -387,7 +371,6 @@ impl Store {
         Ok(Self::new(runs_dir()?))
     }
 
-    /// Returns the path of the directory of runs.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

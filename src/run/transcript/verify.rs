@@ -19,7 +19,6 @@ use super::writer::Head;
 pub struct Check {
     /// The run id in the first line of the transcript; empty if that line is missing or invalid.
     pub run_id: String,
-    /// Whether the transcript is intact.
     pub outcome: Outcome,
     /// The sequence number and hash of the last line before the first invalid one, and the size of the lines up to it.
     pub head: Head,
@@ -42,12 +41,10 @@ pub enum Outcome {
     Broken {
         /// The number of the first invalid line, from 1.
         line: u64,
-        /// What is wrong with the line.
         problem: Problem,
     },
 }
 
-/// What can be wrong with a line of a transcript.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The line is not an event; the text says why.

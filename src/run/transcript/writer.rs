@@ -45,12 +45,10 @@ const DEEPEST: usize = 100;
 /// The size to which larger buffers are shrunk after use, in bytes.
 const KEPT_BUFFER: usize = 1 << 20;
 
-/// The parameters of a transcript.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The run's directory. It must exist, and only the user may have access to it.
     pub folder: PathBuf,
-    /// The id of the run.
     pub run_id: String,
     /// The transcript size from which on output is dropped, in bytes. At twice this size the transcript is full
     /// ([`Recorder::full_at`]), and the caller must end the run.
@@ -65,7 +63,6 @@ pub struct Settings {
 /// A finished line of the transcript, as the observer receives it.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
-    /// The type of the event.
     pub event_type: EventType,
     /// The message of the event, redacted.
     pub message: &'a str,
@@ -81,7 +78,6 @@ pub type Observer = Box<dyn FnMut(&Line<'_>) + Send>;
 /// The last line of a transcript, whose hash protects all lines before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    /// The sequence number of the last line.
     pub seq: u64,
     /// The hash of the last line, in hexadecimal.
     pub hash: String,
@@ -135,7 +131,6 @@ pub fn create(folder: &Path) -> io::Result<Box<dyn Sink>> {
     Ok(Box::new(RunFile { file, folder: Some(folder.to_path_buf()) }))
 }
 
-/// Starts a transcript that writes to the given sink.
 pub fn start_on(
     sink: Box<dyn Sink>,
     settings: &Settings,
@@ -250,7 +245,6 @@ impl Drop for EndsWithThread {
     }
 }
 
-/// The state of the writer's thread.
 struct TranscriptWriter {
     shared: Arc<Shared>,
     sink: Box<dyn Sink>,

@@ -32,7 +32,6 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 const UNACKNOWLEDGED_MS: u32 = 30_000;
 /// The maximum size of the request line and headers together, in bytes.
 const LARGEST_HEAD: usize = 32 << 10;
-/// The maximum number of headers in a request.
 const MOST_HEADERS: usize = 64;
 
 /// Where a server listens, and how it authenticates its clients.

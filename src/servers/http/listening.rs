@@ -10,24 +10,17 @@ pub struct Listening {
     pub(crate) address: SocketAddr,
 }
 
-/// Why a server cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
     /// The given text is not an address with a port.
     #[error("{0} is not an address with a port, such as 127.0.0.1:8731")]
     NoAddress(String),
-    /// The address is not on loopback.
     #[error("{0} is not a loopback address; guard listens only on loopback, out of reach of other machines")]
     NotLoopback(String),
     /// The operating system refused to bind the address or to listen on it.
     #[error("cannot listen on {address}: {source}")]
-    Io {
-        /// The requested address.
-        address: String,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    Io { address: String, source: io::Error },
 }
 
 impl Listening {
@@ -50,7 +43,6 @@ impl Listening {
         Ok(Self { listener, address })
     }
 
-    /// Returns the URL at which clients reach the given path on this server.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }

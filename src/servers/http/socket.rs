@@ -13,24 +13,17 @@ pub struct Socket {
     path: PathBuf,
 }
 
-/// Why a server cannot listen on a unix socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
     /// Another server listens on this path.
     #[error("another server is already listening on {}", .0.display())]
     InUse(PathBuf),
-    /// The path leads to a file that is not a socket.
     #[error("{} exists and is not a socket", .0.display())]
     NotASocket(PathBuf),
     /// The operating system refused to create the socket or to listen on it.
     #[error("cannot listen on {}: {source}", path.display())]
-    Io {
-        /// The path of the socket.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 impl Socket {

@@ -14,12 +14,10 @@ impl Stop {
         self.0.send_replace(true);
     }
 
-    /// True if another thread has asked the server to stop.
     pub fn is_set(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until another thread asks the server to stop.
     pub(crate) async fn wait(&self) {
         // This struct holds the sender, so the channel cannot be closed.
         let _ = self.0.subscribe().wait_for(|is_set| *is_set).await;

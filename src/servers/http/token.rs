@@ -19,24 +19,18 @@ const LONGEST: u64 = 4096;
 #[derive(Debug, Clone)]
 pub struct Token([u8; 32]);
 
-/// The error for a token file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", path.display())]
 pub struct TokenError {
-    /// The path of the token file.
     pub path: PathBuf,
-    /// What is wrong with the token file.
     pub problem: TokenProblem,
 }
 
-/// What is wrong with a token file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenProblem {
-    /// The token file cannot be read.
     #[error("cannot read the token file: {0}")]
     Unreadable(io::Error),
-    /// The token file cannot be created.
     #[error("cannot create the token file: {0}")]
     NotCreated(io::Error),
     /// The path of the token file leads to a directory, a pipe or a device.

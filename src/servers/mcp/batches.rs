@@ -34,7 +34,6 @@ const PAGE: usize = 16;
 /// How the server reaches the queue of batches.
 #[derive(Clone)]
 pub struct BatchAccess {
-    /// Opens a connection to the queue.
     pub open_queue: OpenQueue,
     /// The types of tasks that workers can execute.
     pub types: Arc<TaskTypes>,

@@ -24,7 +24,6 @@ pub const PATH: &str = "/mcp";
 
 /// The maximum number of simultaneous connections. The server closes further ones at once.
 const MOST_CONNECTIONS: usize = 128;
-/// How long a client may take to send the body of a request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum size of a request's body, in bytes. It is larger than the longest prompt.
 const LARGEST_BODY: usize = 16 << 20;

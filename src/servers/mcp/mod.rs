@@ -47,20 +47,16 @@ use server::Shared;
 /// How long the stopping server waits for all calls to end: a cancelled run has a grace period before it is killed.
 const END: Duration = Duration::from_secs(12);
 
-/// The configuration of the MCP server.
 #[derive(Debug, Clone)]
 pub struct McpConfig {
-    /// The executor that runs the clients' requests.
     pub executor: Executor,
     /// The directories below which agents may work.
     pub roots: Roots,
-    /// How the server reaches the queue of batches.
     pub batches: BatchAccess,
     /// The stores of the batches, tasks, research runs and conversations to which clients can send commands.
     pub work: WorkStores,
     /// The directory where the results of calls are stored.
     pub calls: PathBuf,
-    /// The maximum number of simultaneous calls.
     pub most_calls: usize,
     /// A function that prints a message for the user, outside of the MCP protocol.
     pub log: fn(&str),

@@ -9,7 +9,6 @@ use crate::agents::adapter::{Language, RULES, RequestText};
 
 pub(super) const NAME: &str = "gemini_request";
 
-/// Lists all prompts that the server offers.
 pub(super) fn all() -> Vec<Prompt> {
     let argument = |name: &str, description: &str, is_required: bool| {
         PromptArgument::new(name).with_description(description).with_required(is_required)

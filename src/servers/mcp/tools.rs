@@ -80,7 +80,6 @@ fn make_portable(schema: &mut Value, is_required: bool) {
     }
 }
 
-/// Lists all tools that the server offers.
 pub(super) fn all() -> Vec<Tool> {
     let read_only = || ToolAnnotations::new().read_only(true).open_world(false);
     let changing = || ToolAnnotations::new().read_only(false).destructive(false);

@@ -41,9 +41,7 @@ const LARGEST_EVENT: usize = 64 << 10;
 /// Where the server stores conversations, and what runs their agents.
 #[derive(Debug, Clone)]
 pub struct ConversationService {
-    /// The stored conversations.
     pub conversations: Conversations,
-    /// Runs the agents of the conversations.
     pub executor: Executor,
 }
 

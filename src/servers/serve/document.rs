@@ -43,7 +43,6 @@ struct Document;
 /// The operations that take the id of a submitted batch. The OpenAPI document links the answer of `submit` to them.
 const FOLLOW_UPS: [&str; 5] = ["poll", "follow", "results", "cancel", "retry_failed"];
 
-/// Returns the router and the OpenAPI document.
 fn parts() -> (Router<Arc<Shared>>, utoipa::openapi::OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(handlers::submit, handlers::list))
@@ -99,12 +98,10 @@ fn add_follow_ups(submit: &mut Operation) {
     }
 }
 
-/// Returns the routes of the server.
 pub(super) fn router() -> Router<Arc<Shared>> {
     parts().0.fallback(handlers::unknown_path).method_not_allowed_fallback(handlers::unknown_method)
 }
 
-/// Returns the OpenAPI document.
 pub fn document() -> serde_json::Value {
     serde_json::to_value(parts().1).unwrap_or_default()
 }

@@ -31,9 +31,7 @@ use crate::work::batch::{
 /// The extractor with which every handler gets the server's shared state.
 pub(super) type App = State<Arc<Shared>>;
 
-/// The header with the idempotency key of a submission.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// The header with the id of the last event that a client received.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// A task of a batch.
@@ -481,12 +479,10 @@ pub(super) async fn health(State(shared): App, _: Query<NoQuery>) -> Result<Json
     Ok(Json(Health { status: "ok" }))
 }
 
-/// Answers a request for a path that the server does not have.
 pub(super) async fn unknown_path() -> ApiError {
     ApiError::not_found("nothing is served at this path; GET /v1/openapi.json describes the server")
 }
 
-/// Answers a request for a known path with a method that the path does not support.
 pub(super) async fn unknown_method() -> ApiError {
     ApiError::method_not_allowed()
 }

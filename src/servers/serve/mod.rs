@@ -60,9 +60,7 @@ const MOST_WAITING: usize = 64;
 /// The maximum number of threads for blocking work, such as calls to the queue and the parsing of submissions.
 const MOST_BLOCKING: usize = 32;
 
-/// The configuration of the server.
 pub struct ServeConfig {
-    /// Opens a connection to the queue.
     pub open_queue: OpenQueue,
     /// The available task types, built-in and the user's.
     pub types: TaskTypes,

@@ -8,7 +8,6 @@ use tokio::sync::Semaphore;
 use super::error::ApiError;
 use crate::work::batch::{OpenQueue, Queue, QueueError};
 
-/// The maximum number of connections to the queue.
 const MOST_CONNECTIONS: usize = 8;
 /// How long a request waits for a free connection.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -14,7 +14,6 @@ use crate::work::roots::Roots;
 
 /// The maximum size of a submission, in bytes.
 pub const LARGEST_INPUT: usize = 256 << 20;
-/// The maximum number of tasks in a batch.
 pub const MOST_TASKS: usize = 100_000;
 /// The maximum number of JSON values in a submission, counting each element of an array and each value of an object. A
 /// number of one byte takes at least 32 bytes of memory when it is parsed, so the size alone does not bound the memory.
@@ -33,7 +32,6 @@ const DEFAULT_RETRIES: u32 = 2;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
-    /// The submission is empty.
     #[error("the submission is empty; it must be a JSON array of tasks")]
     Empty,
     /// The submission is neither a JSON text nor one JSON object per line.

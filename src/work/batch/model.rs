@@ -83,9 +83,7 @@ pub struct BatchOptions {
 pub struct NewTask {
     /// The id that the caller chose, unique in the batch.
     pub task_id: String,
-    /// The name of the task type, as the task gives it.
     pub task_type: String,
-    /// The parameters of the task, in the form that its type specifies.
     pub parameters: Map<String, Value>,
     /// The priority of the task: workers start tasks with higher numbers first.
     pub priority: i32,
@@ -100,16 +98,12 @@ pub struct NewTask {
     pub repository: String,
     /// How long after submission the task may still start; `None` means that it never expires.
     pub expires_after: Option<Duration>,
-    /// The options of the task: its directory, policy, agent and limits.
     pub options: BatchOptions,
 }
 
-/// Why an attempt at a task failed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskFailure {
-    /// What kind of failure it is, for programs.
     pub kind: TaskKind,
-    /// The message for people: what happened.
     pub message: String,
     /// Further details for programs; `Value::Null` if there are none.
     pub detail: Value,

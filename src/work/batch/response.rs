@@ -104,12 +104,10 @@ pub struct BatchResponse {
 pub struct Page {
     /// The position after which the page begins; -1 for the first page.
     pub after: i64,
-    /// The maximum number of tasks in the response.
     pub limit: usize,
 }
 
 impl Page {
-    /// Selects all tasks of the batch.
     pub const ALL: Self = Self { after: -1, limit: usize::MAX >> 1 };
     /// Selects no tasks: the response has only the status and the counts.
     pub const SUMMARY: Self = Self { after: -1, limit: 0 };

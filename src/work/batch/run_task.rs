@@ -27,7 +27,6 @@ const LARGEST_STDERR: usize = 1 << 20;
 /// What a worker needs to work on tasks: an executor, the task types and the directory of runs.
 #[derive(Debug)]
 pub struct TaskContext {
-    /// Runs the commands and agents of tasks.
     pub executor: Executor,
     /// The available task types, built-in and the user's.
     pub types: TaskTypes,

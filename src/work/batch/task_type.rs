@@ -37,13 +37,11 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("research", include_str!("../../../policies/task-types/research.toml")),
 ];
 
-/// Why a type file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}: {problem}")]
 pub struct TaskTypeError {
     /// The path of the type file, or the name of a built-in type.
     pub file: String,
-    /// What is wrong with the type file.
     pub problem: String,
 }
 
@@ -127,7 +125,6 @@ pub struct TaskType {
 }
 
 impl TaskType {
-    /// Parses the text of a type file. `name` is the name of the type.
     pub fn parse(name: &str, text: &str) -> Result<Self, TaskTypeError> {
         let bad = |problem: String| TaskTypeError { file: name.to_string(), problem };
         let file: TypeFile = toml::from_str(text).map_err(|error| bad(error.to_string()))?;

@@ -56,13 +56,11 @@ impl StopFlag {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// True if another thread has asked the worker to stop.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Why a worker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerEnd {
     /// The worker had no task for the duration of `idle_exit`, and the queue had no open tasks, apart from those of

@@ -22,7 +22,6 @@ const BATCH_PREFIX: &str = "batch_";
 /// The stores of a user's batches, tasks, research runs and conversations, to which commands can be sent.
 #[derive(Clone)]
 pub struct WorkStores {
-    /// Opens the queue of batches.
     pub open_queue: OpenQueue,
     /// Starts a batch worker in the background if none is running.
     pub start_worker: Arc<dyn Fn() -> std::io::Result<()> + Send + Sync>,
@@ -30,7 +29,6 @@ pub struct WorkStores {
     pub tasks: TaskStore,
     /// The directory of the journals of `guard research`.
     pub research: PathBuf,
-    /// The stored conversations.
     pub conversations: Conversations,
 }
 
@@ -45,16 +43,13 @@ impl fmt::Debug for WorkStores {
 pub enum Work {
     /// A batch, with its id.
     Batch(String),
-    /// A task of `guard task`.
     Task(Box<TaskRow>),
-    /// A research run, with its id.
     Research {
         /// The complete id of the research run.
         id: String,
         /// The directory that the agents may read, if the user gave one.
         directory: Option<PathBuf>,
     },
-    /// A stored conversation.
     Conversation {
         /// The complete id of the conversation.
         id: String,
@@ -91,13 +86,11 @@ impl Work {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkError {
-    /// The queue of batches cannot be used.
     #[error(transparent)]
     Queue(#[from] QueueError),
     /// The journal of tasks cannot be used.
     #[error(transparent)]
     Task(#[from] PipelineError),
-    /// The conversation cannot be used.
     #[error(transparent)]
     Conversation(#[from] ConversationError),
     /// The command is invalid, or guard cannot read or write a file of the control directory.

@@ -32,7 +32,6 @@ pub(super) struct Api<'a> {
 /// Why a request has no usable response. The messages contain neither the token nor control characters.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
-    /// guard cannot reach the API.
     #[error("{0}")]
     Unreachable(String),
     #[error("the GitHub token contains characters that are not allowed in an HTTP header")]

@@ -35,12 +35,7 @@ pub enum ForgeError {
     Workspace(#[from] WorkspaceError),
     /// guard refuses to perform the operation, or a precondition does not hold.
     #[error("{problem}")]
-    Refused {
-        /// What guard refused, and why.
-        problem: String,
-        /// What the user can do next.
-        hint: String,
-    },
+    Refused { problem: String, hint: String },
     /// The remote's branch has commits that the local branch lacks.
     #[error(
         "the branch {branch} of the remote {remote} has commits that the local branch lacks, so guard pushed nothing"
@@ -67,7 +62,6 @@ impl ForgeError {
         Self::Refused { problem: problem.into(), hint: hint.into() }
     }
 
-    /// Returns what the user can do next; `None` if there is nothing to suggest.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Workspace(error) => error.hint(),

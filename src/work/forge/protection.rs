@@ -28,10 +28,7 @@ pub enum Protection {
         missing: Vec<String>,
     },
     /// guard cannot determine the protection. Callers must never treat this as protected.
-    Unknown {
-        /// Why guard cannot determine the protection.
-        why: String,
-    },
+    Unknown { why: String },
 }
 
 /// The protections that are known to apply to a branch.

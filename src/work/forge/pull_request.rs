@@ -29,10 +29,8 @@ pub struct Proposal<'a> {
     pub body: &'a str,
 }
 
-/// A pull request on GitHub.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PullRequest {
-    /// The number that GitHub assigned to the pull request.
     pub number: u64,
     /// The URL of the pull request's web page.
     pub url: String,

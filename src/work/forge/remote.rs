@@ -20,7 +20,6 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum length of an owner's or a repository's name.
 const LONGEST: usize = 100;
 
-/// A git remote of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
     /// git's name for the remote, for example `origin`.
@@ -29,7 +28,6 @@ pub struct Remote {
     pub shown: String,
     /// The remote's host; `None` for a local path, if git needs a remote helper, or if guard cannot parse the URL.
     pub host: Option<String>,
-    /// The service that hosts the remote.
     pub kind: Kind,
 }
 
@@ -45,16 +43,12 @@ pub enum Kind {
 /// A repository on GitHub or on a GitHub Enterprise server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitHub {
-    /// The owner of the repository.
     pub owner: String,
-    /// The name of the repository.
     pub repo: String,
     /// The owner of the repository to which guard pushes branches. It differs from `owner` if the remote has a
     /// separate push URL on the same host, for example of a fork.
     pub pushes_to: String,
-    /// The URL of GitHub's API.
     pub api: Upstream,
-    /// The proxy through which guard reaches the API.
     pub proxy: UpstreamProxy,
     /// Maximum duration of one API request.
     pub timeout: Duration,
@@ -106,7 +100,6 @@ impl Remote {
         Ok(Self { name: name.to_string(), shown: address.to_string(), host, kind })
     }
 
-    /// Returns the GitHub repository; `None` if the remote is not on GitHub.
     pub fn github(&self) -> Option<&GitHub> {
         match &self.kind {
             Kind::GitHub(github) => Some(github),

@@ -15,18 +15,11 @@ pub enum PipelineError {
     /// git failed, or the repository cannot be used.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
-    /// A file cannot be read or written.
     #[error("cannot read or write {}: {source}", path.display())]
-    Io {
-        /// The file that cannot be read or written.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// Another process is working on the task.
     #[error("another guard process ({process}) is working on the task {id}")]
     Busy {
-        /// The id of the task.
         id: String,
         /// The process that is working on the task: `pid N`, or `unknown pid`.
         process: String,

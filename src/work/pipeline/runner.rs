@@ -25,21 +25,16 @@ use crate::run::transcript::EventType;
 /// The result of running a task.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ending {
-    /// The id of the task.
     pub task_id: String,
-    /// The status in which the task stopped.
     pub status: Status,
     /// Why the task stopped; empty if it succeeded.
     pub reason: String,
-    /// The name of the task's branch.
     pub branch: String,
-    /// The path of the task's worktree.
     pub worktree: String,
     /// The short ids and subjects of the task's commits, oldest first; empty if git cannot list them.
     pub commits: Vec<String>,
     /// The path of each document of the task, by the document's name.
     pub documents: BTreeMap<String, String>,
-    /// The resources that the task has used so far.
     pub used: Used,
     /// The URL of the branch's pull request or, if the branch stays local, the path of the task's summary; `None` if
     /// the task has not delivered the branch.
@@ -156,7 +151,6 @@ impl<'r> Runner<'r> {
         self.context.save_progress(Status::Running, "")
     }
 
-    /// Returns the id of the task.
     pub fn id(&self) -> &str {
         &self.context.task.id
     }

@@ -20,12 +20,10 @@ pub type UpdateStream = Pin<Box<dyn Stream<Item = Result<AgentUpdate, AgentError
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct AgentContext {
-    /// The client that sends requests to the model.
     pub llm: Arc<LlmClient>,
 }
 
 impl AgentContext {
-    /// Creates a context with this client.
     pub fn new(llm: Arc<LlmClient>) -> Self {
         Self { llm }
     }

@@ -41,7 +41,6 @@ impl Default for RunControl {
 }
 
 impl RunControl {
-    /// Returns whether the run is running, paused or cancelled.
     pub fn state(&self) -> RunState {
         *self.state.borrow()
     }

@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use crate::run::outcome::ErrorKind;
 
-/// Why a request to a model failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LlmError {
-    /// The model did not answer in time.
     #[error("timeout: no answer within {}", seconds(*after))]
     Timeout {
         /// The time limit that was exceeded.
@@ -22,15 +20,12 @@ pub enum LlmError {
         /// The usage and the limit, as text.
         spent: String,
     },
-    /// The model's answer is empty.
     #[error("the model answered with an empty text")]
     EmptyAnswer,
     /// The backend, which sends the request to the model, failed.
     #[error("{message}")]
     Backend {
-        /// The kind of failure, for programs.
         kind: ErrorKind,
-        /// The error message for the user.
         message: String,
         /// How long to wait before another request, if the API reported it.
         retry_after: Option<Duration>,
@@ -38,7 +33,6 @@ pub enum LlmError {
 }
 
 impl LlmError {
-    /// Returns the kind of failure, for programs.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Timeout { .. } => ErrorKind::Timeout,
@@ -48,7 +42,6 @@ impl LlmError {
         }
     }
 
-    /// Returns whether the failure may be temporary, so that a retry can succeed.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self.kind(),
@@ -82,17 +75,12 @@ fn seconds(time: Duration) -> String {
     }
 }
 
-/// Why a research agent ended without a result.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
     /// The model's list of sub-queries cannot be parsed, even after guard asked the model to repair it.
     #[error("guard cannot parse the model's list of sub-queries: {problem}")]
-    Decomposition {
-        /// What is wrong with the list.
-        problem: String,
-    },
-    /// All sub-queries failed, so there are no findings for an answer.
+    Decomposition { problem: String },
     #[error("all sub-queries ({}) failed; the first error: {}", errors.len(), errors.first().map_or("", String::as_str))]
     AllSubQueriesFailed {
         /// The errors of the sub-queries, in the order of their ids.
@@ -105,7 +93,6 @@ pub enum AgentError {
     Llm {
         /// The phase of the request: `decomposition`, `synthesis` or another phase.
         phase: &'static str,
-        /// Why the request failed.
         source: LlmError,
     },
     /// The stream of updates ended without a final result.
@@ -116,31 +103,19 @@ pub enum AgentError {
     Cancelled,
     /// The agent's configuration or the query is invalid.
     #[error("{problem}")]
-    InvalidInput {
-        /// What is wrong with the configuration or the query.
-        problem: String,
-    },
+    InvalidInput { problem: String },
     /// The journal cannot be written. The run ends, because its results could be lost.
     #[error("cannot write the journal {}: {problem}", path.display())]
-    Journal {
-        /// The path of the journal's file.
-        path: PathBuf,
-        /// The error of the operating system or of the JSON serializer.
-        problem: String,
-    },
+    Journal { path: PathBuf, problem: String },
     /// The operating system did not let guard create the runtime that drives the requests.
     #[error("cannot start the runtime for the requests to the model: {problem}")]
-    Runtime {
-        /// The message of the operating system.
-        problem: String,
-    },
+    Runtime { problem: String },
     /// An event of the agent does not match its schema, and the registry is strict.
     #[error(transparent)]
     Event(#[from] ValidationError),
 }
 
 impl AgentError {
-    /// Returns the kind of failure, for programs.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Decomposition { .. } => ErrorKind::UpstreamError,
@@ -173,48 +148,23 @@ impl AgentError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValidationError {
-    /// The update has an event type other than the expected one.
     #[error("expected an event of the type `{expected}`, found `{actual}`")]
-    WrongEventType {
-        /// The event type that the reader expects.
-        expected: String,
-        /// The event type of the update.
-        actual: String,
-    },
-    /// The data of the update does not match the schema of its event type.
+    WrongEventType { expected: String, actual: String },
     #[error("an event of the type `{event_type}` does not match its schema: {error}")]
-    SchemaMismatch {
-        /// The event type of the update.
-        event_type: String,
-        /// How the data differs from the schema.
-        error: String,
-    },
+    SchemaMismatch { event_type: String, error: String },
     /// No schema is registered for the event type, and the registry is configured to fail on such events.
     #[error("unknown event type `{event_type}`")]
-    UnknownEventType {
-        /// The event type of the update.
-        event_type: String,
-    },
-    /// The JSON Schema of an event type is not valid.
+    UnknownEventType { event_type: String },
     #[error("the schema of the event type `{event_type}` is not valid: {error}")]
-    InvalidSchema {
-        /// The event type that the schema is for.
-        event_type: String,
-        /// What is wrong with the schema.
-        error: String,
-    },
+    InvalidSchema { event_type: String, error: String },
 }
 
 /// Why a journal cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// There is no run with this id.
     #[error("there is no research run `{id}`")]
-    Unknown {
-        /// The id that the user gave.
-        id: String,
-    },
+    Unknown { id: String },
     /// The ids of several runs end with the characters that the user gave.
     #[error("the ids of several research runs end with `{id}`")]
     Ambiguous {
@@ -223,18 +173,10 @@ pub enum JournalError {
     },
     /// Another process is working on the run.
     #[error("another process is working on the research run `{id}`")]
-    Busy {
-        /// The id of the run.
-        id: String,
-    },
+    Busy { id: String },
     /// The journal's file cannot be read, written or parsed.
     #[error("cannot use the journal {}: {problem}", path.display())]
-    Unusable {
-        /// The path of the journal's file.
-        path: PathBuf,
-        /// The error of the operating system or of the parser.
-        problem: String,
-    },
+    Unusable { path: PathBuf, problem: String },
 }
 
 #[cfg(test)]

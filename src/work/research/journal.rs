@@ -23,11 +23,8 @@ use crate::text::string_enum::string_enum;
 /// The settings with which a run was started. They do not change when the run is resumed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Started {
-    /// The user's query.
     pub query: String,
-    /// The settings of deep research.
     pub config: ResearchConfig,
-    /// The name of the model.
     pub model: String,
     /// The name of the agent; `None` means the default agent.
     #[serde(default)]
@@ -41,7 +38,6 @@ pub struct Started {
     /// The hosts that the sub-queries' runs may connect to.
     #[serde(default)]
     pub allow_hosts: Vec<String>,
-    /// The limits of the requests to the model.
     #[serde(default)]
     pub limits: RequestLimits,
 }
@@ -52,9 +48,7 @@ pub struct Started {
 pub struct RequestLimits {
     /// The time limit of a request, in seconds.
     pub timeout_s: Option<u64>,
-    /// The maximum number of retries of a request.
     pub max_retries: Option<u32>,
-    /// The maximum number of tokens that the run may use.
     pub max_tokens: Option<u64>,
     /// The maximum cost of the run, by the prices in `config.toml`.
     pub max_cost: Option<f64>,
@@ -75,11 +69,8 @@ impl RequestLimits {
 /// A sub-query that has an answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
-    /// The id of the sub-query.
     pub id: usize,
-    /// The answer to the sub-query.
     pub result: String,
-    /// The tokens and the cost that the sub-query used.
     pub usage: LlmUsage,
     /// The pages and hosts that guard observed the sub-query retrieve.
     #[serde(default)]
@@ -121,11 +112,9 @@ enum Record {
 /// The content of a journal: how far its run has progressed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Progress {
-    /// The settings with which the run was started.
     pub started: Option<Started>,
     /// The planned rounds, in order.
     pub rounds: Vec<Planned>,
-    /// The sub-queries that have an answer.
     pub finished: Vec<Finished>,
     /// The usage that the journal has recorded: that of all requests before the run was interrupted.
     pub used: LlmUsage,
@@ -134,7 +123,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The progress of a run that has recorded nothing yet.
     pub(super) const NOTHING: Self = Self {
         started: None,
         rounds: Vec::new(),
@@ -180,21 +168,15 @@ string_enum! {
         Running = "running",
         /// The run ended without an answer, and can be resumed.
         Interrupted = "interrupted",
-        /// The run has an answer.
         Answered = "answered",
     }
 }
 
-/// A run in the list of stored runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StoredRun {
-    /// The id of the run.
     pub id: String,
-    /// The user's query.
     pub query: String,
-    /// How far the run is.
     pub state: RunStage,
-    /// The number of tokens that the run has used.
     pub tokens: u64,
 }
 
@@ -319,7 +301,6 @@ impl Journal {
         &self.id
     }
 
-    /// Returns the directory of the run.
     pub fn directory(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new("/"))
     }
@@ -329,12 +310,10 @@ impl Journal {
         &self.progress
     }
 
-    /// Records the sub-queries of a round.
     pub fn planned(&self, planned: Planned) -> Result<(), AgentError> {
         self.append(&Record::Planned(planned))
     }
 
-    /// Records a sub-query that has an answer.
     pub fn finished(&self, finished: Finished) -> Result<(), AgentError> {
         self.append(&Record::Finished(finished))
     }

@@ -22,9 +22,7 @@ use crate::text::json_schema::JsonSchema;
 /// One event type: its name, its meaning and the schema of its data.
 #[derive(Debug, Clone, Copy)]
 pub struct EventSpec {
-    /// The name of the event type.
     pub event_type: &'static str,
-    /// One sentence that says what the event means.
     pub meaning: &'static str,
     data: fn() -> Schema,
 }
@@ -91,12 +89,10 @@ pub const EVENTS: &[EventSpec] = &[
 ];
 
 impl EventSpec {
-    /// Returns the event type of deep research with this name; `None` if there is none.
     pub fn named(event_type: &str) -> Option<&'static Self> {
         EVENTS.iter().find(|spec| spec.event_type == event_type)
     }
 
-    /// Returns the JSON Schema of the event's data.
     pub fn data_schema(&self) -> Value {
         let mut schema = (self.data)().to_value();
         if let Some(fields) = schema.as_object_mut() {

@@ -158,7 +158,6 @@ impl Report {
         )
     }
 
-    /// Returns the report as a Markdown document.
     pub fn markdown(&self) -> String {
         let query = crate::text::terminal_text::one_line(&self.query);
         let mut text = format!("# {query}\n\n{}\n", self.answer.trim_end());

@@ -19,7 +19,6 @@ use super::sources::Source;
 pub const EVENT_DECOMPOSITION_STARTED: &str = "decomposition_started";
 /// The event type of the update with the sub-queries of the first round.
 pub const EVENT_DECOMPOSITION_COMPLETE: &str = "decomposition_complete";
-/// The event type of the update that reports that a sub-query has started.
 pub const EVENT_SUB_QUERY_STARTED: &str = "sub_query_started";
 /// The event type of the update with the answer to a sub-query.
 pub const EVENT_SUB_QUERY_COMPLETED: &str = "sub_query_completed";
@@ -31,7 +30,6 @@ pub const EVENT_SYNTHESIS_STARTED: &str = "synthesis_started";
 pub const EVENT_FINAL_RESULT: &str = "final_result";
 /// The event type of the update with the sub-queries of a further round.
 pub const EVENT_ROUND_PLANNED: &str = "round_planned";
-/// The event type of a note for the user.
 pub const EVENT_RESEARCH_NOTE: &str = "research_note";
 
 /// The event type of the update that reports that the run has ended without an answer.
@@ -165,7 +163,6 @@ fn data(of: impl Serialize) -> Value {
 }
 
 impl AgentUpdate {
-    /// Creates the update that the agent sends before it asks the model for sub-queries.
     pub fn decomposition_started() -> Self {
         Self::new(EVENT_DECOMPOSITION_STARTED, "Decomposing query into sub-queries", json!({}))
     }
@@ -176,7 +173,6 @@ impl AgentUpdate {
         Self::new(EVENT_DECOMPOSITION_COMPLETE, message, data(DecompositionComplete { sub_queries }))
     }
 
-    /// Creates the update that reports that a sub-query has started.
     pub fn sub_query_started(id: usize, query: impl Into<String>) -> Self {
         let query = query.into();
         Self::new(
@@ -186,7 +182,6 @@ impl AgentUpdate {
         )
     }
 
-    /// Creates the update with the answer to a sub-query.
     pub fn sub_query_completed(id: usize, result: impl Into<String>, tokens_used: u32) -> Self {
         let result = result.into();
         Self::new(
@@ -196,7 +191,6 @@ impl AgentUpdate {
         )
     }
 
-    /// Creates the update that reports that a sub-query has failed.
     pub fn sub_query_failed(id: usize, error: impl Into<String>) -> Self {
         let error = error.into();
         Self::new(
@@ -206,12 +200,10 @@ impl AgentUpdate {
         )
     }
 
-    /// Creates the update that the agent sends before it asks the model for the final answer.
     pub fn synthesis_started() -> Self {
         Self::new(EVENT_SYNTHESIS_STARTED, "Synthesizing results", json!({}))
     }
 
-    /// Creates the last update, which contains the final answer.
     pub fn final_result(result: &FinalResult) -> Self {
         Self::new(EVENT_FINAL_RESULT, "Research complete", data(result))
     }
@@ -222,13 +214,11 @@ impl AgentUpdate {
         Self::new(EVENT_ROUND_PLANNED, message, data(round))
     }
 
-    /// Creates the update with a note for the user.
     pub fn research_note(note: impl Into<String>) -> Self {
         let note = note.into();
         Self::new(EVENT_RESEARCH_NOTE, note.clone(), data(ResearchNote { note }))
     }
 
-    /// Creates the update that reports that the run has ended without an answer.
     pub fn research_failed(failed: &ResearchFailed) -> Self {
         Self::new(EVENT_RESEARCH_FAILED, failed.error.clone(), data(failed))
     }

@@ -50,7 +50,6 @@ fn turn() -> impl Strategy<Value = (String, String, Result<String, SummaryError>
     (text(), text(), answer)
 }
 
-/// Checks a prompt against the conversation that it was built from.
 fn check(history: &GeminiHistoryManager, new: &str) -> Result<(), TestCaseError> {
     let prompt = history.build_prompt(new);
     let budget = history.config().max_prompt_tokens;

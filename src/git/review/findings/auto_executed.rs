@@ -6,7 +6,6 @@ use std::sync::OnceLock;
 
 use serde::Deserialize;
 
-/// The content of `policies/automatic_files.toml`.
 pub const AUTOMATIC_FILES: &str = include_str!("../../../../policies/automatic_files.toml");
 
 /// The parsed content of `policies/automatic_files.toml`.
@@ -29,7 +28,6 @@ pub struct FileEntry {
     pub happens: String,
     /// Where the tool's documentation says so.
     pub source: String,
-    /// Paths that match the patterns.
     pub examples: Vec<String>,
     /// The changes that are reported, if not all.
     pub only: Option<Only>,
@@ -42,7 +40,6 @@ pub struct FileEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Only {
-    /// The file is new.
     New,
 }
 

@@ -3,7 +3,6 @@
 //! guard has its own parser, because running git on these files would need one more jail, and because git stops at
 //! the first error, while a reviewer must see all settings. Tests compare the parser with `git config --list`.
 
-/// One setting of a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     /// The name of the section, in lower case.

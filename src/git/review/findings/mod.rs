@@ -188,7 +188,6 @@ fn hook_dirs(inspection: &Inspection) -> Vec<Name> {
     dirs
 }
 
-/// Checks the files that the run's commits changed.
 fn check_commits(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], findings: &mut Findings) {
     for (path, old) in &commits.changed {
         let Some(new) = commits.tip.get(path) else {

@@ -101,7 +101,6 @@ impl DangerKind {
 /// A danger in the result of a run, which the reviewer should know before using the result.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Danger {
-    /// Why the file or directory is dangerous, as a category.
     pub kind: DangerKind,
     /// The path of the dangerous file or directory, relative to the worktree.
     pub path: Name,
@@ -123,13 +122,11 @@ impl std::fmt::Display for Danger {
     }
 }
 
-/// The inspection of a run's result failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot inspect {}: {source}", path.display())]
 pub struct DangersError {
     /// The repository or the worktree that guard could not inspect.
     pub path: PathBuf,
-    /// The underlying I/O error.
     pub source: io::Error,
 }
 
@@ -138,7 +135,6 @@ pub struct DangersError {
 pub(super) enum Urgency {
     /// Something runs without being asked, decides what may run, or leads out of the worktree.
     High,
-    /// Everything else.
     Usual,
 }
 
@@ -284,7 +280,6 @@ fn truncated(text: &str) -> String {
     }
 }
 
-/// The result of inspecting the commits and the worktree of a run.
 #[derive(Debug, Default)]
 pub struct Inspected {
     /// The dangers that the inspection found, but no more than [`Inspection::most_of_a_kind`] of each kind.

@@ -102,7 +102,6 @@ pub(super) fn weight(base: &Base) -> usize {
 }
 
 impl Settings {
-    /// Collects the settings that environment variables contain.
     pub(super) fn from_environment(env: &Env, base: &Base) -> Self {
         let mut settings = Self::default();
         if env.is_untouched() && base.is_empty() {

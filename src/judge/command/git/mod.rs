@@ -76,7 +76,6 @@ enum Target {
     Mixed,
     /// A repository other than the task's, named by its git directory.
     Named(Vec<u8>),
-    /// The analysis cannot determine the repository.
     Unknown,
 }
 

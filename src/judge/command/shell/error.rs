@@ -8,27 +8,22 @@ use thiserror::Error;
 pub struct ShellError {
     /// The offset of the error in the parsed text.
     pub at: usize,
-    /// What is wrong at that position.
     pub kind: ShellErrorKind,
 }
 
-/// What is wrong with a shell text.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ShellErrorKind {
     /// A quote, substitution, group or compound command is not closed.
     #[error("unterminated {0}")]
     Unterminated(&'static str),
-    /// A token is not allowed at this position.
     #[error("unexpected {0}")]
     Unexpected(String),
-    /// A token that the grammar requires is missing.
     #[error("expected {0}")]
     Expected(&'static str),
     /// The text contains a NUL byte, which cannot be part of an argument to a shell.
     #[error("NUL byte")]
     Nul,
-    /// The text nests more constructs than the limit allows.
     #[error("nested deeper than {0} levels")]
     TooDeep(usize),
 }

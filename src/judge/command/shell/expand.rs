@@ -416,7 +416,6 @@ fn alternatives(word: &[Atom], inner: Range<usize>) -> Vec<Range<usize>> {
 
 /// What the contents of a brace without commas mean.
 enum Sequence {
-    /// The contents are a sequence with these items.
     Items(Vec<Vec<Atom>>),
     /// The contents may be a sequence, but the analysis does not compute its items.
     Unknown,

@@ -76,7 +76,6 @@ pub(crate) fn is_multi_call(file: &[u8]) -> bool {
     file.starts_with(b"busybox") || file.starts_with(b"toybox")
 }
 
-/// Analyses a wrapper and the command that it runs.
 pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, kind: Kind, args: Vec<Arg>, start: &Start) {
     match kind {
         Kind::Special(special) => special(analyzer, args, start),

@@ -24,7 +24,6 @@ const SHEBANG_BYTES: usize = 256;
 /// the interpreter there if it is too long for the `#!` line.
 const HEAD_BYTES: u64 = 4096;
 
-/// The files of a program's installation.
 #[derive(Debug, Default)]
 pub struct Installation {
     /// Real paths of files and directories, without duplicates and without paths inside others. Empty if the program
@@ -50,7 +49,6 @@ pub struct Scope<'a> {
     pub is_granted: &'a dyn Fn(&Path) -> bool,
 }
 
-/// Finds the files and directories of the installation of the program at an absolute path.
 pub fn installation(program: &Path, scope: &Scope<'_>) -> Installation {
     let protected = ProtectedPaths::new(scope.home);
     let mut search = Search { protected, scope, found: Vec::new(), notes: Vec::new() };

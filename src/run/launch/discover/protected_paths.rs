@@ -114,12 +114,10 @@ pub(crate) struct ProtectedPaths {
 }
 
 impl ProtectedPaths {
-    /// Finds the protected paths of the home directory `home`.
     pub(crate) fn new(home: &Path) -> Self {
         Self::with_listing(home, &HomeListing::read(home))
     }
 
-    /// Finds the protected paths of the home directory `home`. `listing` contains the entries of that directory.
     pub(crate) fn with_listing(home: &Path, listing: &HomeListing) -> Self {
         let homes: Vec<PathBuf> = std::iter::once(home.to_path_buf()).chain(target(home)).collect();
         let existing = SECRETS.iter().filter(|secret| listing.may_have(secret));

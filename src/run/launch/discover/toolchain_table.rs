@@ -125,9 +125,7 @@ pub(crate) struct Cache {
 /// How programs use a cache in a run without network access.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OfflineUse {
-    /// Programs may add entries to the cache.
     Adds,
-    /// Programs only read entries of the cache.
     Reads,
     /// Programs only add entries that they unpack from archives in this subdirectory of the cache's root directory.
     Unpacks(&'static str),

@@ -30,7 +30,6 @@ pub struct Toolchain {
     pub why: String,
     /// The real paths that the run may read and execute. All of them exist, and none is inside another.
     pub read: Vec<PathBuf>,
-    /// Environment variables to set for the run: (name, value).
     pub variables: Vec<(OsString, OsString)>,
     /// Directories of the user, such as package caches, that the run sees in its private home directory.
     pub layers: Vec<Layer>,
@@ -50,16 +49,13 @@ pub struct Layer {
     /// entries to them. Applies only to a run without mounts, which gets the cache as symbolic links. With 0 only
     /// `upper` itself is a real directory, and its entries are links.
     pub depth: usize,
-    /// Whether a run without network access adds entries to the cache.
     pub offline_additions: OfflineAdditions,
 }
 
 /// Whether a run without network access adds entries to a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OfflineAdditions {
-    /// The run may add any entries to the layer.
     Any,
-    /// The run never adds entries to the layer.
     None,
     /// The run only adds entries that it unpacks from the archives in this directory.
     Unpacked(PathBuf),
@@ -115,7 +111,6 @@ struct Search<'a> {
     environment: &'a [(OsString, OsString)],
     protected: ProtectedPaths,
     listing: HomeListing,
-    /// True if the run sees the user's package caches.
     shares_caches: bool,
     agent_paths: &'a AgentPaths,
 }

@@ -25,7 +25,6 @@ pub(crate) fn give_up_output() {
     GIVEN_UP.store(true, Ordering::Release);
 }
 
-/// Returns true if guard has stopped waiting for readers of its output.
 pub(crate) fn is_output_given_up() -> bool {
     GIVEN_UP.load(Ordering::Acquire)
 }

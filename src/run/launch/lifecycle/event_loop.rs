@@ -54,17 +54,13 @@ const PUMP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Why guard ended a run early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopReason {
-    /// The run had no activity for longer than its idle limit.
     Idle,
-    /// The run took longer than its total time limit.
     Total,
-    /// guard received this termination signal.
     Signal(Signal),
     /// guard cannot write the transcript.
     Transcript,
     /// The transcript has reached its size limit.
     Record,
-    /// The run has used up its budget for model requests.
     Budget,
     /// The kernel killed a process because the run reached its memory limit.
     Memory,
@@ -72,7 +68,6 @@ pub(crate) enum StopReason {
     Supervisor,
 }
 
-/// How a run ended.
 #[derive(Debug, Default)]
 pub(crate) struct RunEnd {
     pub(crate) ended: Option<Ended>,
@@ -81,7 +76,6 @@ pub(crate) struct RunEnd {
     pub(crate) not_started: Option<ExecFailure>,
 }
 
-/// Why the agent process could not execute the program.
 #[derive(Debug)]
 pub(crate) struct ExecFailure {
     pub(crate) errno: i32,
@@ -89,7 +83,6 @@ pub(crate) struct ExecFailure {
     pub(crate) denial: Option<String>,
 }
 
-/// Why guard did not start the agent's program.
 pub(crate) enum StartFailure {
     /// guard could not set up the sandbox, or found that the sandbox does not work.
     Failed(Failure),

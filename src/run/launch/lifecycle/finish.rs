@@ -335,7 +335,6 @@ impl StopReason {
         }
     }
 
-    /// Returns the message that tells the user why guard ended the run.
     fn message(self, plan: &crate::run::launch::LaunchPlan, recorder: &Recorder) -> String {
         match self {
             Self::Idle => {

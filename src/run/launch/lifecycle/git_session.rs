@@ -85,7 +85,6 @@ impl GitSession {
         Ok(session)
     }
 
-    /// Returns the paths of the worktree and its git directories, in the form that the plan needs.
     pub fn checkout(&self) -> Checkout {
         let record = self.workspace.record();
         let hooks = self.workspace.run_folder().join("hooks");
@@ -320,7 +319,6 @@ impl Drop for GitSession {
     }
 }
 
-/// Converts a danger in the work of a run to a finding of the run's result.
 pub fn danger_finding(danger: Danger) -> Finding {
     let kind = format!("danger.{}", danger.kind.name());
     let message = danger.to_string();

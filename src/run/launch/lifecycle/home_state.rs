@@ -23,7 +23,6 @@ use crate::sys::fs::{Links, open_regular_file};
 const MAX_BYTES: u64 = 512 << 20;
 /// The maximum number of files and directories that guard copies into or out of a private home directory.
 const MAX_FILES: usize = 20_000;
-/// The maximum depth of directories that guard copies into or out of a private home directory.
 const MAX_DEPTH: usize = 32;
 
 /// The initial content of a run's private home directory, and which of its files guard saves for the next run.
@@ -181,7 +180,6 @@ fn replace(place: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Resu
     Ok(())
 }
 
-/// Which files guard copies.
 enum Selection {
     All,
     Patterns(GlobSet),
@@ -280,7 +278,6 @@ impl HomeState {
     }
 }
 
-/// The mode of a copied file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FileMode {
     /// Only the user may read and write the file, and nobody execute it.

@@ -79,7 +79,6 @@ impl InterruptKeys {
         false
     }
 
-    /// Returns the note that guard should print now, if there is one.
     pub(crate) fn due_note(&mut self, agent_terminal: BorrowedFd<'_>) -> Option<&str> {
         let due = self.due.as_ref()?;
         if Instant::now() < due.at {

@@ -14,7 +14,6 @@ use serde_json::Value;
 
 use crate::sys::fs::{Durability, Links, OpenError, read_regular_file, replace_file};
 
-/// The maximum size of a file that guard accepts as a credential file, in bytes.
 const MAX_FILE_BYTES: u64 = 256 << 10;
 /// The maximum length of a token that guard copies back, in bytes: the transcript cannot redact longer tokens.
 const MAX_TOKEN_BYTES: usize = crate::sys::secret::LARGEST;
@@ -32,20 +31,12 @@ pub struct CopiedLogin {
     content: Vec<u8>,
 }
 
-/// Why guard cannot copy a login.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
-    /// The credential file does not exist.
     #[error("{} does not exist", .0.display())]
     Missing(PathBuf),
-    /// guard cannot read the credential file.
     #[error("cannot read {}: {error}", file.display())]
-    Unreadable {
-        /// The path of the credential file.
-        file: PathBuf,
-        /// The error that reading the file returned.
-        error: io::Error,
-    },
+    Unreadable { file: PathBuf, error: io::Error },
     /// The credential file is not a regular file of at most 256 KiB that contains a JSON object.
     #[error("{} is not a credential file (a JSON object of at most 256 KiB)", .0.display())]
     NotCredentials(PathBuf),

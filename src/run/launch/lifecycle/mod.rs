@@ -68,7 +68,6 @@ pub enum Failure {
     /// The machine lacks a feature that the policy or this run needs.
     #[error("this machine cannot enforce the policy {policy}; it lacks {}", needs.iter().map(|need| need.missing.as_str()).collect::<Vec<_>>().join("; "))]
     Unavailable {
-        /// The name of the policy that needs the missing features.
         policy: String,
         /// The missing features, each with a way to get it.
         needs: Vec<Need>,
@@ -84,7 +83,6 @@ pub enum Failure {
     Step {
         /// The step that failed, as a verb with its object: `start the supervisor`.
         step: &'static str,
-        /// Why the step failed: the error's text.
         problem: String,
     },
 }
@@ -118,7 +116,6 @@ pub struct Launch {
 
 /// A plan with the API keys that its gateways need.
 pub struct Planned {
-    /// The complete description of the run.
     pub plan: LaunchPlan,
     secrets: Secrets,
 }
@@ -131,7 +128,6 @@ impl Launch {
         Ok(Self { request, run_id, git_session: None, snapshot: RunSnapshot::default() })
     }
 
-    /// Returns the id that guard has given the run.
     pub fn run_id(&self) -> &str {
         &self.run_id
     }

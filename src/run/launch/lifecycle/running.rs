@@ -37,7 +37,6 @@ pub(crate) struct Running {
     pub(crate) proxy: Option<egress::Handle>,
     /// True when the run has used up its budget for model requests.
     pub(crate) exhausted: Arc<AtomicBool>,
-    /// The last part of every output stream, for the result.
     pub(crate) tails: Vec<(Stream, Tail)>,
     /// An eventfd that becomes readable when every process of the run is dead.
     pub(crate) everything_dead: Arc<EventFd>,

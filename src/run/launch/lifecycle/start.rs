@@ -35,7 +35,6 @@ use crate::sys::socket;
 /// The operations that the canary (the self-test of the sandbox) tries, as the transcript and the result list them.
 const CANARY_ATTEMPTS: [&str; 3] = ["write outside", "connect to the machine", "start a forbidden program"];
 
-/// The name of the step in which guard checks that the sandbox works, for error messages.
 const CHECK_SANDBOX: &str = "check that the sandbox works";
 
 /// A check from outside the sandbox. Returns true if no attempt of the canary (the self-test of the sandbox) had an

@@ -33,7 +33,6 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// Puts a terminal into raw mode.
     pub(crate) fn new(terminal: OwnedFd) -> io::Result<Self> {
         let before = tcgetattr(&terminal)?;
         let mut raw = before.clone();

@@ -53,9 +53,7 @@ const LONGEST: usize = 256;
 enum Place {
     #[default]
     Text,
-    /// After ESC.
     Escape,
-    /// After ESC and an intermediate byte.
     EscapeIntermediate,
     /// In a control sequence, which began with ESC [.
     Control,
@@ -81,7 +79,6 @@ pub(crate) struct TerminalState {
 }
 
 impl TerminalState {
-    /// Follows the next bytes of the agent's output.
     pub(crate) fn follow(&mut self, bytes: &[u8]) {
         self.has_line_end = bytes.last().map_or(self.has_line_end, |byte| *byte == b'\n');
         for &byte in bytes {

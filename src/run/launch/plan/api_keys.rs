@@ -22,7 +22,6 @@ use crate::sys::secret::{LARGEST, Secret, SecretError, take_variable};
 /// How long a command may take to print a key. Some commands have to ask the user for a password.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The source of a gateway's API key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeySource {
     /// A variable of the caller's environment.
@@ -123,7 +122,6 @@ impl Keys {
     }
 }
 
-/// Why guard cannot read a key from its source.
 #[derive(Debug, thiserror::Error)]
 enum KeyError {
     #[error("the variable is not set, or another gateway already uses its key")]

@@ -13,7 +13,6 @@ pub struct Checkout {
     pub branch: String,
     /// The commit at which the branch begins.
     pub base: String,
-    /// The run's working tree.
     pub worktree: PathBuf,
     /// The run's private git directory. The agent may change anything in it.
     pub git_folder: PathBuf,

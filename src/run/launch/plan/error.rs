@@ -2,29 +2,21 @@
 
 use std::path::PathBuf;
 
-/// Why guard cannot plan a run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// The command's first word is not the name or path of an existing program.
     #[error("command not found: {0}")]
     CommandNotFound(String),
-    /// The program exists but cannot be executed.
     #[error("cannot run {program}: {problem}")]
     NotExecutable {
         /// The program as the caller wrote it.
         program: String,
-        /// Why the program cannot be executed.
         problem: String,
     },
     /// The run may not use a directory as its working directory, or may not write to it.
     #[error("cannot run in {}: {problem}", directory.display())]
-    Directory {
-        /// The directory that the run may not use.
-        directory: PathBuf,
-        /// Why the run may not use the directory.
-        problem: String,
-    },
+    Directory { directory: PathBuf, problem: String },
     /// A path of the option `--read` or `--write` does not exist, so the kernel cannot give the run access to it.
     #[error("cannot grant {}: the path does not exist", path.display())]
     GrantedPathMissing {

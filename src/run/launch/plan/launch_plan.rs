@@ -18,22 +18,17 @@ use crate::sandbox::{Grant, MountPlan, Rights};
 /// A complete description of a run: everything that guard will create and start, and all access that it will grant.
 #[derive(Debug, Clone, Serialize)]
 pub struct LaunchPlan {
-    /// The id that guard has given the run.
     pub run_id: String,
-    /// The name of the policy that the plan follows.
     pub policy: String,
     /// The names of the policies that this policy extends, nearest first.
     pub policy_extends: Vec<String>,
     /// The path of the policy's file, as guard read it; `None` for a built-in policy.
     pub policy_file: Option<String>,
-    /// The path of the program file to execute.
     pub program: PathBuf,
-    /// The program's arguments, starting with its name.
     #[serde(serialize_with = "serialize_strings")]
     pub argv: Vec<OsString>,
     /// The run's working directory.
     pub folder: PathBuf,
-    /// The worktree and git directory that guard created for the run; `None` if it created none.
     pub checkout: Option<Checkout>,
     /// The run's directory, which contains the transcript and the run's private home directory.
     pub run_folder: PathBuf,
@@ -50,17 +45,13 @@ pub struct LaunchPlan {
     pub grants: Vec<Grant>,
     /// Configuration files above the working directory. The run may read them, unless its mounts hide them.
     pub settings_above: Vec<Grant>,
-    /// The run's access to the network.
     pub network: NetworkPlan,
-    /// The limits on the run's time and resources.
     pub limits: Limits,
-    /// Whether the run must, may or must not use namespaces.
     pub namespaces: Namespaces,
     /// The mounts of the run. guard makes them only if the run has namespaces.
     pub view: MountPlan,
     /// Package caches that a run without namespaces gets as directories of symbolic links.
     pub linked_caches: Vec<LinkedCache>,
-    /// The initial content of the private home directory, and which of its files guard saves for the next run.
     pub home_state: HomeState,
     /// Files that guard writes into the private home directory: (path, content).
     pub home_files: Vec<(PathBuf, String)>,
@@ -75,7 +66,6 @@ pub struct LaunchPlan {
     /// Why this run is unsafe without namespaces. The text lists the git repositories that only a mount namespace can
     /// protect. `None` if the run is safe, or if the caller accepts unprotected repositories.
     pub needs_view: Option<String>,
-    /// Directories that the run may write, each with the git repositories that guard found in it.
     #[serde(skip)]
     pub(crate) searched: Vec<SearchedDirectory>,
     /// The snapshot that guard takes before the run, so that `guard undo` can undo its changes; `None` if the run has a
@@ -90,7 +80,6 @@ pub struct LaunchPlan {
 /// What a snapshot before a run contains.
 #[derive(Debug, Clone, Serialize)]
 pub struct SnapshotPlan {
-    /// The directory.
     pub directory: PathBuf,
     /// The maximum number of bytes to copy of files that git does not ignore.
     pub max_bytes: u64,

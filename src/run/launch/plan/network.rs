@@ -29,7 +29,6 @@ pub(crate) const FETCH: (&str, &str) = (include_str!("../../../../shims/fetch.cj
 /// The placeholder for the proxy's port in planned variables. guard replaces it when the proxy's listener is open.
 pub(crate) const PROXY_PORT: &str = "{proxy-port}";
 
-/// The planned network access of a run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct NetworkPlan {
     /// Hosts that the agent may reach through the proxy.
@@ -38,13 +37,11 @@ pub struct NetworkPlan {
     pub deny: Vec<String>,
     /// Host names with fixed addresses, which guard uses instead of DNS.
     pub resolve: Vec<(String, IpAddr)>,
-    /// APIs that the agent reaches through a gateway.
     pub gateways: Vec<PlannedGateway>,
     /// True if the agent may connect to servers on loopback that the run itself has started.
     pub loopback: bool,
     /// Loopback ports on which the run's servers may listen, even without `loopback`.
     pub listen: Vec<u16>,
-    /// The limit on model requests, tokens and cost.
     pub budget: Budget,
     #[serde(skip)]
     pub(crate) rules: Arc<NetworkRules>,

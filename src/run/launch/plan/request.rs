@@ -13,7 +13,6 @@ use crate::run::launch::lifecycle::home_state::HomeState;
 /// A request to run a command in the sandbox.
 #[derive(Debug, Clone)]
 pub struct RunRequest {
-    /// The program and its arguments.
     pub command: Vec<OsString>,
     /// The absolute path of the working directory.
     pub folder: PathBuf,
@@ -29,9 +28,7 @@ pub struct RunRequest {
     pub scratch: PathBuf,
     /// The effective user id of the caller.
     pub uid: u32,
-    /// The changes that the caller makes to the policy for this run.
     pub options: Options,
-    /// The worktree and git directory that guard created for the run; `None` if it created none.
     pub checkout: Option<Checkout>,
     /// The user's `config.toml`.
     pub config: Config,
@@ -92,7 +89,6 @@ fn max_memory_mib() -> u64 {
 pub(crate) struct RunPaths {
     /// The run's directory, which contains the transcript and the private home directory.
     pub(crate) run_folder: PathBuf,
-    /// The private home directory.
     pub(crate) home: PathBuf,
     /// The private directory for temporary files. Its parent directory is only for this run, and other users cannot
     /// enter it.
@@ -119,7 +115,6 @@ pub struct Options {
     pub set: Vec<(OsString, OsString)>,
     /// True to ignore the toolchains in the user's home directory.
     pub no_toolchains: bool,
-    /// True to start the run without shims.
     pub no_shims: bool,
     /// Overrides the policy's idle limit, in seconds; 0 means no limit.
     pub idle_seconds: Option<u64>,
@@ -133,7 +128,6 @@ pub struct Options {
     pub listen: Vec<u16>,
     /// Network presets that apply in addition to those of the policy.
     pub presets: Vec<String>,
-    /// The initial content of the private home directory, and which of its files guard saves for the next run.
     pub home_state: HomeState,
     /// Files that guard writes into the private home directory, replacing existing ones: (path relative to the home
     /// directory, content). In the content, guard replaces `{NAME-port}` by the port of the gateway NAME, and

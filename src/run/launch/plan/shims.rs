@@ -34,7 +34,6 @@ pub struct Shims {
     /// The directory of the shims. guard creates it once for all runs that use this version of guard and the same
     /// names.
     pub directory: PathBuf,
-    /// The names of the programs that the shims replace.
     pub names: Vec<String>,
 }
 

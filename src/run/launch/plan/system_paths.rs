@@ -100,7 +100,6 @@ fn entries_without_local(directory: &str) -> Vec<PathBuf> {
     paths.filter(|path| !LOCAL.iter().any(|local| path == Path::new(local))).collect()
 }
 
-/// Returns the grants for the devices that every run may use.
 pub(crate) fn devices() -> Vec<Grant> {
     let present = DEVICES.iter().map(PathBuf::from).filter(|path| path.exists());
     present.map(|path| Grant { path, rights: Rights::Device, why: "device".to_string() }).collect()
@@ -112,7 +111,6 @@ const MAX_ENTRIES: usize = 100_000;
 /// The limit is much longer, because guard needed more than half a second with fifty runs on two cores, and a run that
 /// cannot read `/usr/local` is of no use.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// The maximum depth of directories that guard examines.
 const MAX_DEPTH: usize = 48;
 
 /// A search for directories in which all users may read everything, and for single files that all users may read.

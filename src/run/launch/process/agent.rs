@@ -24,7 +24,6 @@ use crate::sys::{process, seccomp, socket, terminal};
 /// What the agent process needs in addition to the plan. guard creates these resources before the fork.
 pub(crate) struct ChildResources {
     pub(crate) filters: sandbox::Filters,
-    /// The agent's standard input, output and error.
     pub(crate) stdio: [OwnedFd; 3],
     /// True if standard input is `/dev/null`. Init then opens `/dev/null` again after it has made the run's mounts, if
     /// there are any.
@@ -32,7 +31,6 @@ pub(crate) struct ChildResources {
     /// The port on loopback at which guard listens, and to which the canary (the self-test of the sandbox) tries to
     /// connect.
     pub(crate) canary_port: u16,
-    /// True if the run has its own mount namespace.
     pub(crate) has_mount_namespace: bool,
     /// True if `RLIMIT_NPROC` counts every process of the user on the machine, and not only those of the run.
     pub(crate) rlimit_counts_all: bool,

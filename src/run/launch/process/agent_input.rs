@@ -21,7 +21,6 @@ pub(crate) enum AgentInput {
     Sealed(SealedInput),
 }
 
-/// A sealed standard input.
 pub(crate) struct SealedInput {
     guard_end: OwnedFd,
     /// A copy of the agent's end. Only from this end the kernel tells how many bytes the agent has not read.
@@ -52,7 +51,6 @@ impl AgentInput {
         }
     }
 
-    /// Returns the number of bytes that the agent has not read.
     pub(super) fn unread_bytes(&self) -> usize {
         let end = match self {
             Self::Pipe(fd) => fd,

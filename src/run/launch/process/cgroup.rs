@@ -15,7 +15,6 @@ pub(crate) struct Group {
     directories: Vec<PathBuf>,
     /// True if a cgroup enforces the memory limit.
     pub(crate) bounds_memory: bool,
-    /// The mechanism that enforces the limit on the number of processes.
     pub(crate) process_bound: ProcessBound,
     /// A problem that guard had while it created the cgroups; empty if it had none. There can be a problem although
     /// cgroups enforce all limits, because guard may have succeeded with the other cgroup version.
@@ -25,7 +24,6 @@ pub(crate) struct Group {
 /// The mechanism that enforces the limit on the number of processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ProcessBound {
-    /// The run has no limit on its number of processes.
     #[default]
     None,
     Cgroup,

@@ -13,7 +13,6 @@
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-/// Why guard could not start the processes of a run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StartError {
     /// Init did not answer in time, because it was stopped or is stuck. That does not mean that the machine lacks a
@@ -28,7 +27,6 @@ pub(crate) enum StartError {
     /// tree.
     #[error("cannot install a seccomp listener: {0}")]
     Listener(String),
-    /// Any other error, with its complete message.
     #[error("{0}")]
     Other(String),
 }

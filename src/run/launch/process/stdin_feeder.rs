@@ -35,7 +35,6 @@ pub(crate) struct StdinFeeder {
 }
 
 impl StdinFeeder {
-    /// Starts a thread that copies from `source` to the agent.
     pub(crate) fn start(source: OwnedFd, agent: AgentInput) -> io::Result<Self> {
         let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let stopped = stop.as_fd().try_clone_to_owned()?;
@@ -133,7 +132,6 @@ impl Source {
     }
 }
 
-/// The result of waiting in the feeder's thread.
 #[derive(PartialEq, Eq)]
 enum WaitResult {
     Ready,
@@ -141,7 +139,6 @@ enum WaitResult {
     Over,
 }
 
-/// The state of the feeder's thread.
 struct Feed {
     source: Source,
     agent: AgentInput,

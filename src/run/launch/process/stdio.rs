@@ -18,7 +18,6 @@ const PIPE_BYTES: i32 = 1 << 20;
 
 /// The agent's standard streams, and guard's ends of them.
 pub(crate) struct AgentStdio {
-    /// The agent's standard input, output and error.
     pub(crate) stdio: [OwnedFd; 3],
     /// guard's ends of the agent's standard output and error: (descriptor, stream). A stream that is connected to a
     /// terminal is not in the list.

@@ -67,7 +67,6 @@ impl Executable {
 pub(crate) struct LoadedProgram {
     /// The name by which the loader calls the copy, and the copy's arguments.
     pub(crate) argv: Vec<Vec<u8>>,
-    /// The path of the original.
     pub(crate) original: Vec<u8>,
 }
 

@@ -20,7 +20,6 @@ pub(crate) struct ExecJudge {
     /// directory.
     context: Context,
     repositories: Arc<Repositories>,
-    /// Files and directories that the run may write.
     writable: Vec<PathBuf>,
     has_mount_namespace: bool,
 }

@@ -85,7 +85,6 @@ impl ExecRequest {
         text(self.chain.first().map_or(&self.path, |file| &file.path))
     }
 
-    /// Returns the data of an event about this exec.
     pub(crate) fn data(&self, pid: i32) -> ExecData<'_> {
         ExecData {
             pid,
@@ -107,7 +106,6 @@ impl ExecRequest {
         }
     }
 
-    /// Returns the data of an event about the denial of this exec.
     pub(crate) fn denial_data<'a>(&'a self, pid: i32, verdict: &'a Verdict) -> ExecData<'a> {
         ExecData {
             what: Some(verdict.shown_part()),

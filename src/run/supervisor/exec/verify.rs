@@ -77,12 +77,10 @@ pub(crate) struct ExecVerifier {
 }
 
 impl ExecVerifier {
-    /// Remembers which program guard expects a thread to run after its exec.
     pub(crate) fn expect(&mut self, tid: i32, expected: Expected) {
         self.expected.push((tid, expected));
     }
 
-    /// Forgets which program guard expected a thread to run.
     pub(crate) fn forget(&mut self, tid: i32) {
         self.expected.retain(|(known, _)| *known != tid);
     }
@@ -98,7 +96,6 @@ impl ExecVerifier {
         !self.expected.is_empty()
     }
 
-    /// Handles all pending ptrace events.
     pub(crate) fn handle_ptrace_events(&mut self, context: &mut CallContext, judge: &ExecJudge) {
         let only = |expected: &[(i32, Expected)]| match expected {
             [(tid, _)] => Some(*tid),

@@ -43,10 +43,8 @@ pub struct Question {
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// The answer to a [`Question`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The command is allowed.
     Allow,
     /// The command is denied; the message says why and what to do instead.
     Deny(String),

@@ -30,7 +30,6 @@ const LARGE_QUESTION: usize = 64 << 10;
 
 /// What the server needs in order to answer questions.
 pub struct ShimService {
-    /// The policy by which the server judges commands.
     pub policy: Arc<Policy>,
     /// Facts about the run that the server needs to judge a command, such as the working tree and the home directory.
     pub context: Context,

@@ -355,7 +355,6 @@ impl SocketHandler {
         }
     }
 
-    /// Returns true if programs of the run may listen on this loopback port.
     fn may_listen(&self, port: u16) -> bool {
         self.loopback || self.listen.contains(&port)
     }

@@ -161,7 +161,6 @@ impl SourceFile<'_> {
     }
 }
 
-/// Parses a line number.
 pub(super) fn parse_line(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("`{text}` is not a line number"))
 }

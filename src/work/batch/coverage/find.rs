@@ -17,11 +17,9 @@ use nix::sys::stat::Mode;
 use super::CoverageError;
 use crate::sys::fs::{Links, OpenError, read_regular_file};
 
-/// The maximum size of a coverage report, in bytes.
 const MAX_REPORT_BYTES: u64 = 64 << 20;
 /// The maximum number of directory entries that a search inspects.
 const MAX_ENTRIES: usize = 100_000;
-/// The maximum number of reports that a search may find.
 const MAX_REPORTS: usize = 32;
 
 /// The usual file names of coverage reports. `*` matches any prefix.

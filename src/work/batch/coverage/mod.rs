@@ -47,7 +47,6 @@ string_enum! {
 }
 
 string_enum! {
-    /// The format in which coverage is written.
     pub enum Format {
         /// A MiniZinc data file (`.dzn`) with parallel arrays: entry *i* of each array describes file *i*.
         MinizincDzn = "minizinc_dzn",
@@ -95,7 +94,6 @@ impl Coverage {
     }
 }
 
-/// Why guard cannot determine the coverage of a directory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CoverageError {
@@ -114,12 +112,7 @@ pub enum CoverageError {
     },
     /// A directory cannot be opened or listed.
     #[error("cannot search {} for coverage reports: {source}; set the parameter `report` to the path of the report", shown(.directory))]
-    Search {
-        /// The directory that cannot be opened or listed.
-        directory: PathBuf,
-        /// Why the directory cannot be opened or listed.
-        source: io::Error,
-    },
+    Search { directory: PathBuf, source: io::Error },
     /// The directories that guard searches contain more reports or directory entries than guard inspects.
     #[error("the search for coverage reports in {} found more than {most} {what}; set the parameter `report` to the path of the report", shown(.directory))]
     TooMany {
@@ -127,7 +120,6 @@ pub enum CoverageError {
         directory: PathBuf,
         /// What the directory has too many of: reports or directory entries.
         what: &'static str,
-        /// The maximum number of reports or directory entries.
         most: usize,
     },
     /// The report that the caller named is not below the directory.
@@ -157,7 +149,6 @@ pub enum CoverageError {
     Unreadable {
         /// The path of the report, relative to the directory.
         report: PathBuf,
-        /// Why the report cannot be read.
         source: OpenError,
     },
     /// The content of the report that the caller named is in no known format.
@@ -177,15 +168,11 @@ pub enum CoverageError {
         report: PathBuf,
         /// The line of the report, counted from 1, if it is known.
         line: Option<usize>,
-        /// What is wrong with this part of the report.
         problem: String,
     },
     /// The reports list no source file in the scope.
     #[error("the coverage reports list no source files in the scope `{scope}`; {}", scope_advice(*.scope))]
-    EmptyScope {
-        /// The scope for which the caller asked.
-        scope: Scope,
-    },
+    EmptyScope { scope: Scope },
 }
 
 fn shown(path: &Path) -> String {

@@ -23,32 +23,19 @@ use serde_json::{Map, Value};
 
 use super::model::{BatchOptions, NewTask, TaskFailure, TaskState};
 
-/// Why an operation on the queue failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
     /// The file of the queue, or its directory, cannot be created or opened.
     #[error("cannot open the queue {path}: {source}")]
-    Io {
-        /// The file of the queue.
-        path: String,
-        /// The error of the operating system.
-        source: std::io::Error,
-    },
-    /// SQLite reported an error.
+    Io { path: String, source: std::io::Error },
     #[error("cannot use the queue {path}: {source}")]
-    Sqlite {
-        /// The file of the queue.
-        path: String,
-        /// The error of SQLite.
-        source: rusqlite::Error,
-    },
+    Sqlite { path: String, source: rusqlite::Error },
     /// PostgreSQL or the connection to it failed.
     #[error("cannot use the queue at {address}: {message}")]
     Postgres {
         /// The address of the database, without its password.
         address: String,
-        /// The error of the database or of the connection.
         message: String,
     },
     /// guard cannot parse a stored value.
@@ -93,7 +80,6 @@ impl NewBatch {
 pub struct Lease {
     /// The response id of the task's batch.
     pub batch: String,
-    /// The position of the task in its batch.
     pub position: i64,
     /// The fencing token. Every claim of a task has a higher token than the claims before it.
     pub token: i64,
@@ -102,15 +88,11 @@ pub struct Lease {
 /// A task that a worker has claimed.
 #[derive(Debug, Clone)]
 pub struct Claim {
-    /// The worker's permission to work on the task.
     pub lease: Lease,
     /// The id that the caller chose for the task.
     pub task_id: String,
-    /// The name of the task type.
     pub task_type: String,
-    /// The parameters of the task, in the form that its type specifies.
     pub parameters: Map<String, Value>,
-    /// The options of the task: its directory, policy, agent and limits.
     pub options: BatchOptions,
     /// The number of this attempt, counted from 1.
     pub attempt: u32,
@@ -142,11 +124,9 @@ pub struct ClaimLimits {
 /// A task as the queue returns it to polls.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskRow {
-    /// The position of the task in its batch.
     pub position: i64,
     /// The id that the caller chose.
     pub task_id: String,
-    /// The state of the task.
     pub state: TaskState,
     /// The output of a completed task.
     pub output: Map<String, Value>,
@@ -168,7 +148,6 @@ pub struct EndedTask {
     pub ending: i64,
     /// When the task ended, in milliseconds since 1970.
     pub ended_ms: i64,
-    /// The task and its result.
     pub row: TaskRow,
 }
 
@@ -188,13 +167,11 @@ pub struct BatchRow {
 }
 
 impl BatchRow {
-    /// Returns the number of tasks in one state.
     pub fn count(&self, state: TaskState) -> u64 {
         let at = TaskState::ALL.iter().position(|one| *one == state);
         at.map_or(0, |at| self.counts[at])
     }
 
-    /// Returns the number of all tasks.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -264,7 +241,6 @@ pub trait Queue: Send {
     /// task whose dependencies have not completed waits for them. Returns the number of the failed tasks.
     fn retry_failed(&mut self, batch: &str) -> Result<u64, QueueError>;
 
-    /// Returns the summary of one batch; `None` if there is no such batch.
     fn batch(&mut self, id: &str) -> Result<Option<BatchRow>, QueueError>;
 
     /// Returns at most `most` batches, newest first.
@@ -278,7 +254,6 @@ pub trait Queue: Send {
     /// ending number `after`.
     fn ended_tasks(&mut self, batch: &str, after: i64, most: usize) -> Result<Vec<EndedTask>, QueueError>;
 
-    /// Returns one task of a batch; `None` if there is no such task.
     fn task(&mut self, batch: &str, task_id: &str) -> Result<Option<TaskRow>, QueueError>;
 
     /// Waits until the queue may have changed, at most for the given time. May return although nothing has changed.

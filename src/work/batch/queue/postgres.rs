@@ -39,7 +39,6 @@ use crate::work::batch::model::TaskState;
 /// The maximum number of times that guard repeats a transaction that conflicts with another one.
 const MOST_CONFLICTS: u32 = 20;
 
-/// A queue in a PostgreSQL database.
 pub(super) struct PostgresQueue {
     address: Address,
     session: Option<Session>,

@@ -35,7 +35,6 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often `wait` checks whether another process has changed the database.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A queue in a SQLite file.
 pub(super) struct SqliteQueue {
     path: String,
     connection: Connection,

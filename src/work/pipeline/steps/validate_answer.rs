@@ -19,7 +19,6 @@ use crate::work::pipeline::task::journal_records::AgentReply;
 use crate::work::pipeline::task::state::{RUNNER, Status, TaskEvent};
 use crate::work::pipeline::workflow::model::{FieldType, Role, Step, Work};
 
-/// The result of validating an agent's answer.
 pub(crate) enum Validation {
     Valid(Map<String, Value>),
     /// The answer is unusable for this reason, and the agent may be asked to repair it.

@@ -10,9 +10,7 @@ use crate::work::pipeline::task::journal::Journal;
 /// The result of [`clean`]: what was removed and what was kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cleaned {
-    /// The id of the task.
     pub id: String,
-    /// The name of the task's branch.
     pub branch: String,
     /// Whether the branch no longer exists: guard deleted it because it was fully merged into the base, or the whole
     /// repository is gone.

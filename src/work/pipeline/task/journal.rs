@@ -40,20 +40,10 @@ create table if not exists decision (
 pub enum StoreError {
     /// The journal's file or its directory cannot be created or opened.
     #[error("cannot open the task journal {}: {source}", path.display())]
-    Io {
-        /// The path of the journal's file.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// SQLite failed to read or write the journal.
     #[error("cannot read or write the task journal {}: {source}", path.display())]
-    Database {
-        /// The path of the journal's file.
-        path: PathBuf,
-        /// The error of SQLite.
-        source: rusqlite::Error,
-    },
+    Database { path: PathBuf, source: rusqlite::Error },
     /// A stored value cannot be parsed. Holds a description of the problem.
     #[error("the task journal contains a value that guard cannot parse: {0}")]
     Strange(String),
@@ -62,21 +52,17 @@ pub enum StoreError {
 /// A task as stored in the journal. The journal does not interpret `setting` and `state`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskRow {
-    /// The unique id of the task.
     pub id: String,
     /// When the task was created, in RFC 3339 format.
     pub created: String,
     /// When the task's row was last written, in RFC 3339 format.
     pub updated: String,
-    /// The name of the task's status.
     pub status: String,
     /// Why the task has this status; may be empty.
     pub reason: String,
-    /// The user's request, which describes what the task must do.
     pub request: String,
     /// The top directory of the user's own checkout of the repository, or the git directory of a bare repository.
     pub repository: String,
-    /// The name of the task's branch.
     pub branch: String,
     /// The part of the task that never changes: `TaskSettings` as JSON.
     pub setting: Value,
@@ -119,9 +105,7 @@ pub enum EffectState {
 /// A user's decision at a gate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// The verdict that the user chose.
     pub verdict: String,
-    /// The user's comment on the verdict.
     pub feedback: String,
     /// The user's name and e-mail address.
     pub who: (String, String),
@@ -210,7 +194,6 @@ impl Journal {
         }
     }
 
-    /// Adds a new task to the journal.
     pub fn create(&mut self, task: &TaskRow) -> Result<(), StoreError> {
         let done = self.connection.execute(
             "insert into task values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",

@@ -15,11 +15,9 @@ use crate::work::pipeline::workflow::model::{Agent, Bounds, Workflow};
 pub struct TaskSettings {
     /// The workflow as it was when the task began.
     pub workflow: Workflow,
-    /// The name of the mode in which the workflow runs.
     pub mode: String,
     /// The task's short name, used in file and branch names.
     pub feat: String,
-    /// The task's worktree and branch.
     pub tree: TaskTree,
     /// The top directory of the user's own checkout of the repository, or the git directory of a bare repository; never
     /// the task's worktree.
@@ -88,7 +86,6 @@ pub struct State {
     /// without progress.
     #[serde(default)]
     pub said: BTreeMap<String, (String, String)>,
-    /// The resources that the task has used so far.
     #[serde(default)]
     pub used: Used,
     /// The resources used by each step: by its own agent calls, and by the calls that triaged its feedback.
@@ -113,7 +110,6 @@ pub struct State {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitOverrides {
-    /// Overrides for the whole task.
     #[serde(default)]
     pub task: Bounds,
     /// Overrides for single steps, by name.
@@ -124,7 +120,6 @@ pub struct LimitOverrides {
 /// The resources that a task has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Used {
-    /// The number of model tokens used.
     pub tokens: u64,
     /// The cost, in the currency of the user's prices.
     pub cost: f64,
@@ -143,7 +138,6 @@ impl std::ops::AddAssign for Used {
     }
 }
 
-/// The status of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -160,7 +154,6 @@ pub enum Status {
     BudgetExhausted,
     /// A signal stopped the task; `guard task resume` continues it.
     Interrupted,
-    /// The user cancelled the task.
     Cancelled,
 }
 

@@ -16,7 +16,6 @@ use crate::work::pipeline::task::journal::{Journal, StoreError};
 /// The directories where tasks are stored, and the executor for their agents.
 #[derive(Debug, Clone)]
 pub struct TaskStore {
-    /// The executor that runs the tasks' agents.
     pub executor: Executor,
     /// The directory that holds the data of all runs, one subdirectory for each.
     pub runs: PathBuf,
@@ -25,12 +24,10 @@ pub struct TaskStore {
 }
 
 impl TaskStore {
-    /// Opens the journal of all tasks.
     pub fn journal(&self) -> Result<Journal, StoreError> {
         Journal::open(&self.tasks.join("journal.db"))
     }
 
-    /// Returns the directory that holds the files of one task.
     pub fn task_directory(&self, id: &str) -> PathBuf {
         self.tasks.join(id)
     }

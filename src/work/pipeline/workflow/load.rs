@@ -29,22 +29,13 @@ pub const PROMPTS: [(&str, &str); 12] = [
     ("prompts/triage.md", include_str!("../../../../policies/workflows/prompts/triage.md")),
 ];
 
-/// Why a workflow cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkflowError {
-    /// No workflow has this name.
     #[error("no workflow named `{0}`")]
     NotFound(String),
-    /// The workflow's file cannot be read.
     #[error("cannot read the workflow {}: {problem}", path.display())]
-    Unreadable {
-        /// The path of the workflow's file.
-        path: PathBuf,
-        /// The reason as text, for example the error of the operating system.
-        problem: String,
-    },
-    /// The workflow's text has errors.
+    Unreadable { path: PathBuf, problem: String },
     #[error("the workflow is invalid: {}", count_errors(.0))]
     Invalid(Vec<Diagnostic>),
 }

@@ -18,9 +18,7 @@ pub const END: &str = "end";
 /// A complete workflow: the steps of a task, the roles that perform them, and the limits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Workflow {
-    /// The workflow's name.
     pub name: String,
-    /// What the workflow is for.
     pub description: String,
     /// The directory for the documents that the steps write, such as plans and reviews, relative to the top of the
     /// repository.
@@ -34,11 +32,9 @@ pub struct Workflow {
     pub modes: BTreeMap<String, String>,
     /// The mode that a task uses if the user names none.
     pub mode: String,
-    /// The limits on each task.
     pub limits: Limits,
     /// The agent that performs all roles, unless a role overrides it.
     pub agent: Agent,
-    /// The roles that agents can have in the workflow, by name.
     pub roles: BTreeMap<String, Role>,
     /// The steps, in the order of the file.
     pub steps: Vec<Step>,
@@ -60,7 +56,6 @@ pub struct Workflow {
     pub backlog: Option<String>,
 }
 
-/// The limits on a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Maximum number of times that the runner executes any one step before the task stops and waits for the user.
@@ -85,7 +80,6 @@ pub struct Limits {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bounds {
-    /// Maximum number of model tokens.
     pub tokens: Option<u64>,
     /// Maximum cost, in the currency of the user's prices.
     pub cost: Option<f64>,
@@ -128,7 +122,6 @@ pub struct Agent {
     pub name: String,
     /// The agent's program, if it is not the one on the PATH.
     pub command: Option<String>,
-    /// The model that the agent uses.
     pub model: Option<String>,
     /// Number of seconds without activity after which guard ends the call.
     pub timeout: Option<u64>,
@@ -158,9 +151,7 @@ pub enum Work {
 pub struct Role {
     /// The title of the role, which guard shows to the user.
     pub title: String,
-    /// The policy of the sandbox in which the role's agent runs.
     pub policy: String,
-    /// What the role's agent may change.
     pub work: Work,
     /// Settings that override those of the workflow's agent.
     pub agent: Agent,
@@ -189,30 +180,25 @@ impl BuiltinStep {
     }
 }
 
-/// Who performs a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepExecutor {
     /// An agent performs the step in the role of this name.
     Role(String),
-    /// The runner performs the step itself.
     BuiltinStep(BuiltinStep),
 }
 
-/// One step of a workflow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     /// The step's unique name.
     pub id: String,
     /// The name of the step as shown to the user, for example `PLANNING`.
     pub status: String,
-    /// Who performs the step: an agent or the runner.
     pub doer: StepExecutor,
     /// The name of the step's gate; `None` if the user cannot decide in place of the agent.
     pub gate: Option<String>,
     /// The template of the prompt for the step's agent.
     pub prompt: String,
-    /// The document that the step writes, if it writes one.
     pub document: Option<Document>,
     /// The fields that the agent's answer must or may have.
     pub answer: BTreeMap<String, Field>,
@@ -258,7 +244,6 @@ pub struct Document {
 /// A field of an agent's answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Field {
-    /// The type of the field's value.
     pub is: FieldType,
     /// Whether the field may be missing. Has no effect if `when` is set.
     pub optional: bool,
@@ -268,7 +253,6 @@ pub struct Field {
 }
 
 impl Field {
-    /// True if the given answer must have this field.
     pub fn is_required(&self, answer: &serde_json::Map<String, serde_json::Value>) -> bool {
         match &self.when {
             Some((other, value)) => answer.get(other).and_then(serde_json::Value::as_str) == Some(value),
@@ -277,7 +261,6 @@ impl Field {
     }
 }
 
-/// The type of an answer's field.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FieldType {
@@ -290,7 +273,6 @@ pub enum FieldType {
     Commit,
     /// One of these words, for example `APPROVE` or `REJECT`.
     OneOf(Vec<String>),
-    /// A JSON number.
     Number,
     /// A JSON list of strings.
     List,
@@ -342,7 +324,6 @@ pub struct DocsConfig {
 }
 
 impl DocsConfig {
-    /// True if the file at `path` in the repository belongs to the documentation.
     pub fn is_documentation(&self, path: &str) -> bool {
         let matches = |pattern: &str| {
             let whole = if pattern.contains('/') { pattern.to_string() } else { format!("**/{pattern}") };
@@ -365,7 +346,6 @@ pub struct Memory {
 }
 
 impl Workflow {
-    /// Returns the step of this name, if there is one.
     pub fn step(&self, id: &str) -> Option<&Step> {
         self.steps.iter().find(|step| step.id == id)
     }
@@ -421,7 +401,6 @@ impl Step {
         self.next.iter().map(|next| (None, next.as_str())).chain(verdicts).collect()
     }
 
-    /// Returns the verdicts that the step can end with.
     pub fn verdict_words(&self) -> Vec<&str> {
         match &self.doer {
             StepExecutor::BuiltinStep(own) => own.verdicts().to_vec(),

@@ -54,7 +54,6 @@ pub fn text(workflow: &Workflow) -> String {
     out
 }
 
-/// Renders a workflow as a mermaid flow chart.
 pub fn mermaid(workflow: &Workflow) -> String {
     let mut out = "flowchart TD\n".to_string();
     let plain = |text: &str| text.replace('"', "'");

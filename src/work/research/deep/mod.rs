@@ -33,7 +33,6 @@ impl DeepResearchAgent {
         self
     }
 
-    /// Makes the runs of the agent controllable by this handle.
     #[must_use]
     pub fn with_control(mut self, control: RunControl) -> Self {
         self.control = control;

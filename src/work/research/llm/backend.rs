@@ -13,9 +13,7 @@ use crate::work::research::sources::Retrieval;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct LlmCall {
-    /// The prompt for the model.
     pub prompt: String,
-    /// The system instruction, which applies to the whole answer.
     pub system_instruction: Option<String>,
     /// The name of the model; an empty name leaves the choice to the backend.
     pub model: String,
@@ -41,7 +39,6 @@ pub struct LlmUsage {
 }
 
 impl LlmUsage {
-    /// The usage of a request that used nothing.
     pub const NOTHING: Self = Self { tokens: 0, cost: 0.0 };
 
     /// Creates the usage of this many tokens, without a known cost.
@@ -49,7 +46,6 @@ impl LlmUsage {
         Self { tokens, cost: 0.0 }
     }
 
-    /// Returns the sum of two usages.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { tokens: self.tokens.saturating_add(other.tokens), cost: self.cost + other.cost }
@@ -70,7 +66,6 @@ pub enum BackendEvent {
     Used(LlmUsage),
     /// The last event: the whole answer.
     Completed {
-        /// The whole answer of the model.
         text: String,
         /// The backend's id of the request, for example a run id for `guard log`; `None` if the backend has none.
         interaction_id: Option<String>,

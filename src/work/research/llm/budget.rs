@@ -22,7 +22,6 @@ struct State {
 }
 
 impl Budget {
-    /// Creates a budget with the limits in these settings and without usage.
     pub fn new(config: &LlmConfig) -> Self {
         let (max_tokens, max_cost) = (config.max_tokens, config.max_cost);
         let state = State { max_tokens, max_cost, ..State::default() };
@@ -42,7 +41,6 @@ impl Budget {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the usage of all requests so far.
     pub fn used(&self) -> LlmUsage {
         self.lock().used
     }
@@ -59,7 +57,6 @@ impl Budget {
         state.max_cost.map(|limit| (limit - state.used.cost).max(0.0))
     }
 
-    /// Adds the usage of a request to the usage so far.
     pub fn spend(&self, usage: LlmUsage) {
         let mut state = self.lock();
         state.used = state.used.plus(usage);

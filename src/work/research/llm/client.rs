@@ -21,21 +21,17 @@ const MOST_ORDERS: usize = 8;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LlmRequest {
-    /// The prompt for the model.
     pub prompt: String,
-    /// The system instruction, which applies to the whole answer.
     pub system_instruction: Option<String>,
     /// The maximum number of tokens that this request may use; `None` means that only the client's budget applies.
     pub max_tokens: Option<u64>,
 }
 
 impl LlmRequest {
-    /// Creates a request with this prompt.
     pub fn new(prompt: impl Into<String>) -> Self {
         Self { prompt: prompt.into(), ..Self::default() }
     }
 
-    /// Returns the request with a system instruction.
     #[must_use]
     pub fn with_system_instruction(mut self, instruction: impl Into<String>) -> Self {
         self.system_instruction = Some(instruction.into());
@@ -47,7 +43,6 @@ impl LlmRequest {
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct LlmResponse {
-    /// The text of the answer.
     pub text: String,
     /// The tokens that the request used, including failed attempts; 0 if the API reported none.
     pub tokens_used: u32,
@@ -59,14 +54,12 @@ pub struct LlmResponse {
     pub orders: Vec<String>,
 }
 
-/// A piece of an answer.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct LlmStreamChunk {
     /// The text of this piece. The last piece contains the rest of the answer. It is empty if the answer does not begin
     /// with the text of the earlier pieces.
     pub text: String,
-    /// Whether this is the last piece.
     pub is_final: bool,
     /// The usage of the request; `None` except in the last piece.
     pub usage: Option<LlmUsage>,
@@ -88,18 +81,15 @@ pub struct LlmClient {
 }
 
 impl LlmClient {
-    /// Creates a client that sends its requests to this backend.
     pub fn new(client: Arc<dyn LlmBackend>, config: LlmConfig) -> Self {
         let budget = Arc::new(Budget::new(&config));
         Self { client, config, budget }
     }
 
-    /// Returns the settings of the client.
     pub fn config(&self) -> &LlmConfig {
         &self.config
     }
 
-    /// Returns the budget, with the usage of all requests so far.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }

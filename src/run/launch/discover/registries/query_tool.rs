@@ -167,7 +167,6 @@ fn start(
         .ok()
 }
 
-/// Kills a program and everything in its process group.
 fn kill_group(child: &Child) {
     if let Ok(group) = i32::try_from(child.id()).map(nix::unistd::Pid::from_raw) {
         let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);

@@ -7,29 +7,24 @@ use std::path::{Path, PathBuf};
 use super::url;
 use crate::sys::agent_paths::AgentPaths;
 
-/// The largest settings file that guard reads, in bytes.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// A tool that fetches packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
-    /// Cargo, for Rust.
     Cargo,
     /// npm for Node, and the tools that share its settings.
     Npm,
     /// pip for Python, and the tools that share its settings.
     Pip,
-    /// apt, on Debian and its derivatives.
     Apt,
 }
 
 impl Tool {
-    /// Returns the tool with this name, if guard knows it.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Cargo, Self::Npm, Self::Pip, Self::Apt].into_iter().find(|tool| tool.name() == name)
     }
 
-    /// Returns the tool's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cargo => "cargo",

@@ -367,7 +367,6 @@ pub(super) fn is_conflict(error: &Error) -> bool {
     })
 }
 
-/// True if the connection cannot be used after this error.
 pub(super) fn is_connection_lost(error: &Error) -> bool {
     let Some(code) = error.code() else { return true };
     [

@@ -12,7 +12,6 @@ use super::connection::Session;
 use super::{Sql, TaskKey, columns, storable, task_key};
 use crate::work::batch::model::{TaskFailure, TaskState};
 
-/// Queues tasks, so that workers can claim them.
 pub(super) fn enqueue(sql: &mut Session, tasks: &[TaskKey]) -> Sql<()> {
     if tasks.is_empty() {
         return Ok(());
@@ -46,7 +45,6 @@ pub(super) enum Outcome {
     Failed(TaskFailure),
 }
 
-/// A task to end, and its outcome.
 pub(super) struct EndingTask {
     pub(super) key: TaskKey,
     /// The fencing token of the attempt that ended the task; `None` if the task ended for another reason, such as a

@@ -49,7 +49,6 @@ impl MakeTlsConnect<Socket> for Tls {
     }
 }
 
-/// A TLS handshake with one server.
 pub(super) struct Handshake {
     connector: TlsConnector,
     name: ServerName<'static>,

@@ -144,7 +144,6 @@ pub(super) fn cancel_open(sql: &Transaction<'_>, batch: &str, task: Option<&str>
     end_tasks(sql, batch, &open, &Terminal::Failed(&stored::cancelled()))
 }
 
-/// Queues a task, so that workers can claim it.
 pub(super) fn enqueue(sql: &Transaction<'_>, batch: &str, position: i64) -> Sql<()> {
     let lane: i64 = sql
         .prepare_cached(
