@@ -90,7 +90,7 @@ pub(crate) fn parse_frequent(args: &[OsString]) -> Option<Cli> {
     let CommandLine { log, colour, command } = CommandLine::<FrequentCommand>::try_parse_from(args).ok()?;
     let command = match command {
         FrequentCommand::Check(check) => Command::Check(check),
-        FrequentCommand::Run(run) => Command::Run(run),
+        FrequentCommand::Run(run) => Command::Run(*run),
         FrequentCommand::Exec(exec) => Command::Exec(exec),
     };
     Some(CommandLine { log, colour, command })
@@ -106,7 +106,7 @@ pub(crate) enum Command {
     Policy(Policy),
     /// Run a command in the sandbox: judge every program it starts, record everything, report one result
     #[command(after_help = RUN_EXAMPLES)]
-    Run(Box<Run>),
+    Run(Run),
     /// Give an agent a prompt or a JSON request, and get its answer: text on a terminal, else one JSON object
     #[command(after_help = EXEC_EXAMPLES)]
     Exec(Exec),
