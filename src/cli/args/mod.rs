@@ -152,7 +152,7 @@ pub(crate) enum Command {
     Policy(Policy),
     /// Run a command in the sandbox: judge every program it starts, record everything, report one result
     #[command(after_help = RUN_EXAMPLES)]
-    Run(Box<Run>),
+    Run(Run),
     /// Give an agent a prompt or a JSON request, and get its answer: text on a terminal, else one JSON object
     #[command(after_help = EXEC_EXAMPLES)]
     Exec(Exec),

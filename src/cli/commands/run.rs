@@ -62,7 +62,7 @@ fn run_or_plan(
 ) -> Result<(Exit, Option<String>), Failure> {
     let form = Form::from_args(&output);
     let caller = caller(form);
-    let is_outside = settings.dir.is_some();
+    let names_directory = settings.dir.is_some();
     let prepared = prepare(settings, change, &caller);
     if output.dry_run {
         let exit = match prepared.and_then(|prepared| prepared.plan(&caller)) {
@@ -78,7 +78,7 @@ fn run_or_plan(
     let result = &ended.finished.result;
     let exit = report(result, form, output.quiet, out)?;
     out.flush()?;
-    if form == Form::PassThrough && !output.quiet && !is_outside {
+    if form == Form::PassThrough && !output.quiet && !names_directory {
         note_uncommitted_policy(result);
     }
     ended.delete_old_runs();

@@ -46,15 +46,15 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
     actions.changed("git.other_action", git_other_action.action.name(), b.git_other_action.action.name());
     let sections = [
         actions,
-        filesystem.diff(&b.filesystem),
-        home.diff(&b.home),
-        toolchains.diff(&b.toolchains),
-        network.diff(&b.network),
-        environment.diff(&b.environment),
         git.diff(&b.git),
         worktree.diff(&b.worktree),
         sandbox.diff(&b.sandbox),
+        home.diff(&b.home),
+        toolchains.diff(&b.toolchains),
         budget.diff(&b.budget),
+        network.diff(&b.network),
+        filesystem.diff(&b.filesystem),
+        environment.diff(&b.environment),
         limits.diff(&b.limits),
     ];
     let mut lines: Vec<String> = sections.iter().flat_map(|section| section.values.clone()).collect();
