@@ -8,7 +8,7 @@ use crate::run::launch::Keys;
 use crate::run::settings::RunSettings;
 use crate::session::allow_rules::allow_for_one_run;
 use crate::session::caller::{Ask, Caller};
-use crate::session::defaults::Defaults;
+use crate::session::defaults::{CommitWithoutFiles, Defaults};
 use crate::session::{Failure, policy_files};
 
 /// Reads the user's configuration, and removes the API keys from the environment.
@@ -35,13 +35,21 @@ pub(crate) fn user_config() -> Result<Config, Failure> {
     ))
 }
 
+/// The settings of a run with the defaults of the project and the user, and the policy.
+pub(crate) struct CompleteSettings {
+    pub(crate) settings: RunSettings,
+    pub(crate) policy: Policy,
+    /// What [`PreparedRun::open`](super::PreparedRun::open) records when the run is about to start.
+    pub(crate) new_commit: Option<CommitWithoutFiles>,
+}
+
 /// Completes the settings of a run with the defaults of the project and the user, and loads the policy with the rules
 /// of `--allow`. Fails if the user does not confirm what the project asks for.
 pub(crate) fn with_defaults(
     mut settings: RunSettings,
     config: &Config,
     caller: &Caller<'_>,
-) -> Result<(RunSettings, Policy), Failure> {
+) -> Result<CompleteSettings, Failure> {
     let directory = match &settings.dir {
         Some(directory) => directory.clone(),
         None => std::env::current_dir().unwrap_or_default(),
@@ -61,7 +69,7 @@ pub(crate) fn with_defaults(
         }
         policy.git.branch_prefix = prefix;
     }
-    Ok((settings, policy))
+    Ok(CompleteSettings { settings, policy, new_commit: defaults.new_commit })
 }
 
 /// Asks the user about what needs a confirmation before a run in a directory: what the project asks for beyond what the

@@ -89,17 +89,10 @@ impl Project {
         if !can_be_entered || !crate::run::launch::may_be_in_repository(directory) {
             return Ok(None);
         }
-        let without_files = if revision == "HEAD" { CommitWithoutFiles::at_head(directory) } else { None };
-        if without_files.as_ref().is_some_and(CommitWithoutFiles::is_known) {
-            return Ok(None);
-        }
         let files = files_at(directory, revision, &[PROJECT_CONFIG, PROJECT_POLICY], LARGEST_PROJECT);
         // A project may tighten the policy, so guard must not ignore its files when git cannot read them.
         let files = files.map_err(|error| bad(".guard", error.to_string()))?;
         let Some(files) = files else { return Ok(None) };
-        if let Some(commit) = without_files.filter(|_| files.iter().all(Option::is_none)) {
-            commit.remember(directory);
-        }
         let mut texts = files.into_iter().map(|file| file.map(String::from_utf8).transpose());
         let mut next = |name: &str| {
             texts.next().unwrap_or(Ok(None)).map_err(|_| bad(name, "the text is not UTF-8".to_string()))
@@ -190,7 +183,8 @@ impl Project {
 /// The commit at the `HEAD` of a repository, and the record of the last commit there that has no directory `.guard`. Most
 /// projects have none, and starting git to find that out takes a fifth of a launch. The id of a commit determines its
 /// files, so a record can be outdated but not wrong.
-struct CommitWithoutFiles {
+pub(crate) struct CommitWithoutFiles {
+    directory: PathBuf,
     commit: String,
     record: ContentRecord,
 }
@@ -199,7 +193,8 @@ impl CommitWithoutFiles {
     /// Finds the commit at the `HEAD` of the repository that contains a directory; `None` if only git can find it.
     fn at_head(directory: &Path) -> Option<Self> {
         let (git_directory, commit) = head_without_git(directory)?;
-        Some(Self { commit, record: ContentRecord::of(WITHOUT_FILES, &git_directory).ok()? })
+        let record = ContentRecord::of(WITHOUT_FILES, &git_directory).ok()?;
+        Some(Self { directory: directory.to_path_buf(), commit, record })
     }
 
     /// True if guard has found before that the commit has no directory `.guard`.
@@ -208,8 +203,8 @@ impl CommitWithoutFiles {
     }
 
     /// Records that the commit has no directory `.guard`, if git confirms that: a partial clone may lack the files in it.
-    fn remember(&self, directory: &Path) {
-        if lacks_entry(directory, &self.commit, PROJECT_DIRECTORY).unwrap_or(false) {
+    pub(crate) fn remember(&self) {
+        if lacks_entry(&self.directory, &self.commit, PROJECT_DIRECTORY).unwrap_or(false) {
             // If this fails, the next run starts git again.
             let _ = self.record.remember(&self.commit);
         }
@@ -225,6 +220,8 @@ pub(crate) struct Defaults {
     user: RunDefaults,
     user_place: PathBuf,
     pub(crate) project: Option<Project>,
+    /// The commit of the run, if it seems to have no files of the project, and guard has not recorded that yet.
+    pub(crate) new_commit: Option<CommitWithoutFiles>,
 }
 
 impl Defaults {
@@ -237,7 +234,10 @@ impl Defaults {
         config: &Config,
     ) -> Result<Self, Failure> {
         let (place, revision) = users_commit(directory, revision, config)?;
-        let project = Project::read(&place, &revision)?;
+        let head = if revision == "HEAD" { CommitWithoutFiles::at_head(&place) } else { None };
+        let is_known = head.as_ref().is_some_and(CommitWithoutFiles::is_known);
+        let project = if is_known { None } else { Project::read(&place, &revision)? };
+        let new_commit = head.filter(|_| !is_known && project.is_none());
         let user_place = Config::place().unwrap_or_default();
         let of_project = project.as_ref().and_then(|project| project.config.run.policy.clone());
         let (policy_name, policy_origin) = match (named, of_project, &config.run.policy) {
@@ -250,7 +250,15 @@ impl Defaults {
             (Origin::Project, Some(project)) if policy_name == PROJECT_POLICY => project.policy()?,
             _ => crate::judge::decide::load(&policy_name, &PolicyDirs::from_environment(), false)?,
         };
-        Ok(Self { policy, policy_origin, policy_name, user: config.run.clone(), user_place, project })
+        Ok(Self {
+            policy,
+            policy_origin,
+            policy_name,
+            user: config.run.clone(),
+            user_place,
+            project,
+            new_commit,
+        })
     }
 
     /// Returns what the project asks for beyond what the user allows, as text with one line for each item. A project may

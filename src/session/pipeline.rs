@@ -1,13 +1,15 @@
 //! The steps of a run, from its settings to its result: [`PreparedRun`] → [`OpenedRun`] → [`EndedRun`].
 
 use crate::agents::adapter::{Profile, missing_key};
-use crate::judge::policy::{Config, Policy};
+use crate::judge::policy::Config;
 use crate::run::launch;
 use crate::run::launch::{Finished, Keys, Launch, LaunchPlan, OutputReader, Planned, RunRequest, Streams};
 use crate::run::settings::{RunSettings, WorktreeSettings};
 use crate::run::transcript::Observer;
 use crate::session::agent_run::AgentOutput;
 use crate::session::caller::Caller;
+use crate::session::configuration::CompleteSettings;
+use crate::session::defaults::CommitWithoutFiles;
 use crate::session::not_started::{NotStarted, Problem, result_before_start};
 use crate::session::run_request::run_request;
 use crate::session::run_workspace::{OpenedWorkspace, WorkspaceRequest};
@@ -22,22 +24,23 @@ pub(crate) struct PreparedRun {
     profile: Option<Profile>,
     keys: Keys,
     has_terminal: bool,
+    new_commit: Option<CommitWithoutFiles>,
 }
 
 impl PreparedRun {
-    /// Recognises the agent, and checks that nothing that it needs is missing. The settings and the policy are those of
+    /// Recognises the agent, and checks that nothing that it needs is missing. `complete` comes from
     /// [`with_defaults`](super::configuration::with_defaults).
     pub(crate) fn new(
-        settings: RunSettings,
-        policy: Policy,
+        complete: CompleteSettings,
         (config, keys): (Config, Keys),
         caller: &Caller<'_>,
     ) -> Result<Self, NotStarted> {
+        let CompleteSettings { settings, policy, new_commit } = complete;
         let has_terminal = caller.has_terminal;
         let profile = agent_run::detect(settings.agent.as_deref(), &settings.command, has_terminal, &config)?;
         let mut request = run_request(&settings, policy, config, &keys, profile.as_ref())?;
         request.options.is_attended = caller.is_attended;
-        let mut run = Self { settings, request, profile, keys, has_terminal };
+        let mut run = Self { settings, request, profile, keys, has_terminal, new_commit };
         match run.check_and_complete(caller) {
             Ok(()) => Ok(run),
             Err(problem) => Err(NotStarted::before_plan(&run.request, problem)),
@@ -108,7 +111,7 @@ impl PreparedRun {
 
     /// Opens the workspace of the run, plans the run, and takes the planned snapshot.
     pub(crate) fn open(self, caller: &Caller<'_>) -> Result<OpenedRun, NotStarted> {
-        let Self { settings, request, profile, keys, .. } = self;
+        let Self { settings, request, profile, keys, new_commit, .. } = self;
         let mut launch = Launch::new(request, run_id())?;
         let opened = open_workspace(&mut launch, &settings.worktree, caller).and_then(|()| {
             if let Some(profile) = &profile {
@@ -118,6 +121,9 @@ impl PreparedRun {
             let notes = launch.take_snapshot(&planned);
             for text in notes.map_err(|error| Problem::Workspace(error.into()))? {
                 (caller.note)(&terminal_text::replace(&format!("guard: {text}")));
+            }
+            if let Some(commit) = new_commit {
+                commit.remember();
             }
             Ok(planned)
         });

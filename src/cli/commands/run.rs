@@ -96,14 +96,13 @@ fn prepare(
 ) -> Result<PreparedRun, NotStarted> {
     // Take the keys out of the environment first, so that no later copy of the environment contains them.
     let (config, keys) = session::configuration()?;
-    let (settings, policy) =
-        session::with_defaults(settings, &config, caller).map_err(NotStarted::Settings)?;
-    policy_files::confirm(&policy, caller.ask).map_err(NotStarted::Settings)?;
-    let policy = change(policy);
-    for remark in policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
+    let mut complete = session::with_defaults(settings, &config, caller).map_err(NotStarted::Settings)?;
+    policy_files::confirm(&complete.policy, caller.ask).map_err(NotStarted::Settings)?;
+    complete.policy = change(complete.policy);
+    for remark in complete.policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
         note(&remark.render(false));
     }
-    PreparedRun::new(settings, policy, (config, keys), caller)
+    PreparedRun::new(complete, (config, keys), caller)
 }
 
 /// Opens the workspace of the run, starts the run, and waits for its end.
@@ -168,8 +167,8 @@ pub(in crate::cli) fn plan_here(policy: Option<&str>) -> Result<LaunchPlan, Fail
         ..RunSettings::default()
     };
     let (config, keys) = session::configuration()?;
-    let (settings, policy) = session::with_defaults(settings, &config, &caller)?;
-    let prepared = PreparedRun::new(settings, policy, (config, keys), &caller);
+    let complete = session::with_defaults(settings, &config, &caller)?;
+    let prepared = PreparedRun::new(complete, (config, keys), &caller);
     prepared.and_then(|prepared| prepared.plan(&caller)).map_err(NotStarted::into_failure)
 }
 
