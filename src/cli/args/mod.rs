@@ -88,9 +88,11 @@ pub(crate) fn parse_one_command(args: &[OsString]) -> Option<Cli> {
     Cli::from_arg_matches_mut(&mut guard.try_get_matches_from(args).ok()?).ok()
 }
 
+type AddArguments = fn(clap::Command) -> clap::Command;
+
 /// What adds the arguments of each command to its `clap::Command`. Left out are the commands that have no type of their own
 /// in [`Command`].
-const ARGUMENTS: &[(&str, fn(clap::Command) -> clap::Command)] = &[
+const ARGUMENTS: &[(&str, AddArguments)] = &[
     ("check", arguments::<Check>),
     ("policy", actions::<Policy>),
     ("run", arguments::<Run>),
