@@ -39,7 +39,8 @@ const ANSWERS: &str = "registry-hosts";
 /// agent may have written.
 const NO_SETTINGS: [(&str, &str); 3] = [
     ("npm_config_userconfig", "/dev/null"),
-    ("npm_config_globalconfig", "/dev/null"),
+    // npm fails if both are the same file.
+    ("npm_config_globalconfig", "/nonexistent/npmrc"),
     ("PIP_CONFIG_FILE", "/dev/null"),
 ];
 
