@@ -87,7 +87,8 @@ fn a_filter_that_a_run_put_into_the_users_git_configuration_is_not_started() {
             "cd home && rm .gitconfig && mv dotfiles/git .gitconfig && git config --global include.path dotfiles/more",
         );
         let mark = person.at("executed");
-        let filter = format!("git config -f more filter.lfs.smudge 'touch {} && cat'", mark.display());
+        let filter =
+            format!("printf '[filter \"lfs\"]\n\tsmudge = touch {} && cat\n' > more", mark.display());
         person.runs("home/dotfiles", &[], &filter).expect_code(0);
         let refused = person.runs("repository", &["--auto"], "true");
         refused.expect_code(125);
@@ -140,7 +141,7 @@ fn files_to_which_the_users_hooks_lead_are_findings() {
 fn a_file_makes_no_dependency_of_a_directory_of_secrets() {
     in_every_home(|person| {
         person.types("cd repository && echo secrets/ > .gitignore && git add -A && git commit -qm ignore && mkdir secrets");
-        person.runs("repository", &["--in-place"], "echo > secrets/pyvenv.cfg").expect_code(0);
+        person.runs("repository", &[], "echo > secrets/pyvenv.cfg").expect_code(0);
         person.types("echo key > repository/secrets/prod.key");
         let outcome = person.runs("repository", &["--name", "x"], "cat secrets/prod.key");
         assert_ne!(outcome.code, 0, "{outcome}");
