@@ -240,13 +240,13 @@ fn package_tool_is_asked_for_its_registry_once() {
         entries(&fixture.of(Tool::Npm, &[]), &["scope.example:443", "default.example:443"]);
     }
     assert_eq!(fixture.starts(), 1);
-    assert!(fixture.0.0.join("home/.cache/guard").is_dir());
-    // guard must ask npm again if the program has changed, or if nothing is stored in guard's cache directory.
+    assert!(fixture.0.0.join("home/.local/state/guard/registry-hosts").is_dir());
+    // guard must ask npm again if the program has changed, or if nothing is stored in guard's state directory.
     let fixture = fixture.program("npm", "echo https://newer.default.example/");
     entries(&fixture.of(Tool::Npm, &[]), &["scope.example:443", "newer.default.example:443"]);
-    let cache = fixture.0.0.join("cache");
-    fixture.of(Tool::Npm, &[("XDG_CACHE_HOME", cache.to_str().unwrap())]);
-    assert_eq!((fixture.starts(), cache.join("guard").read_dir().unwrap().count()), (3, 1));
+    let state = fixture.0.0.join("state");
+    fixture.of(Tool::Npm, &[("XDG_STATE_HOME", state.to_str().unwrap())]);
+    assert_eq!((fixture.starts(), state.join("guard/registry-hosts").read_dir().unwrap().count()), (3, 1));
 }
 
 #[test]

@@ -21,7 +21,6 @@ use sha2::{Digest, Sha256};
 
 use super::search::Search;
 use crate::run::transcript::base64;
-use crate::sys::agent_paths::state_directory;
 use crate::sys::fs::{Durability, Links, read_regular_file, replace_file};
 use crate::sys::process::wait_until;
 use crate::sys::programs::ProgramSearch;
@@ -101,8 +100,8 @@ fn cached(
     }
     let key = crate::text::hex::encode(&key.finalize()[..12]);
     // No run can write below the state directory. The answer decides which hosts later runs may reach.
-    let file =
-        state_directory().map(|state| state.join(ANSWERS).join(format!("{}-{key}", search.tool.name())));
+    let state = search.base("XDG_STATE_HOME", ".local/state").map(|base| base.join("guard").join(ANSWERS));
+    let file = state.map(|answers| answers.join(format!("{}-{key}", search.tool.name())));
     let read = |file: &Path| read_regular_file(file, MAX_ANSWER_BYTES as u64, Links::Refuse).ok();
     if let Some(answer) = file.as_deref().and_then(read).and_then(|bytes| String::from_utf8(bytes).ok()) {
         return Some(answer);
