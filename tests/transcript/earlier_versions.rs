@@ -22,8 +22,9 @@ fn transcripts_of_an_earlier_version_are_read() {
     let user = user_with_earlier_state();
     let runs: Vec<Value> = serde_json::from_str(&user.types("guard runs --json")).unwrap();
     assert_eq!(runs.len(), 2, "{runs:#?}");
-    user.sees("cd / && guard runs", &[RUN, "/home/person/project"]);
-    user.sees(&format!("cd / && guard log {RUN}"), &["sh run.sh", "git commit -qm Add b", "denied"]);
+    assert_eq!(runs[1]["directory"], json!("/home/person/.worktrees/project-notes"), "{runs:#?}");
+    user.sees("cd / && guard runs", &[RUN]);
+    user.sees(&format!("cd / && guard log {RUN}"), &["sh run.sh", "git commit -qm \"Add b\"", "deny.exec"]);
     user.sees(&format!("cd / && guard why {RUN}"), &["git -C /home/person", "rule:    git.switch"]);
     user.types(&format!("cd / && guard verify {RUN}"));
 }
