@@ -95,7 +95,8 @@ pub(crate) fn file(
     let name = last(path.bytes());
     let change = if old.is_some() { "changed" } else { "new" };
     if is_hook(path.bytes(), hooks) {
-        let what = format!("a {change} file of your git hooks (`core.hooksPath`, or a link in the hooks directory)");
+        let what =
+            format!("a {change} file of your git hooks (`core.hooksPath`, or a link in the hooks directory)");
         let why = "git runs it at the next commit, merge or checkout in this worktree";
         findings.add_with(Urgency::High, DangerKind::Automatic, path, what, why);
     } else if let Some(entry) = auto_executed::entry(path.bytes())
