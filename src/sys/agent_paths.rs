@@ -26,7 +26,9 @@ use std::time::SystemTime;
 
 use nix::fcntl::{Flock, FlockArg};
 
-use super::fs::{Durability, Links, Walk, c_path, open_regular_file, open_with_flags, replace_file};
+use super::fs::{
+    Durability, Links, Walk, c_path, open_regular_file, open_with_flags, replace_file, resolve_existing,
+};
 
 /// The name of the directory in which guard creates worktrees, beside the user's repository.
 const WORKTREES: &str = ".worktrees";
@@ -437,6 +439,19 @@ pub fn open_named_file(path: &Path) -> io::Result<File> {
         return Err(io::Error::other("the path is not a regular file, and an agent could have created it"));
     }
     Ok(file)
+}
+
+/// Returns the paths that decide what a path leads to: those of all symbolic links on the way, and the real path. Without
+/// links, or if the path does not exist, that is the path itself with its existing directories resolved.
+pub fn deciding_paths(path: &Path) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    let real = walk(path, |at, step| {
+        if step == Step::Link {
+            paths.push(at.to_path_buf());
+        }
+    });
+    paths.push(real.unwrap_or_else(|_| resolve_existing(path)));
+    paths
 }
 
 /// Returns true for the directory of all worktrees, and for a directory directly below it.

@@ -45,7 +45,7 @@ fn in_every_home(test: impl Fn(&Person<'_>)) {
 #[test]
 fn a_run_cannot_write_what_the_links_to_guards_configuration_lead_to() {
     in_every_home(|person| {
-        let links: [(&str, &str); 4] = [
+        let links: [(&str, &str); 5] = [
             ("mkdir -p dotfiles/guard .config && ln -s $PWD/dotfiles/guard .config/guard", "the directory"),
             (
                 "mkdir -p .config/guard && touch dotfiles/x && ln -s $PWD/dotfiles/x .config/guard/config.toml",
@@ -59,6 +59,11 @@ fn a_run_cannot_write_what_the_links_to_guards_configuration_lead_to() {
                 "mkdir -p .config/guard/policies && touch dotfiles/p.toml && \
                  ln -s $PWD/dotfiles/p.toml .config/guard/policies/p.toml",
                 "one policy",
+            ),
+            (
+                "mkdir -p .config/guard safe && touch safe/c && ln -s $PWD/safe/c dotfiles/link && \
+                 ln -s $PWD/dotfiles/link .config/guard/config.toml",
+                "a link on the way to the file",
             ),
         ];
         for (link, name) in links {

@@ -10,6 +10,7 @@ use crate::git::snapshots_directory;
 use crate::run::launch::plan::error::LaunchError;
 use crate::run::launch::plan::request::RunRequest;
 use crate::sandbox::Grant;
+use crate::sys::agent_paths::deciding_paths;
 use crate::sys::fs::resolve_existing;
 
 /// Refuses a plan that lets the run write to guard's own directories, or read snapshots. The paths of `grants` must be real
@@ -60,7 +61,7 @@ pub(crate) fn check(
 /// The maximum number of policies of the user whose links guard follows.
 const MAX_POLICIES: usize = 1_000;
 
-/// Returns the real paths of guard's configuration. The directory, the file in it and each policy may be links to a
+/// Returns the paths of guard's configuration, and of the links that lead to it. The directory, the file in it and each policy may be links to a
 /// directory in which the user keeps such files.
 fn configuration(request: &RunRequest) -> Vec<PathBuf> {
     let Some(directory) = &request.config_dir else { return Vec::new() };
@@ -68,10 +69,11 @@ fn configuration(request: &RunRequest) -> Vec<PathBuf> {
     let files = std::fs::read_dir(&policies).into_iter().flatten().flatten().take(MAX_POLICIES);
     let links = files.map(|file| file.path()).filter(|path| path.is_symlink());
     let named = [directory.clone(), directory.join("config.toml"), policies.clone()];
-    named.into_iter().chain(links).map(|path| resolve_existing(&path)).collect()
+    named.into_iter().chain(links).flat_map(|path| deciding_paths(&path)).collect()
 }
 
-/// Returns the real paths of the user's git configuration, which names programs that git starts outside the sandbox.
+/// Returns the paths of the user's git configuration, and of the links that lead to it. It names programs that git starts
+/// outside the sandbox.
 fn git_configuration(request: &RunRequest) -> Vec<PathBuf> {
     let variable = |name: &str| {
         let found = request.environment.iter().rev().find(|(known, _)| known == name);
@@ -85,5 +87,5 @@ fn git_configuration(request: &RunRequest) -> Vec<PathBuf> {
         of_xdg.map(|base| base.join("git/config")),
     ];
     let existing = files.into_iter().flatten().filter(|file| file.is_file());
-    existing.map(|file| resolve_existing(&file)).collect()
+    existing.flat_map(|file| deciding_paths(&file)).collect()
 }

@@ -1,4 +1,4 @@
-//! Finds Cargo's registries: those in its settings and, unless the settings replace crates.io, those whose indexes
+//! Finds Cargo's registries: those in its settings and, unless the settings replace the default one, those whose indexes
 //! Cargo has fetched before. If Cargo has fetched none, finds its default registry.
 
 use std::path::{Path, PathBuf};
