@@ -61,8 +61,8 @@ pub(crate) fn check(
 /// The maximum number of policies of the user whose links guard follows.
 const MAX_POLICIES: usize = 1_000;
 
-/// Returns the paths of guard's configuration, and of the links that lead to it. The directory, the file in it and each policy may be links to a
-/// directory in which the user keeps such files.
+/// Returns the paths of guard's configuration, and of the links that lead to it. The directory, the file in it and
+/// each policy may be links to a directory in which the user keeps such files.
 fn configuration(request: &RunRequest) -> Vec<PathBuf> {
     let Some(directory) = &request.config_dir else { return Vec::new() };
     let policies = directory.join("policies");
