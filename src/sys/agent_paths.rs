@@ -441,14 +441,16 @@ pub fn open_named_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Returns the paths that decide what a path leads to: those of all symbolic links on the way, and the real path. Without
-/// links, or if the path does not exist, that is the path itself with its existing directories resolved.
+/// Returns the paths that decide what a path leads to: those of all symbolic links on the way, `DIRECTORY/..` for the
+/// directories that `..` leaves, and the real path. Without links, or if the path does not exist, that is the path itself
+/// with its existing directories resolved.
 pub fn deciding_paths(path: &Path) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     let real = walk(path, |at, step| {
-        if step == Step::Link {
-            paths.push(at.to_path_buf());
-        }
+        paths.push(match step {
+            Step::Link => at.to_path_buf(),
+            Step::LeftDirectory => at.join(".."),
+        });
     });
     paths.push(real.unwrap_or_else(|_| resolve_existing(path)));
     paths

@@ -45,7 +45,7 @@ fn in_every_home(test: impl Fn(&Person<'_>)) {
 #[test]
 fn a_run_cannot_write_what_the_links_to_guards_configuration_lead_to() {
     in_every_home(|person| {
-        let links: [(&str, &str); 5] = [
+        let links: [(&str, &str); 6] = [
             ("mkdir -p dotfiles/guard .config && ln -s $PWD/dotfiles/guard .config/guard", "the directory"),
             (
                 "mkdir -p .config/guard && touch dotfiles/x && ln -s $PWD/dotfiles/x .config/guard/config.toml",
@@ -64,6 +64,11 @@ fn a_run_cannot_write_what_the_links_to_guards_configuration_lead_to() {
                 "mkdir -p .config/guard safe && touch safe/c && ln -s $PWD/safe/c dotfiles/link && \
                  ln -s $PWD/dotfiles/link .config/guard/config.toml",
                 "a link on the way to the file",
+            ),
+            (
+                "mkdir -p .config/guard safe dotfiles/sub && touch safe/c && \
+                 ln -s $PWD/dotfiles/sub/../../safe/c .config/guard/config.toml",
+                "a directory that the link leaves by `..`",
             ),
         ];
         for (link, name) in links {
